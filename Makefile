@@ -1,0 +1,56 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+.PHONY: run
+run: $(READY) ## a short tour of the embedded queue
+	@$(BIN)/python examples/tour.py
+
+.PHONY: test
+test: $(READY) ## set everything up and run all tests
+	@tools/provision
+	$(BIN)/python -m pytest
+
+.PHONY: check
+check: $(READY) ## format, lint, types, import direction
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(READY) ## put the code into the house's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: mutants
+mutants: $(READY) ## plant known faults and show that the tests catch each
+	@tools/provision
+	$(BIN)/python tools/mutants.py
+
+.PHONY: bench
+bench: $(READY) ## measure, beside the machine's limit and the peers (ARGS=--quick for a short run)
+	$(BIN)/penstock bench $(ARGS)
+
+.PHONY: lock
+lock: $(READY) ## renew requirements.lock
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--no-emit-index-url --all-extras --group dev pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove everything that was made
+	rm -rf $(VENV) dist bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(READY): requirements.lock pyproject.toml
+	@tools/make-venv $(PYTHON) $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

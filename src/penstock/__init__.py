@@ -1,0 +1,67 @@
+"""Penstock: a durable message queue that runs anywhere Python runs."""
+
+from penstock.broker import Broker, Listing, open  # noqa: A004
+from penstock.errors import (
+    BadInput,
+    BadMessage,
+    BadName,
+    BadSetting,
+    BadURL,
+    ClaimError,
+    ClaimLapsed,
+    MissingExtra,
+    PenstockError,
+    QueueExists,
+    QueueNotFound,
+    ReaderSetBack,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreVersion,
+    Unsupported,
+)
+from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Sent, Settings, State, Stats
+from penstock.queue import Queue
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadInput",
+    "BadMessage",
+    "BadName",
+    "BadSetting",
+    "BadURL",
+    "Broker",
+    "Claim",
+    "ClaimError",
+    "ClaimLapsed",
+    "Death",
+    "Draft",
+    "Listing",
+    "Message",
+    "MissingExtra",
+    "Mode",
+    "PenstockError",
+    "Queue",
+    "QueueExists",
+    "QueueNotFound",
+    "ReaderSetBack",
+    "Receipt",
+    "Redrive",
+    "Sent",
+    "Settings",
+    "State",
+    "Stats",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreVersion",
+    "Unsupported",
+    "open",
+]

@@ -1,0 +1,132 @@
+"""The named queues of one store, and `open`, which finds the store by its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock import policy
+from penstock.errors import BadInput, BadURL, MissingExtra, QueueExists, QueueNotFound, Unsupported
+from penstock.message import Settings
+from penstock.queue import Clock, Queue, check_dead_letter_queue, system_clock
+from penstock.stores.base import Store
+from penstock.waiting import Waiting
+
+
+class Listing(NamedTuple):
+    """Part of the queues, by name, and how many there are in all."""
+
+    total: int
+    names: list[str]
+
+
+class Broker:
+    """All queues of one store. Close it, or use it in a ``with`` statement."""
+
+    def __init__(self, store: Store, *, clock: Clock = system_clock) -> None:
+        self.store = store
+        self._clock = clock
+        self._waiting = Waiting(store)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> Queue:
+        """Make a queue; the settings are those of `Settings`. With ``exist_ok``, one that is there is left as it is."""
+        policy.check_name(name)
+        checked = policy.check_settings(settings)
+        if checked.groups and not self.store.groups:
+            raise Unsupported(f"queue {name!r}: this store cannot keep ordered groups; use a memory or an SQL store")
+        with self.store.batch():
+            check_dead_letter_queue(self.store, name, checked)
+            if not self.store.save(name, checked, create=True) and not exist_ok:
+                raise QueueExists(name)
+        return self._queue(name)
+
+    def queue(self, name: str) -> Queue:
+        """A queue that is there."""
+        if self.store.load(policy.check_name(name)) is None:
+            raise QueueNotFound(name)
+        return self._queue(name)
+
+    __getitem__ = queue
+
+    def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
+        policy.check_count(offset, "offset", 0, policy.MAX_NUMBER, BadInput)
+        if limit is not None:
+            policy.check_count(limit, "limit", 0, policy.MAX_NUMBER, BadInput)
+        names = self.store.names()
+        return Listing(len(names), names[offset : None if limit is None else offset + limit])
+
+    def delete(self, name: str) -> Settings:
+        """Delete a queue with its messages; queues that had it for their dead letters have none then. Its last settings."""
+        policy.check_name(name)
+        with self.store.batch():
+            settings = self.store.load(name)
+            if settings is None:
+                raise QueueNotFound(name)
+            for other in self.store.names():
+                pointing = self.store.load(other)
+                if pointing and pointing.redrive and pointing.redrive.dead_letter_queue == name:
+                    self.store.save(other, policy.check_settings({"redrive": None}, pointing), create=False)
+            self.store.drop(name)
+        self._waiting.notify()
+        return settings
+
+    def _queue(self, name: str) -> Queue:
+        return Queue(name, self.store, self._waiting, self._clock)
+
+
+def open(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:  # noqa: A001
+    """The broker of the store at ``url``: ``memory:``, ``sqlite:///relative/file``, ``sqlite:////absolute/file``.
+
+    Options of the store are keywords or the URL's query: ``sqlite:///jobs.db?timeout=5``."""
+    if not isinstance(url, str):
+        raise BadURL(f"a store's URL is text, not {type(url).__name__}: {url!r:.200}")
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in STORES:
+        raise BadURL(f"URL {url!r:.200} does not begin with one of {', '.join(f'{name}:' for name in sorted(STORES))}")
+    return Broker(STORES[scheme](url, options), clock=clock)
+
+
+def _open_memory(url: str, options: dict[str, Any]) -> Store:
+    if url not in ("memory:", "memory://") or options:
+        raise BadURL(f"URL {url!r:.200}: a memory store has no path and no options; write 'memory:'")
+    return import_module("penstock.stores.memory").MemoryStore()  # type: ignore[no-any-return]
+
+
+def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
+    path, options = _path_and_options(url, options, {"timeout": float})
+    try:
+        module = import_module("penstock.stores.sqlite")
+    except ImportError as error:
+        raise MissingExtra("the sqlite store", "sqlite") from error
+    return module.SqliteStore(path, **options)  # type: ignore[no-any-return]
+
+
+def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable[[Any], Any]]) -> tuple[str, dict[str, Any]]:
+    parts = urlsplit(url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc or not parts.path.startswith("/") or not path or "\0" in path or parts.fragment:
+        raise BadURL(f"URL {url!r:.200}: write {parts.scheme}:///relative/path or {parts.scheme}:////absolute/path")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True)) | given
+    for name, value in options.items():
+        if name not in known:
+            raise BadURL(f"URL {url!r:.200}: there is no option {name!r}; there are {', '.join(sorted(known))}")
+        try:
+            options[name] = known[name](value)
+        except (TypeError, ValueError):
+            raise BadURL(f"URL {url!r:.200}: option {name} is {value!r:.80}, which is no {known[name].__name__}") from None
+    return path, options
+
+
+STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {"memory": _open_memory, "sqlite": _open_sqlite}
+"""How to open the store of each URL scheme."""

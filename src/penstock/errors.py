@@ -1,0 +1,109 @@
+"""Every error that Penstock raises; nothing foreign leaks through the public API.
+
+PenstockError
+├── BadInput (ValueError)         the caller's value is wrong; nothing was changed
+│   ├── BadName                   a queue's, reader's or group's name
+│   ├── BadSetting                a queue setting
+│   ├── BadMessage                a body, an attribute, a delay, …
+│   └── BadURL                    a store's address
+├── QueueNotFound (LookupError)
+├── QueueExists
+├── Unsupported                   this store cannot keep such a promise
+├── ClaimError
+│   ├── ClaimLapsed               a tentative claim outlived its time and was given back
+│   └── ReaderSetBack             a reader asks for what it has settled already
+├── StoreError                    the storage below failed; the operation did not succeed
+│   ├── StoreBusy                 locked by others for too long
+│   ├── StoreFull                 no space left
+│   ├── StoreReadOnly
+│   ├── StoreCorrupt
+│   ├── StoreVersion              written by a newer Penstock
+│   └── StoreClosed
+└── MissingExtra (ImportError)    an optional library is not installed
+"""
+
+
+class PenstockError(Exception):
+    """The root of the tree."""
+
+
+class BadInput(PenstockError, ValueError):
+    pass
+
+
+class BadName(BadInput):
+    pass
+
+
+class BadSetting(BadInput):
+    pass
+
+
+class BadMessage(BadInput):
+    pass
+
+
+class BadURL(BadInput):
+    pass
+
+
+class QueueNotFound(PenstockError, LookupError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no queue {name!r}")
+        self.name = name
+
+
+class QueueExists(PenstockError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a queue {name!r} already")
+        self.name = name
+
+
+class Unsupported(PenstockError):
+    pass
+
+
+class ClaimError(PenstockError):
+    pass
+
+
+class ClaimLapsed(ClaimError):
+    pass
+
+
+class ReaderSetBack(ClaimError):
+    pass
+
+
+class StoreError(PenstockError):
+    pass
+
+
+class StoreBusy(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class StoreReadOnly(StoreError):
+    pass
+
+
+class StoreCorrupt(StoreError):
+    pass
+
+
+class StoreVersion(StoreError):
+    pass
+
+
+class StoreClosed(StoreError):
+    pass
+
+
+class MissingExtra(PenstockError, ImportError):
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f'{what} needs an optional library: pip install "penstock[{extra}]"')
+        self.extra = extra

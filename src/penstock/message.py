@@ -1,0 +1,233 @@
+"""The values that travel: what a sender hands in, what a receiver gets, and the settings of a queue.
+
+An instant is an integer of microseconds since 1970 and its name ends in ``_at``; a bare noun (visibility, delay, …) is a
+duration in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from typing import NamedTuple, Protocol
+
+Attribute = str | int | float | bytes
+Attributes = Mapping[str, Attribute]
+
+OCTETS = "application/octet-stream"
+FOREVER = 2**62
+"""An instant that never comes: what hides a message for good."""
+
+
+class State(IntEnum):
+    """gq's four statuses, and one for a message whose checksum failed."""
+
+    QUEUED = 0
+    CONSUMED = 1
+    PROCESSED = 2
+    FAILED = 3
+    DAMAGED = 4
+
+
+class Mode(StrEnum):
+    AT_LEAST_ONCE = "at_least_once"
+    AT_MOST_ONCE = "at_most_once"
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """A message received more often than ``max_receives`` goes to ``dead_letter_queue`` instead of being delivered."""
+
+    dead_letter_queue: str
+    max_receives: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a queue promises; `penstock.policy.check_settings` holds the ranges.
+
+    visibility   seconds a received message stays hidden
+    retention    seconds an undelivered message is kept
+    delay        seconds before a sent message becomes visible
+    deduplicate  False; True: refuse an equal message while one is in the queue; a number: within so many seconds of the first
+    redrive      where messages go that were received too often
+    groups       keep order within a message's group (fixed when the queue is created)
+    mode         what a receive does unless told otherwise
+    history      seconds for which settled messages stay readable; 0: they are deleted at once
+    """
+
+    visibility: float = 30
+    retention: float = 4 * 86400
+    delay: float = 0
+    deduplicate: bool | float = False
+    redrive: Redrive | None = None
+    groups: bool = False
+    mode: Mode = Mode.AT_LEAST_ONCE
+    history: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message as its sender means it; what is None comes from the queue's settings."""
+
+    body: bytes
+    content_type: str = OCTETS
+    attributes: Attributes = field(default_factory=dict)
+    delay: float | None = None
+    visibility: float | None = None
+    deadline: float | datetime | None = None
+    key: str | bytes | None = None
+    group: str | None = None
+
+
+class Entry(NamedTuple):
+    """A draft that was admitted: only instants and bytes are left. (A tuple, because a send makes one per message.)
+
+    mark         what makes the message a duplicate, or None
+    mark_until   the instant until which the mark counts; FOREVER: as long as the message is in the queue
+    """
+
+    body: bytes
+    content_type: str
+    attributes: Attributes
+    sent_at: int
+    visible_at: int
+    expires_at: int
+    deadline_at: int | None
+    visibility: float | None
+    group: str | None
+    mark: bytes | None
+    mark_until: int
+
+
+class Sent(NamedTuple):
+    """The answer to a send: the message's id, and whether it was a duplicate of the message that has this id."""
+
+    id: str
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The right to settle one delivery: it dies with the next one. ``receives`` None means whoever holds the message."""
+
+    queue: str
+    id: str
+    receives: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why and where a dead letter died."""
+
+    queue: str
+    reason: str
+    receives: int
+    died_at: int
+
+
+class Home(Protocol):
+    """The queue that a delivered message can be settled with."""
+
+    def extend(self, message: Message, visibility: float) -> bool: ...
+
+    def release(self, message: Message, delay: float = 0) -> bool: ...
+
+    def delete(self, message: Message) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as the queue holds it."""
+
+    id: str
+    number: int
+    queue: str
+    body: bytes
+    content_type: str
+    attributes: Attributes
+    state: State
+    receives: int
+    sent_at: int
+    visible_at: int
+    expires_at: int
+    deadline_at: int | None = None
+    visibility: float | None = None
+    group: str | None = None
+    key: bytes | None = None
+    moved_at: int | None = None
+    first_received_at: int | None = None
+    received_at: int | None = None
+    death: Death | None = None
+    settled_at: int | None = None
+    reason: str | None = None
+    intact: bool = True
+    home: Home | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.queue, self.id, self.receives)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    def extend(self, visibility: float) -> bool:
+        """Hide it for so many seconds from now; False if it is no longer ours."""
+        return self._home().extend(self, visibility)
+
+    def release(self, delay: float = 0) -> bool:
+        """Give it back, to be received again after ``delay`` seconds; False if it is no longer ours."""
+        return self._home().release(self, delay)
+
+    def delete(self) -> bool:
+        """Settle it for good; False if it is no longer ours."""
+        return self._home().delete(self)
+
+    def _home(self) -> Home:
+        if self.home is None:
+            raise RuntimeError("only a received message can be settled; this one was looked at")
+        return self.home
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How messages left the queue; ``keep_until`` None means that no history is kept."""
+
+    state: State
+    settled_at: int
+    reason: str | None = None
+    keep_until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A queue at one instant. ``blocked`` messages wait behind the first of their group."""
+
+    messages: int
+    visible: int
+    in_flight: int
+    delayed: int
+    blocked: int
+    damaged: int
+    settled: int
+    oldest_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats(Counts):
+    """What `Queue.stats` tells; ``oldest_age`` is in seconds, None in an empty queue."""
+
+    oldest_age: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A named, durable claim of a reader: the same messages in the same order until it is settled or lapses."""
+
+    reader: str
+    epoch: int
+    size: int
+    confirmed: bool
+    lapses_at: int

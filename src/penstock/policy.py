@@ -1,0 +1,298 @@
+"""The rules of a queue, without I/O: what may come in (admit) and what becomes of a claimed message (judge).
+
+    admit   draft + settings + now  ->  entry: instants, limits, duplicate mark
+    judge   message + settings + now ->  DELIVER   hand it to the receiver
+                                         EXPIRE    past its retention or deadline: settled as failed
+                                         BURY      received too often: to the dead letter queue
+                                         SET_ASIDE its checksum fails: kept, counted, never delivered
+
+Nothing here reads a clock; a store knows none of this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import unicodedata
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum, auto
+from typing import Any
+
+from penstock.errors import BadMessage, BadName, BadSetting
+from penstock.message import (
+    FOREVER,
+    OCTETS,
+    Attribute,
+    Draft,
+    Entry,
+    Message,
+    Mode,
+    Redrive,
+    Settings,
+    State,
+)
+
+SECOND = 1_000_000
+MAX_NUMBER = 2**31 - 1
+MAX_BODY = 1024 * 1024
+MAX_NAME = 128
+MAX_NAME_BYTES = 200
+MAX_ATTRIBUTES = 64
+MAX_ATTRIBUTES_BYTES = 64 * 1024
+MAX_KEY = 256
+MAX_BATCH = 100_000
+MAX_WAIT = 3600
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * SECOND)
+
+
+def check_name(name: object, what: str = "queue name") -> str:
+    """A name that every store can keep: no path, no control character, one spelling."""
+    if not isinstance(name, str):
+        raise BadName(f"a {what} is text, not {type(name).__name__}: {name!r:.200}")
+    shown = repr(name if len(name) <= 80 else name[:80] + "…")
+    if not name:
+        raise BadName(f"{what} {shown}: it must not be empty")
+    if len(name) > MAX_NAME:
+        raise BadName(f"{what} {shown} has {len(name)} characters, the limit is {MAX_NAME}")
+    if not name.isprintable() or any(mark in name for mark in "/\\:"):
+        raise BadName(f"{what} {shown}: no '/', '\\', ':' or control characters")
+    if name[0] in ". " or name[-1] == " ":
+        raise BadName(f"{what} {shown}: it must not begin with '.' or begin or end with a space")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise BadName(f"{what} {shown} has {len(name.encode())} bytes in UTF-8, the limit is {MAX_NAME_BYTES}")
+    if not unicodedata.is_normalized("NFC", name):
+        raise BadName(f"{what} {shown}: write it in Unicode's composed form (NFC)")
+    return name
+
+
+def check_seconds(value: object, what: str, least: float = 0, error: type[ValueError] = BadMessage) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise error(f"{what} must be a number of seconds, not {type(value).__name__}: {value!r:.200}")
+    if not least <= value <= MAX_NUMBER:  # NaN fails this too
+        raise error(f"{what} {value!r:.200} is not between {least} and {MAX_NUMBER} seconds")
+    return value
+
+
+def check_count(value: object, what: str, least: int, most: int, error: type[ValueError] = BadMessage) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise error(f"{what} must be a whole number, not {type(value).__name__}: {value!r:.200}")
+    if not least <= value <= most:
+        raise error(f"{what} {value} is not between {least} and {most}")
+    return value
+
+
+def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> Settings:
+    """Apply ``changes`` (as a caller writes them) to ``base``; whether queues exist is for the broker to see."""
+    known = {field.name for field in dataclasses.fields(Settings)}
+    for name in changes:
+        if name not in known:
+            raise BadSetting(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
+    settings = dataclasses.replace(base or Settings(), **changes)
+    check_seconds(settings.visibility, "visibility", error=BadSetting)
+    check_seconds(settings.retention, "retention", 1, error=BadSetting)
+    check_seconds(settings.delay, "delay", error=BadSetting)
+    check_seconds(settings.history, "history", error=BadSetting)
+    if not isinstance(settings.groups, bool):
+        raise BadSetting(f"groups must be True or False, not {settings.groups!r:.200}")
+    if base is not None and settings.groups != base.groups:
+        raise BadSetting("groups cannot be changed: it is fixed when the queue is created")
+    if not isinstance(settings.deduplicate, bool):
+        check_seconds(settings.deduplicate, "deduplicate", 1, error=BadSetting)
+    try:
+        mode = Mode(settings.mode)
+    except ValueError:
+        raise BadSetting(f"mode {settings.mode!r:.200} is not one of {', '.join(Mode)}") from None
+    return dataclasses.replace(settings, mode=mode, redrive=_check_redrive(settings.redrive))
+
+
+def _check_redrive(redrive: object) -> Redrive | None:
+    if redrive is None:
+        return None
+    if isinstance(redrive, tuple | list) and len(redrive) == 2:
+        redrive = Redrive(*redrive)
+    if not isinstance(redrive, Redrive):
+        raise BadSetting(f"redrive must be (dead letter queue, max receives), not {redrive!r:.200}")
+    check_name(redrive.dead_letter_queue, "dead letter queue")
+    check_count(redrive.max_receives, "max_receives", 1, MAX_NUMBER, BadSetting)
+    return redrive
+
+
+def admit(draft: Draft | bytes, settings: Settings, now: int) -> Entry:
+    """Check a draft against every limit and turn its durations into instants."""
+    expires_at = now + micros(settings.retention)
+    if type(draft) is bytes:  # the common case, kept short
+        _check_body(draft)
+        mark, mark_until = _mark(draft, None, settings, now)
+        visible_at = now + micros(settings.delay) if settings.delay else now
+        return Entry(draft, OCTETS, {}, now, visible_at, expires_at, None, None, None, mark, mark_until)
+    if not isinstance(draft, Draft):
+        raise BadMessage(f"a message is bytes or a Draft, not {type(draft).__name__}: {draft!r:.200}")
+    body = draft.body
+    if isinstance(body, bytearray | memoryview):
+        body = bytes(body)
+    _check_body(body)
+    delay = settings.delay if draft.delay is None else check_seconds(draft.delay, "delay")
+    if draft.visibility is not None:
+        check_seconds(draft.visibility, "visibility")
+    if draft.group is not None:
+        check_name(draft.group, "group")
+    mark, mark_until = _mark(body, _check_key(draft.key), settings, now)
+    return Entry(
+        body,
+        _check_content_type(draft.content_type),
+        _check_attributes(draft.attributes),
+        now,
+        now + micros(delay),
+        expires_at,
+        _deadline_at(draft.deadline, now),
+        draft.visibility,
+        draft.group,
+        mark,
+        mark_until,
+    )
+
+
+def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
+    """A set's member: a message that is its own duplicate mark, whatever the queue's setting."""
+    mark = member_mark(member)
+    if isinstance(member, str):
+        draft = Draft(member.encode(), content_type="text/plain; charset=utf-8")
+    else:
+        draft = Draft(member)
+    return admit(draft, settings, now)._replace(mark=mark, mark_until=FOREVER)
+
+
+def member_mark(member: str | bytes) -> bytes:
+    if not isinstance(member, str | bytes):
+        raise BadMessage(f"a member is text or bytes, not {type(member).__name__}: {member!r:.200}")
+    return b"c" + hashlib.sha256(member.encode() if isinstance(member, str) else member).digest()
+
+
+def key_of(mark: bytes | None) -> bytes | None:
+    """The sender's own key, if the mark was made from one."""
+    return mark[1:] if mark and mark[:1] == b"k" else None
+
+
+def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple[bytes | None, int]:
+    # Three spaces of marks that never meet: k… the sender's key, c… content in the queue (a set's members too), w… content
+    # within a window.
+    if settings.deduplicate is False:
+        return None, 0
+    until = FOREVER if settings.deduplicate is True else now + micros(settings.deduplicate)
+    if key is not None:
+        return b"k" + key, until
+    return (b"c" if until == FOREVER else b"w") + hashlib.sha256(body).digest(), until
+
+
+def _check_body(body: object) -> None:
+    if not isinstance(body, bytes):
+        raise BadMessage(f"a body is bytes, not {type(body).__name__}: {body!r:.200}")
+    if len(body) > MAX_BODY:
+        raise BadMessage(f"the body has {len(body)} bytes, the limit is {MAX_BODY}")
+
+
+def _check_key(key: object) -> bytes | None:
+    if key is None:
+        return None
+    if not isinstance(key, str | bytes):
+        raise BadMessage(f"a key is text or bytes, not {type(key).__name__}: {key!r:.200}")
+    raw = key.encode() if isinstance(key, str) else key
+    if not 1 <= len(raw) <= MAX_KEY:
+        raise BadMessage(f"key {key!r:.80} has {len(raw)} bytes, it must have 1 to {MAX_KEY}")
+    return raw
+
+
+def _check_content_type(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadMessage(f"a content type is text such as 'text/plain', not {value!r:.200}")
+    if len(value) > 255 or not (value.isascii() and value.isprintable()):
+        raise BadMessage(f"content type {value!r:.80} must be at most 255 printable ASCII characters")
+    return value
+
+
+def _check_attributes(attributes: object) -> Mapping[str, Attribute]:
+    if not isinstance(attributes, Mapping):
+        raise BadMessage(f"attributes are a mapping, not {type(attributes).__name__}: {attributes!r:.200}")
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise BadMessage(f"there are {len(attributes)} attributes, the limit is {MAX_ATTRIBUTES}")
+    size = 0
+    for name, value in attributes.items():
+        if not isinstance(name, str) or not 1 <= len(name) <= 256 or not name.isprintable():
+            raise BadMessage(f"attribute name {name!r:.80} must be 1 to 256 printable characters")
+        if isinstance(value, bool) or not isinstance(value, str | int | float | bytes):
+            raise BadMessage(f"attribute {name!r} must be text, a number or bytes, not {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadMessage(f"attribute {name!r} is {value!r}, which is no finite number")
+        if isinstance(value, int) and abs(value) >= 10**38:
+            raise BadMessage(f"attribute {name!r} has more than 38 digits")
+        size += len(_utf8(name, "attribute name")) + _size(name, value)
+    if size > MAX_ATTRIBUTES_BYTES:
+        raise BadMessage(f"the attributes have {size} bytes, the limit is {MAX_ATTRIBUTES_BYTES}")
+    return dict(attributes)
+
+
+def _size(name: str, value: Attribute) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    return len(_utf8(value, f"attribute {name!r}")) if isinstance(value, str) else 8
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadMessage(f"{what} {text!r:.80} cannot be written in UTF-8") from None
+
+
+def _deadline_at(deadline: object, now: int) -> int | None:
+    if deadline is None:
+        return None
+    if isinstance(deadline, datetime):
+        if deadline.tzinfo is None:
+            raise BadMessage(f"deadline {deadline.isoformat()} has no time zone")
+        return micros(deadline.timestamp())
+    return now + micros(check_seconds(deadline, "deadline"))
+
+
+class Verdict(Enum):
+    DELIVER = auto()
+    EXPIRE = auto()
+    BURY = auto()
+    SET_ASIDE = auto()
+
+
+def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[Verdict, str]:
+    """What becomes of a message that was just claimed, and why. Its ``receives`` counts this claim; its ``state`` is the one
+    before it, so that CONSUMED means: its last receiver let it lapse."""
+    if not message.intact:
+        return Verdict.SET_ASIDE, "checksum"
+    if outlived(message, settings, now):
+        return Verdict.EXPIRE, "retention"
+    if message.deadline_at is not None and message.deadline_at <= now and message.death is None:
+        # At least once, a message whose deadline passed while someone held it is still owed a delivery (gq).
+        if mode is Mode.AT_MOST_ONCE or message.state is not State.CONSUMED:
+            return Verdict.EXPIRE, "deadline"
+    if settings.redrive is not None and message.receives > settings.redrive.max_receives:
+        return Verdict.BURY, "max_receives"
+    return Verdict.DELIVER, ""
+
+
+def outlived(message: Message, settings: Settings, now: int) -> bool:
+    """Past its retention: as it was when the message came, or as it is now."""
+    came_at = message.sent_at if message.moved_at is None else message.moved_at
+    return message.expires_at <= now or came_at + micros(settings.retention) <= now
+
+
+def lease(message: Message, until: int, asked: bool, mode: Mode, now: int) -> int:
+    """Until when a delivered message is hidden: what the receiver asked for, else the message's own time, else the queue's;
+    and not past a deadline that is still to come, when others may take it (gq)."""
+    if not asked and message.visibility is not None:
+        until = now + micros(message.visibility)
+    if message.deadline_at is not None and now < message.deadline_at < until:
+        until = message.deadline_at
+    return until

@@ -1,0 +1,454 @@
+"""A queue: the only place where the rules of `penstock.policy` meet a store."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+from penstock import policy
+from penstock.errors import BadInput, BadMessage, ClaimLapsed, QueueNotFound, ReaderSetBack
+from penstock.message import (
+    OCTETS,
+    Attributes,
+    Claim,
+    Death,
+    Draft,
+    Message,
+    Mode,
+    Receipt,
+    Sent,
+    Settings,
+    Settlement,
+    State,
+    Stats,
+)
+from penstock.policy import Verdict, check_count, check_seconds, micros
+from penstock.stores.base import Store
+from penstock.waiting import Waiting
+
+logger = logging.getLogger("penstock")
+
+Clock = Callable[[], int]
+TEND_EVERY = 30 * policy.SECOND
+REDRIVE_BATCH = 500
+
+
+def system_clock() -> int:
+    return time.time_ns() // 1000
+
+
+class Queue:
+    """One named queue of a store; made by a `Broker`. Safe to share between threads."""
+
+    def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock) -> None:
+        self.name = name
+        self._store = store
+        self._waiting = waiting
+        self._clock = clock
+        self._tend_at = 0
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    @property
+    def settings(self) -> Settings:
+        settings = self._store.load(self.name)
+        if settings is None:
+            raise QueueNotFound(self.name)
+        return settings
+
+    # sending
+
+    def send(
+        self,
+        body: bytes,
+        *,
+        content_type: str = OCTETS,
+        attributes: Attributes | None = None,
+        delay: float | None = None,
+        visibility: float | None = None,
+        deadline: float | datetime | None = None,
+        key: str | bytes | None = None,
+        group: str | None = None,
+    ) -> Sent:
+        """Put a message into the queue; when this returns, it is safe.
+
+        ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
+        content; ``delay`` and ``visibility`` take the place of the queue's own."""
+        draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+        return self.send_many([draft])[0]
+
+    def send_many(self, drafts: Iterable[Draft | bytes]) -> list[Sent]:
+        """Send all or, if one is refused, none; at the price of one commit."""
+        settings = self.settings
+        now = self._clock()
+        entries = [policy.admit(draft, settings, now) for draft in drafts]
+        if len(entries) > policy.MAX_BATCH:
+            raise BadMessage(f"there are {len(entries)} messages in one batch, the limit is {policy.MAX_BATCH}")
+        if not entries:
+            return []
+        sent = self._store.insert(self.name, entries, now)
+        self._waiting.notify()
+        self._tend(now)
+        return sent
+
+    # receiving
+
+    def receive(
+        self, limit: int = 1, *, wait: float = 0, visibility: float | None = None, mode: Mode | str | None = None
+    ) -> list[Message]:
+        """Up to ``limit`` messages; if there is none, wait so many seconds for one.
+
+        They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
+        mode at_most_once they are settled already."""
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        check_seconds(wait, "wait")
+        if visibility is not None:
+            check_seconds(visibility, "visibility")
+        chosen = _mode(mode)
+        give_up_at = time.monotonic() + wait
+        while True:
+            events = self._waiting.events()
+            messages = self._take(limit, visibility, chosen)
+            if messages or time.monotonic() >= give_up_at:
+                return messages
+            due = self._store.due(self.name)
+            resume_at = give_up_at
+            if due is not None:
+                resume_at = min(resume_at, time.monotonic() + (due - self._clock()) / policy.SECOND)
+            self._waiting.rest(events, resume_at)
+
+    def _take(self, limit: int, visibility: float | None, mode: Mode | None) -> list[Message]:
+        """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
+        kept: list[Message] = []
+        while len(kept) < limit:
+            now = self._clock()
+            settings = self.settings
+            due = self._store.due(self.name)
+            if due is None or due > now:  # seen without a write lock
+                break
+            chosen = mode or settings.mode
+            with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
+                round = self._claim(limit - len(kept), settings, visibility, chosen, now)
+                if chosen is Mode.AT_MOST_ONCE:
+                    self._settle([message.receipt for message in round], settings, State.PROCESSED, None, now)
+            kept += round
+        self._tend(self._clock())
+        return kept
+
+    def _claim(self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int) -> list[Message]:
+        """Claim up to ``limit`` messages and carry out the verdicts on them; those to deliver."""
+        until = now + micros(settings.visibility if visibility is None else visibility)
+        delivered: list[Message] = []
+        for message in self._store.claim(self.name, limit, now, until):
+            verdict, reason = policy.judge(message, settings, mode, now)
+            if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
+                verdict = Verdict.DELIVER
+            if verdict is Verdict.DELIVER:
+                hidden_until = policy.lease(message, until, visibility is not None, mode, now)
+                if hidden_until != until:
+                    self._store.extend(self.name, [message.receipt], hidden_until)
+                delivered.append(replace(message, state=State.CONSUMED, visible_at=hidden_until, home=self))
+            elif verdict is Verdict.EXPIRE:
+                self._settle([message.receipt], settings, State.FAILED, reason, now)
+            elif verdict is Verdict.SET_ASIDE:
+                self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
+                logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
+        return delivered
+
+    def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
+        """Move it to the dead letter queue; False if that is gone."""
+        assert settings.redrive is not None
+        target = settings.redrive.dead_letter_queue
+        beyond = self._store.load(target)
+        if beyond is None:
+            return False
+        death = Death(self.name, reason, message.receives - 1, now)
+        self._store.move(self.name, [message.receipt], target, now, now + micros(beyond.retention), [death])
+        self._waiting.notify()
+        return True
+
+    # settling
+
+    def delete(self, message: Message | Receipt | str) -> bool:
+        """Settle a message as processed; False, and nothing changes, if it is no longer the receiver's.
+
+        With an id instead of a message, whoever holds it."""
+        return self.delete_many([message])[0]
+
+    def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
+        receipts = self._receipts(messages)
+        with self._store.batch():
+            return self._settle(receipts, self.settings, State.PROCESSED, None, self._clock())
+
+    def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
+        """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
+        (receipt,) = self._receipts([message])
+        with self._store.batch():
+            return self._settle([receipt], self.settings, State.FAILED, reason, self._clock())[0]
+
+    def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
+        """Keep a received message hidden for so many seconds from now; False if it is no longer the receiver's."""
+        until = self._clock() + micros(check_seconds(visibility, "visibility"))
+        extended = self._store.extend(self.name, self._receipts([message]), until)[0]
+        self._waiting.notify()
+        return extended
+
+    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
+        """Give a received message back, visible after ``delay`` seconds; False if it is no longer the receiver's."""
+        until = self._clock() + micros(check_seconds(delay, "delay"))
+        released = self._store.extend(self.name, self._receipts([message]), until, release=True)[0]
+        self._waiting.notify()
+        return released
+
+    def _settle(
+        self, receipts: Sequence[Receipt], settings: Settings, state: State, reason: str | None, now: int
+    ) -> list[bool]:
+        if not receipts:
+            return []
+        keep_until = now + micros(settings.history) if settings.history else None
+        settled = self._store.delete(self.name, receipts, Settlement(state, now, reason, keep_until))
+        if settings.groups:
+            self._waiting.notify()  # the next of a group may be free
+        return settled
+
+    def _receipts(self, messages: Sequence[Message | Receipt | str]) -> list[Receipt]:
+        receipts = []
+        for message in messages:
+            if isinstance(message, str):
+                message = Receipt(self.name, message, None)
+            elif isinstance(message, Message):
+                message = message.receipt
+            elif not isinstance(message, Receipt):
+                raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
+            if message.queue != self.name:
+                raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {self.name!r}")
+            receipts.append(message)
+        return receipts
+
+    # looking
+
+    def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
+        """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them."""
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        return self._store.browse(self.name, limit, state=_state(state))
+
+    def settled(self, limit: int = 100) -> list[Message]:
+        """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first."""
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        return self._store.settled(self.name, limit)
+
+    def stats(self) -> Stats:
+        now = self._clock()
+        self._expire(now)
+        counts = self._store.count(self.name, now)
+        age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / policy.SECOND
+        return Stats(**asdict(counts), oldest_age=age)
+
+    # the whole queue
+
+    def update(self, **changes: Any) -> Settings:
+        """Change settings; messages that are there already feel it when they are next received."""
+        with self._store.batch():
+            settings = policy.check_settings(changes, self.settings)
+            check_dead_letter_queue(self._store, self.name, settings)
+            self._store.save(self.name, settings, create=False)
+        self._waiting.notify()
+        return settings
+
+    def purge(self) -> int:
+        """Remove all messages, received or not, except those of named claims; how many there were."""
+        return self._store.purge(self.name)
+
+    def redrive(self, limit: int | None = None, *, to: str | None = None) -> int:
+        """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many."""
+        if limit is not None:
+            check_count(limit, "limit", 1, policy.MAX_NUMBER)
+        if to == self.name:
+            raise BadInput(f"queue {to!r} cannot be redriven to itself")
+        done = 0
+        while limit is None or done < limit:
+            moved = self._redrive_some(REDRIVE_BATCH if limit is None else min(limit - done, REDRIVE_BATCH), to)
+            if not moved:
+                break
+            done += moved
+            self._waiting.notify()
+        return done
+
+    def _redrive_some(self, limit: int, to: str | None) -> int:
+        with self._store.batch():
+            now = self._clock()
+            targets: dict[str, list[Receipt]] = {}
+            for message in self._store.browse(self.name, limit, state=State.QUEUED, now=now):
+                target = to or (message.death.queue if message.death else None)
+                if target is not None:
+                    targets.setdefault(target, []).append(message.receipt)
+            moved = 0
+            for target, receipts in targets.items():
+                beyond = self._store.load(target)
+                if beyond is None:
+                    raise QueueNotFound(target)
+                expires_at = now + micros(beyond.retention)
+                moved += sum(self._store.move(self.name, receipts, target, now, expires_at, [None] * len(receipts)))
+            return moved
+
+    def _tend(self, now: int) -> None:
+        """Now and then, clear away what no longer counts."""
+        if now >= self._tend_at:
+            self._tend_at = now + TEND_EVERY
+            self._expire(now)
+            self._store.sweep(self.name, now)
+
+    def _expire(self, now: int) -> None:
+        """Settle what has outlived its retention at the head of the queue, where nobody may ever receive it."""
+        while True:
+            settings = self.settings
+            old = [m for m in self._store.browse(self.name, 1, now=now) if m.expires_at <= now and m.intact]
+            if not old:
+                return
+            with self._store.batch():
+                old = [m for m in self._store.browse(self.name, 500, now=now) if m.expires_at <= now and m.intact]
+                self._settle([message.receipt for message in old], settings, State.FAILED, "retention", now)
+
+    # sets
+
+    def sadd(self, member: str | bytes) -> bool:
+        """Add a member, unless it is there: then False."""
+        now = self._clock()
+        (sent,) = self._store.insert(self.name, [policy.admit_member(member, self.settings, now)], now)
+        self._waiting.notify()
+        return not sent.duplicate
+
+    def spop(self) -> str | bytes | None:
+        """Take a member out; text if it was added as text, None if there is none."""
+        for message in self._take(1, None, Mode.AT_MOST_ONCE):
+            return message.text if message.content_type.startswith("text/") else message.body
+        return None
+
+    def sismember(self, member: str | bytes) -> bool:
+        return self._store.marked(self.name, policy.member_mark(member))
+
+    def scard(self) -> int:
+        """How many members there are."""
+        return self._store.count_marked(self.name)
+
+    # named claims
+
+    def claim(self, reader: str, epoch: int, limit: int, *, ttl: float = 60) -> Claim:
+        """Claim up to ``limit`` messages under a name that survives crashes: the same name gives the same messages again.
+
+        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds."""
+        policy.check_name(reader, "reader name")
+        check_count(epoch, "epoch", 0, 2**62)
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        check_seconds(ttl, "ttl")
+        now = self._clock()
+        found = self._unlapsed(reader, epoch, now)
+        if found is not None:
+            return found
+        with self._store.batch():
+            found = self._unlapsed(reader, epoch, now)
+            if found is not None:
+                return found
+            _, claims = self._store.held(self.name, reader)
+            if any(claim.epoch == epoch for claim in claims):
+                self._store.give_back(self.name, reader, epoch, now)
+            receipts: list[Receipt] = []
+            while len(receipts) < limit and (due := self._store.due(self.name)) is not None and due <= now:
+                round = self._claim(limit - len(receipts), self.settings, ttl, Mode.AT_LEAST_ONCE, now)
+                receipts += [message.receipt for message in round]
+            lapses_at = now + micros(ttl)
+            self._store.extend(self.name, receipts, lapses_at)
+            self._store.hold(self.name, reader, epoch, receipts, lapses_at)
+            return Claim(reader, epoch, len(receipts), False, lapses_at)
+
+    def confirm(self, reader: str, epoch: int) -> Claim:
+        """Make a claim last until it is settled or given up; `ClaimLapsed` if that comes too late."""
+        with self._store.batch():
+            claim = self._claimed(reader, epoch)
+            if not claim.confirmed:
+                self._store.confirm(self.name, reader, epoch)
+            return self._claimed(reader, epoch)
+
+    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None) -> list[Message]:
+        """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order."""
+        claim = self._claimed(reader, epoch)
+        return self._store.read(self.name, reader, epoch, start, claim.size if stop is None else stop)
+
+    def settle(self, reader: str, epoch: int) -> int:
+        """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""
+        policy.check_name(reader, "reader name")
+        check_count(epoch, "epoch", 0, 2**62)
+        settled, claims = self._store.held(self.name, reader)
+        if settled is not None and settled >= epoch and not any(claim.epoch <= epoch for claim in claims):
+            return 0
+        with self._store.batch():
+            now = self._clock()
+            for claim in self._store.held(self.name, reader)[1]:
+                if claim.epoch <= epoch and not claim.confirmed and claim.lapses_at <= now:
+                    raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
+            settings = self.settings
+            keep_until = now + micros(settings.history) if settings.history else None
+            gone = self._store.settle(self.name, reader, epoch, Settlement(State.PROCESSED, now, None, keep_until))
+        self._waiting.notify()
+        return gone
+
+    def give_up(self, reader: str) -> int:
+        """Forget a reader and give back all that it has claimed; how many messages."""
+        given = self._store.give_back(self.name, policy.check_name(reader, "reader name"), None, self._clock())
+        self._waiting.notify()
+        return given
+
+    def readers(self) -> dict[str, list[Claim]]:
+        """Who has named claims here, and which."""
+        return {reader: self._store.held(self.name, reader)[1] for reader in self._store.readers(self.name)}
+
+    def settled_epoch(self, reader: str) -> int | None:
+        """How far a reader has settled."""
+        return self._store.held(self.name, reader)[0]
+
+    def _unlapsed(self, reader: str, epoch: int, now: int) -> Claim | None:
+        """The claim if it stands; None if there is none or it has lapsed; an error if the epoch is settled."""
+        settled, claims = self._store.held(self.name, reader)
+        if settled is not None and epoch <= settled:
+            raise ReaderSetBack(f"reader {reader!r} asks for epoch {epoch}, but has settled all up to {settled}")
+        for claim in claims:
+            if claim.epoch == epoch and claim.lapses_at > now:
+                return claim
+        return None
+
+    def _claimed(self, reader: str, epoch: int) -> Claim:
+        claim = self._unlapsed(reader, epoch, self._clock())
+        if claim is None:
+            raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
+        return claim
+
+
+def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None:
+    if settings.redrive is None:
+        return
+    target = settings.redrive.dead_letter_queue
+    if target == name:
+        raise BadInput(f"queue {name!r} cannot be its own dead letter queue")
+    if store.load(target) is None:
+        raise QueueNotFound(target)
+
+
+def _mode(mode: Mode | str | None) -> Mode | None:
+    try:
+        return None if mode is None else Mode(mode)
+    except ValueError:
+        raise BadInput(f"mode {mode!r:.200} is not one of {', '.join(Mode)}") from None
+
+
+def _state(state: State | str | None) -> State | None:
+    if not isinstance(state, str):
+        return state
+    try:
+        return State[state.upper()]
+    except KeyError:
+        raise BadInput(f"state {state!r:.200} is not one of {', '.join(s.name.lower() for s in State)}") from None

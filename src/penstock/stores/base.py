@@ -1,0 +1,189 @@
+"""What a store offers: transitions of messages, and no rules.
+
+    insert ──► queued ──claim──► consumed ──delete──► gone, or settled where history is kept
+                 ▲                  │  │
+                 └─ extend(release) ┘  ├─ move ──► queued in another queue
+                 └─ visible_at passes ─┘  └─ set_aside ──► damaged
+
+One number, ``visible_at``, hides a message: delay, visibility, back-off and give-back are all this one. Every instant is an
+argument; a store reads no clock, sleeps and logs nothing. Verbs are plural, and each is atomic; everything inside ``with
+store.batch():`` becomes durable together at its exit, or not at all. An unknown queue is `QueueNotFound`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from penstock.message import Claim, Counts, Death, Entry, Message, Receipt, Sent, Settings, Settlement, State
+
+
+class Store(ABC):
+    durable: bool
+    """A success answer means: on stable storage."""
+    ordered: bool
+    """Messages are claimed in the order in which they became visible."""
+    groups: bool
+    """Queues with ordered groups can be kept."""
+
+    @abstractmethod
+    def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
+        """One commit for all that is inside. With ``durable=False`` (claims: they are no promise) it may be lost to a power
+        cut, whole."""
+
+    # the catalogue
+
+    @abstractmethod
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        """Create the queue (False if it is there) or change its settings (False if it is not)."""
+
+    @abstractmethod
+    def load(self, name: str) -> Settings | None: ...
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """All queues, sorted by code point."""
+
+    @abstractmethod
+    def drop(self, name: str) -> bool:
+        """Remove a queue and all that belongs to it."""
+
+    # messages
+
+    @abstractmethod
+    def insert(self, queue: str, entries: Sequence[Entry], now: int) -> list[Sent]:
+        """Add messages. One whose mark is in force is a duplicate: nothing is added and the first one's id is returned.
+
+        In a queue with groups, a message whose group has others is blocked until it is its turn."""
+
+    @abstractmethod
+    def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
+        """Hide the first visible messages until ``until`` and count the receive.
+
+        The answer has the new ``receives`` and ``visible_at`` but the old ``state``: CONSUMED tells of a lapsed claim."""
+
+    @abstractmethod
+    def extend(self, queue: str, receipts: Sequence[Receipt], until: int, *, release: bool = False) -> list[bool]:
+        """Hide held messages until ``until``; ``release`` also makes them queued. False for each stale receipt."""
+
+    @abstractmethod
+    def delete(self, queue: str, receipts: Sequence[Receipt], settlement: Settlement) -> list[bool]:
+        """Take messages out, into the history if it is kept. False for each stale receipt."""
+
+    @abstractmethod
+    def move(
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        target: str,
+        now: int,
+        expires_at: int,
+        deaths: Sequence[Death | None],
+    ) -> list[bool]:
+        """Put messages into another queue: visible at once, with no receives and no mark. False for each stale receipt."""
+
+    @abstractmethod
+    def set_aside(self, queue: str, receipts: Sequence[Receipt]) -> list[bool]:
+        """Keep damaged messages where no claim finds them. False for each stale receipt."""
+
+    @abstractmethod
+    def browse(self, queue: str, limit: int, *, state: State | None = None, now: int | None = None) -> list[Message]:
+        """Look, in the order of delivery, the blocked last: all messages, or those in ``state``, or visible at ``now``."""
+
+    @abstractmethod
+    def settled(self, queue: str, limit: int) -> list[Message]:
+        """The history, oldest first."""
+
+    @abstractmethod
+    def marked(self, queue: str, mark: bytes) -> bool:
+        """Whether a message in the queue carries this mark."""
+
+    @abstractmethod
+    def count_marked(self, queue: str) -> int:
+        """How many messages in the queue carry a mark that lasts as long as they do."""
+
+    @abstractmethod
+    def count(self, queue: str, now: int) -> Counts: ...
+
+    @abstractmethod
+    def due(self, queue: str) -> int | None:
+        """When the first message became, or becomes, visible; None if there is nothing to wait for. Takes no write lock."""
+
+    @abstractmethod
+    def purge(self, queue: str) -> int:
+        """Remove all messages but those that a named claim holds; how many."""
+
+    @abstractmethod
+    def sweep(self, queue: str, now: int) -> None:
+        """Clear away what no longer counts: old history and marks, free space."""
+
+    # named claims
+
+    @abstractmethod
+    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Receipt], lapses_at: int) -> None:
+        """Keep these claimed messages, in this order, under the name (reader, epoch), as a tentative claim."""
+
+    @abstractmethod
+    def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
+        """The last epoch that the reader settled, and the claims it has, by epoch."""
+
+    @abstractmethod
+    def readers(self, queue: str) -> list[str]: ...
+
+    @abstractmethod
+    def confirm(self, queue: str, reader: str, epoch: int) -> None:
+        """Let the claim last for ever."""
+
+    @abstractmethod
+    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
+        """Part of a claim's messages, in the order in which they were claimed."""
+
+    @abstractmethod
+    def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
+        """Delete what is held under this and earlier epochs, and remember the epoch."""
+
+    @abstractmethod
+    def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
+        """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
+
+    # life
+
+    @abstractmethod
+    def version(self) -> int:
+        """A number that changes when another process has changed the store."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Ids:
+    """Message ids as UUIDs that are computed from a message's number, and back, with no table.
+
+        ssssssss-ssss-8sss-nnnn-nnnnnnnnnnnn     s: 60 random bits of this store; n: 62 bits of the number (RFC 9562, version 8)
+
+    Within a store they sort in the order of sending."""
+
+    def __init__(self, salt: int) -> None:
+        digits = f"{salt:015x}"
+        self._prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
+
+    @staticmethod
+    def salt() -> int:
+        return secrets.randbits(60)
+
+    def make(self, number: int) -> str:
+        digits = f"{number | 1 << 63:016x}"
+        return f"{self._prefix}{digits[:4]}-{digits[4:]}"
+
+    def number(self, id: str) -> int | None:
+        """None for an id that this store never gave out."""
+        if len(id) != 36 or not id.startswith(self._prefix) or id[23] != "-":
+            return None
+        try:
+            value = int(id[19:23] + id[24:], 16)
+        except ValueError:
+            return None
+        number = value ^ 1 << 63
+        return number if self.make(number) == id else None

@@ -1,0 +1,82 @@
+"""How stores write what has no column of its own: a message's head and checksum, and a queue's settings.
+
+head      JSON, absent where all is default:  {"type": content type, "attributes": {name: value}, "visibility": seconds,
+                                               "death": [queue, reason, receives, died_at]}
+          an attribute of bytes is {"b": base64}; text and numbers are themselves
+checksum  CRC-32 over the body, then over all else of the message that does not change
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from penstock.message import OCTETS, Attribute, Attributes, Death, Mode, Redrive, Settings
+
+
+class Head(NamedTuple):
+    content_type: str = OCTETS
+    attributes: Attributes = {}
+    visibility: float | None = None
+    death: Death | None = None
+
+
+PLAIN = Head()
+
+
+def pack_head(head: Head) -> bytes | None:
+    fields: dict[str, Any] = {}
+    if head.content_type != OCTETS:
+        fields["type"] = head.content_type
+    if head.attributes:
+        fields["attributes"] = {
+            name: {"b": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+            for name, value in head.attributes.items()
+        }
+    if head.visibility is not None:
+        fields["visibility"] = head.visibility
+    if head.death is not None:
+        fields["death"] = [head.death.queue, head.death.reason, head.death.receives, head.death.died_at]
+    return json.dumps(fields, separators=(",", ":")).encode() if fields else None
+
+
+def unpack_head(packed: bytes | None) -> Head:
+    if packed is None:
+        return PLAIN
+    fields = json.loads(packed)
+    attributes: dict[str, Attribute] = {
+        name: base64.b64decode(value["b"]) if isinstance(value, dict) else value
+        for name, value in fields.get("attributes", {}).items()
+    }
+    death = fields.get("death")
+    return Head(fields.get("type", OCTETS), attributes, fields.get("visibility"), Death(*death) if death else None)
+
+
+def checksum(
+    body: bytes, head: bytes | None, group: bytes | None, mark: bytes | None, sent_at: int, deadline_at: int | None
+) -> int:
+    total = crc32(b"%d" % sent_at, crc32(body))
+    if head is not None:
+        total = crc32(head, crc32(b"h", total))
+    if group is not None:
+        total = crc32(group, crc32(b"g", total))
+    if mark is not None:
+        total = crc32(mark, crc32(b"m", total))
+    if deadline_at is not None:
+        total = crc32(b"d%d" % deadline_at, total)
+    return total
+
+
+def pack_settings(settings: Settings) -> str:
+    return json.dumps(asdict(settings))
+
+
+@lru_cache(maxsize=1024)
+def unpack_settings(packed: str) -> Settings:
+    fields = json.loads(packed)
+    redrive = fields.pop("redrive")
+    return Settings(**fields | {"mode": Mode(fields["mode"]), "redrive": Redrive(**redrive) if redrive else None})

@@ -1,0 +1,401 @@
+"""Queues in this process' memory: the specification that runs. Every other store must give the same answers."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from threading import RLock
+
+from penstock.errors import QueueNotFound
+from penstock.message import (
+    FOREVER,
+    Claim,
+    Counts,
+    Death,
+    Entry,
+    Message,
+    Receipt,
+    Sent,
+    Settings,
+    Settlement,
+    State,
+)
+from penstock.policy import key_of
+from penstock.stores.base import Ids, Store
+
+
+@dataclass(slots=True)
+class _Row:
+    message: Message
+    mark: bytes | None
+    blocked: bool = False
+
+
+@dataclass(slots=True)
+class _Held:
+    claim: Claim
+    receipts: list[Receipt]
+
+
+@dataclass(slots=True)
+class _Reader:
+    settled: int | None = None
+    claims: dict[int, _Held] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Queue:
+    settings: Settings
+    rows: dict[int, _Row] = field(default_factory=dict)
+    heap: list[tuple[int, int]] = field(default_factory=list)  # (visible_at, number); an entry that no row agrees with is void
+    groups: dict[str, list[int]] = field(default_factory=dict)  # whose turn it is, then those blocked behind it
+    marks: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # mark -> (number, until)
+    history: dict[int, tuple[Message, int]] = field(default_factory=dict)
+    readers: dict[str, _Reader] = field(default_factory=dict)
+
+
+class MemoryStore(Store):
+    durable = False
+    ordered = True
+    groups = True
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._queues: dict[str, _Queue] = {}
+        self._numbers = itertools.count(1)
+        self._ids = Ids(Ids.salt())
+
+    @contextmanager
+    def batch(self, *, durable: bool = True) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        with self._lock:
+            queue = self._queues.get(name)
+            if (queue is None) != create:
+                return False
+            if queue is None:
+                self._queues[name] = _Queue(settings)
+            else:
+                queue.settings = settings
+            return True
+
+    def load(self, name: str) -> Settings | None:
+        queue = self._queues.get(name)
+        return queue.settings if queue else None
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return sorted(self._queues)
+
+    def drop(self, name: str) -> bool:
+        with self._lock:
+            return self._queues.pop(name, None) is not None
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int) -> list[Sent]:
+        with self._lock:
+            home = self._home(queue)
+            return [self._insert(home, queue, entry, now) for entry in entries]
+
+    def _insert(self, home: _Queue, queue: str, entry: Entry, now: int) -> Sent:
+        if entry.mark is not None:
+            first, until = home.marks.get(entry.mark, (0, 0))
+            if until > now:
+                return Sent(self._ids.make(first), duplicate=True)
+        number = next(self._numbers)
+        message = Message(
+            id=self._ids.make(number),
+            number=number,
+            queue=queue,
+            body=entry.body,
+            content_type=entry.content_type,
+            attributes=entry.attributes,
+            state=State.QUEUED,
+            receives=0,
+            sent_at=entry.sent_at,
+            visible_at=entry.visible_at,
+            expires_at=entry.expires_at,
+            deadline_at=entry.deadline_at,
+            visibility=entry.visibility,
+            group=entry.group,
+            key=key_of(entry.mark),
+        )
+        if entry.mark is not None:
+            home.marks[entry.mark] = (number, entry.mark_until)
+        self._arrive(home, _Row(message, entry.mark))
+        return Sent(message.id)
+
+    def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
+        with self._lock:
+            home = self._home(queue)
+            rows: list[_Row] = []
+            while len(rows) < limit and (due := self._first(home)) is not None and due <= now:
+                row = home.rows[heapq.heappop(home.heap)[1]]
+                row.blocked = True  # for the length of this loop: hidden until a past instant, it must not be claimed twice
+                rows.append(row)
+            return [self._take(home, row, now, until) for row in rows]
+
+    def _take(self, home: _Queue, row: _Row, now: int, until: int) -> Message:
+        row.blocked = False
+        before = row.message
+        after = replace(
+            before,
+            state=State.CONSUMED,
+            receives=before.receives + 1,
+            visible_at=until,
+            received_at=now,
+            first_received_at=before.first_received_at or now,
+        )
+        self._show(home, row, after)
+        return replace(after, state=before.state)
+
+    def extend(self, queue: str, receipts: Sequence[Receipt], until: int, *, release: bool = False) -> list[bool]:
+        with self._lock:
+            home = self._home(queue)
+            return [self._extend(home, receipt, until, release) for receipt in receipts]
+
+    def _extend(self, home: _Queue, receipt: Receipt, until: int, release: bool) -> bool:
+        row = self._find(home, receipt)
+        if row is None or row.message.state is not State.CONSUMED:
+            return False
+        state = State.QUEUED if release else State.CONSUMED
+        self._show(home, row, replace(row.message, visible_at=until, state=state))
+        return True
+
+    def delete(self, queue: str, receipts: Sequence[Receipt], settlement: Settlement) -> list[bool]:
+        with self._lock:
+            home = self._home(queue)
+            return [self._delete(home, receipt, settlement) for receipt in receipts]
+
+    def _delete(self, home: _Queue, receipt: Receipt, settlement: Settlement) -> bool:
+        row = self._find(home, receipt)
+        if row is None:
+            return False
+        self._leave(home, row)
+        if settlement.keep_until is not None:
+            message = replace(row.message, state=settlement.state, settled_at=settlement.settled_at, reason=settlement.reason)
+            home.history[message.number] = (message, settlement.keep_until)
+        return True
+
+    def move(
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        target: str,
+        now: int,
+        expires_at: int,
+        deaths: Sequence[Death | None],
+    ) -> list[bool]:
+        with self._lock:
+            home, there = self._home(queue), self._home(target)
+            moved = []
+            for receipt, death in zip(receipts, deaths, strict=True):
+                row = self._find(home, receipt)
+                moved.append(row is not None)
+                if row is None:
+                    continue
+                self._leave(home, row)
+                message = replace(
+                    row.message,
+                    queue=target,
+                    state=State.QUEUED,
+                    receives=0,
+                    visible_at=now,
+                    moved_at=now,
+                    expires_at=expires_at,
+                    key=None,
+                    death=death,
+                )
+                self._arrive(there, _Row(message, None))
+            return moved
+
+    def set_aside(self, queue: str, receipts: Sequence[Receipt]) -> list[bool]:
+        with self._lock:
+            home = self._home(queue)
+            rows = [self._find(home, receipt) for receipt in receipts]
+            for row in rows:
+                if row is not None:
+                    self._pass_turn(home, row)
+                    self._show(home, row, replace(row.message, state=State.DAMAGED, visible_at=FOREVER))
+            return [row is not None for row in rows]
+
+    def browse(self, queue: str, limit: int, *, state: State | None = None, now: int | None = None) -> list[Message]:
+        with self._lock:
+            rows = [
+                row
+                for row in self._home(queue).rows.values()
+                if (state is None or row.message.state is state)
+                and (now is None or (row.message.visible_at <= now and not row.blocked))
+            ]
+            rows = heapq.nsmallest(limit, rows, key=lambda row: (row.blocked, row.message.visible_at, row.message.number))
+            return [row.message for row in rows]
+
+    def settled(self, queue: str, limit: int) -> list[Message]:
+        with self._lock:
+            history = (message for message, _ in self._home(queue).history.values())
+            return heapq.nsmallest(limit, history, key=lambda message: (message.settled_at, message.number))
+
+    def marked(self, queue: str, mark: bytes) -> bool:
+        with self._lock:
+            return self._home(queue).marks.get(mark, (0, 0))[1] == FOREVER
+
+    def count_marked(self, queue: str) -> int:
+        with self._lock:
+            return sum(until == FOREVER for _, until in self._home(queue).marks.values())
+
+    def count(self, queue: str, now: int) -> Counts:
+        with self._lock:
+            home = self._home(queue)
+            visible = in_flight = delayed = blocked = damaged = 0
+            for row in home.rows.values():
+                message = row.message
+                if message.state is State.DAMAGED:
+                    damaged += 1
+                elif row.blocked:
+                    blocked += 1
+                elif message.visible_at <= now:
+                    visible += 1
+                elif message.state is State.CONSUMED:
+                    in_flight += 1
+                else:
+                    delayed += 1
+            oldest = home.rows[min(home.rows)].message.sent_at if home.rows else None
+            return Counts(len(home.rows), visible, in_flight, delayed, blocked, damaged, len(home.history), oldest)
+
+    def due(self, queue: str) -> int | None:
+        with self._lock:
+            first = self._first(self._home(queue))
+            return None if first == FOREVER else first
+
+    def purge(self, queue: str) -> int:
+        with self._lock:
+            home = self._home(queue)
+            held = {
+                self._ids.number(receipt.id)
+                for reader in home.readers.values()
+                for held in reader.claims.values()
+                for receipt in held.receipts
+                if self._find(home, receipt)
+            }
+            rows = [row for number, row in home.rows.items() if number not in held]
+            for row in rows:
+                self._leave(home, row)
+            return len(rows)
+
+    def sweep(self, queue: str, now: int) -> None:
+        with self._lock:
+            home = self._home(queue)
+            for number in [number for number, (_, until) in home.history.items() if until <= now]:
+                del home.history[number]
+            for mark in [mark for mark, (_, until) in home.marks.items() if until <= now]:
+                del home.marks[mark]
+
+    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Receipt], lapses_at: int) -> None:
+        with self._lock:
+            claims = self._home(queue).readers.setdefault(reader, _Reader()).claims
+            claims[epoch] = _Held(Claim(reader, epoch, len(receipts), False, lapses_at), list(receipts))
+
+    def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
+        with self._lock:
+            known = self._home(queue).readers.get(reader, _Reader())
+            return known.settled, [known.claims[epoch].claim for epoch in sorted(known.claims)]
+
+    def readers(self, queue: str) -> list[str]:
+        with self._lock:
+            return sorted(self._home(queue).readers)
+
+    def confirm(self, queue: str, reader: str, epoch: int) -> None:
+        with self._lock:
+            home = self._home(queue)
+            held = home.readers[reader].claims[epoch]
+            held.claim = replace(held.claim, confirmed=True, lapses_at=FOREVER)
+            for receipt in held.receipts:
+                self._extend(home, receipt, FOREVER, release=False)
+
+    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
+        with self._lock:
+            home = self._home(queue)
+            rows = (self._find(home, receipt) for receipt in home.readers[reader].claims[epoch].receipts[start:stop])
+            return [row.message for row in rows if row is not None]
+
+    def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
+        with self._lock:
+            home = self._home(queue)
+            known = home.readers.setdefault(reader, _Reader())
+            done = [known.claims.pop(number) for number in sorted(known.claims) if number <= epoch]
+            known.settled = max(epoch, known.settled if known.settled is not None else epoch)
+            return sum(self._delete(home, receipt, settlement) for held in done for receipt in held.receipts)
+
+    def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
+        with self._lock:
+            home = self._home(queue)
+            known = home.readers.get(reader, _Reader())
+            if epoch is None:
+                undone = list(known.claims.values())
+                home.readers.pop(reader, None)
+            else:
+                undone = [known.claims.pop(epoch)]
+            return sum(self._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
+
+    def version(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+    def _home(self, name: str) -> _Queue:
+        try:
+            return self._queues[name]
+        except KeyError:
+            raise QueueNotFound(name) from None
+
+    def _find(self, home: _Queue, receipt: Receipt) -> _Row | None:
+        row = home.rows.get(self._ids.number(receipt.id) or 0)
+        return row if row and receipt.receives in (None, row.message.receives) else None
+
+    def _first(self, home: _Queue) -> int | None:
+        """When the first message is due, past the void entries at the head of the heap."""
+        while home.heap:
+            visible_at, number = home.heap[0]
+            row = home.rows.get(number)
+            if row and row.message.visible_at == visible_at and not row.blocked:
+                return visible_at
+            heapq.heappop(home.heap)
+        return None
+
+    def _show(self, home: _Queue, row: _Row, message: Message) -> None:
+        row.message = message
+        heapq.heappush(home.heap, (message.visible_at, message.number))
+
+    def _arrive(self, home: _Queue, row: _Row) -> None:
+        home.rows[row.message.number] = row
+        if home.settings.groups and row.message.group is not None:
+            turns = home.groups.setdefault(row.message.group, [])
+            row.blocked = bool(turns)
+            insort(turns, row.message.number, lo=min(1, len(turns)))
+        if not row.blocked:
+            self._show(home, row, row.message)
+
+    def _leave(self, home: _Queue, row: _Row) -> None:
+        del home.rows[row.message.number]
+        if row.mark is not None and home.marks.get(row.mark) == (row.message.number, FOREVER):
+            del home.marks[row.mark]
+        self._pass_turn(home, row)
+
+    def _pass_turn(self, home: _Queue, row: _Row) -> None:
+        """The row no longer stands in its group's line; if it stood first, the next by number is free."""
+        turns = home.groups.get(row.message.group or "", [])
+        if row.message.number not in turns:
+            return
+        turns.remove(row.message.number)
+        if not turns:
+            del home.groups[row.message.group or ""]
+        elif not row.blocked:
+            following = home.rows[turns[0]]
+            following.blocked = False
+            self._show(home, following, following.message)

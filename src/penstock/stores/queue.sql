@@ -1,0 +1,295 @@
+-- Every SQL text of Penstock: the schema as numbered steps, then the statements by name. It is written once for all
+-- databases; the words in braces are the differences, which each store gives (see penstock.stores.sql.Dialect).
+--
+--   penstock_queue    a queue and its settings (JSON)
+--   penstock_message  a message that is in a queue
+--                       visible_at  hidden until then; negative: blocked behind its group's first, and then hidden until -visible_at
+--                       state       0 queued, 1 consumed, 4 damaged
+--                       head        what is rarely there, as JSON: content type, attributes, own visibility, death
+--                       checksum    CRC-32 of all that does not change
+--   penstock_mark     what makes the next equal message a duplicate; expires_at 2^62: while the message is in the queue
+--   penstock_settled  the history: processed (2) and failed (3) messages
+--   penstock_reader   how far a reader of named claims has settled
+--   penstock_claim    a named claim: tentative until confirmed
+--   penstock_held     its messages in order, each with the receive number that it was claimed under
+--   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' last given to a message
+--
+-- To change the schema: add a step with the next number; never edit one that was released.
+
+-- step: 1
+CREATE TABLE penstock_queue (
+    number {serial},
+    name {name} NOT NULL UNIQUE,
+    settings {text} NOT NULL
+);
+CREATE TABLE penstock_message (
+    number {integer} NOT NULL PRIMARY KEY,
+    queue {integer} NOT NULL,
+    visible_at {integer} NOT NULL,
+    state {integer} NOT NULL,
+    receives {integer} NOT NULL,
+    sent_at {integer} NOT NULL,
+    expires_at {integer} NOT NULL,
+    deadline_at {integer},
+    moved_at {integer},
+    first_received_at {integer},
+    received_at {integer},
+    grp {key},
+    mark {key},
+    head {blob},
+    checksum {integer} NOT NULL,
+    body {blob} NOT NULL
+);
+CREATE INDEX penstock_ready ON penstock_message (queue, visible_at, number);
+CREATE INDEX penstock_group ON penstock_message (queue, grp, number) {where_grouped};
+CREATE TABLE penstock_mark (
+    queue {integer} NOT NULL,
+    mark {key} NOT NULL,
+    number {integer} NOT NULL,
+    expires_at {integer} NOT NULL,
+    PRIMARY KEY (queue, mark)
+);
+CREATE INDEX penstock_mark_end ON penstock_mark (queue, expires_at);
+CREATE TABLE penstock_settled (
+    number {integer} NOT NULL PRIMARY KEY,
+    queue {integer} NOT NULL,
+    visible_at {integer} NOT NULL,
+    state {integer} NOT NULL,
+    receives {integer} NOT NULL,
+    sent_at {integer} NOT NULL,
+    expires_at {integer} NOT NULL,
+    deadline_at {integer},
+    moved_at {integer},
+    first_received_at {integer},
+    received_at {integer},
+    grp {key},
+    mark {key},
+    head {blob},
+    checksum {integer} NOT NULL,
+    body {blob} NOT NULL,
+    settled_at {integer} NOT NULL,
+    keep_until {integer} NOT NULL,
+    reason {text}
+);
+CREATE INDEX penstock_settled_order ON penstock_settled (queue, settled_at, number);
+CREATE INDEX penstock_settled_end ON penstock_settled (queue, keep_until);
+CREATE TABLE penstock_reader (
+    queue {integer} NOT NULL,
+    name {name} NOT NULL,
+    settled {integer},
+    PRIMARY KEY (queue, name)
+);
+CREATE TABLE penstock_claim (
+    number {serial},
+    queue {integer} NOT NULL,
+    reader {name} NOT NULL,
+    epoch {integer} NOT NULL,
+    confirmed {integer} NOT NULL,
+    lapses_at {integer} NOT NULL,
+    size {integer} NOT NULL,
+    UNIQUE (queue, reader, epoch)
+);
+CREATE TABLE penstock_held (
+    claim {integer} NOT NULL,
+    place {integer} NOT NULL,
+    message {integer} NOT NULL,
+    receives {integer} NOT NULL,
+    PRIMARY KEY (claim, place)
+);
+
+-- name: meta
+SELECT value FROM penstock_meta WHERE name = :name
+
+-- name: set_meta
+INSERT INTO penstock_meta (name, value) VALUES (:name, :value)
+
+-- name: change_meta
+UPDATE penstock_meta SET value = :value WHERE name = :name
+
+-- name: queues
+SELECT name FROM penstock_queue
+
+-- name: queue
+SELECT number, settings FROM penstock_queue WHERE name = :name
+
+-- name: add_queue
+INSERT INTO penstock_queue (name, settings) VALUES (:name, :settings)
+
+-- name: change_queue
+UPDATE penstock_queue SET settings = :settings WHERE number = :queue
+
+-- name: drop_queue
+DELETE FROM penstock_queue WHERE number = :queue
+
+-- name: drop_messages
+DELETE FROM penstock_message WHERE queue = :queue
+
+-- name: drop_marks
+DELETE FROM penstock_mark WHERE queue = :queue
+
+-- name: drop_settled
+DELETE FROM penstock_settled WHERE queue = :queue
+
+-- name: drop_readers
+DELETE FROM penstock_reader WHERE queue = :queue
+
+-- name: drop_held
+DELETE FROM penstock_held WHERE claim IN (SELECT number FROM penstock_claim WHERE queue = :queue)
+
+-- name: drop_claims
+DELETE FROM penstock_claim WHERE queue = :queue
+
+-- name: insert
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
+VALUES (:number, :queue, :visible_at, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body)
+
+-- name: mark
+SELECT number, expires_at FROM penstock_mark WHERE queue = :queue AND mark = :mark
+
+-- name: unmark
+DELETE FROM penstock_mark WHERE queue = :queue AND mark = :mark
+
+-- name: add_mark
+INSERT INTO penstock_mark (queue, mark, number, expires_at) VALUES (:queue, :mark, :number, :expires_at)
+
+-- name: unmark_gone
+DELETE FROM penstock_mark WHERE queue = :queue AND mark = :mark AND number = :number AND expires_at = :forever
+
+-- name: count_marked
+SELECT COUNT(*) FROM penstock_mark WHERE queue = :queue AND expires_at = :forever
+
+-- name: in_group
+SELECT number FROM penstock_message WHERE queue = :queue AND grp = :grp AND state <> 4 LIMIT 1
+
+-- name: next_in_group
+SELECT number FROM penstock_message WHERE queue = :queue AND grp = :grp AND state <> 4 ORDER BY number LIMIT 1
+
+-- name: unblock
+UPDATE penstock_message SET visible_at = -visible_at WHERE number = :number AND visible_at < 0
+
+-- name: visible
+SELECT {columns} FROM penstock_message
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now
+ORDER BY visible_at, number LIMIT :limit {skip_locked}
+
+-- name: claim
+UPDATE penstock_message
+SET visible_at = :until, state = 1, receives = receives + 1, received_at = :now, first_received_at = COALESCE(first_received_at, :now)
+WHERE number = :number
+
+-- name: one
+SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number
+
+-- name: extend
+UPDATE penstock_message SET visible_at = :until, state = :state
+WHERE number = :number AND queue = :queue AND state = 1 AND receives = COALESCE(:receives, receives)
+
+-- name: set_aside
+UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :number
+
+-- name: delete
+DELETE FROM penstock_message
+WHERE number = :number AND queue = :queue AND receives = COALESCE(:receives, receives)
+RETURNING number, visible_at, state, grp, mark
+
+-- name: archive
+INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
+SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM penstock_message
+WHERE number = :number AND queue = :queue AND receives = COALESCE(:receives, receives)
+
+-- name: move
+UPDATE penstock_message
+SET queue = :queue, visible_at = :visible_at, state = 0, receives = 0, expires_at = :expires_at, moved_at = :now,
+    mark = NULL, head = :head, checksum = :checksum
+WHERE number = :number
+
+-- name: browse
+SELECT {columns} FROM penstock_message
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND state = COALESCE(:state, state)
+ORDER BY visible_at, number LIMIT :limit
+
+-- name: browse_blocked
+SELECT {columns} FROM penstock_message
+WHERE queue = :queue AND visible_at < 0 AND state = COALESCE(:state, state)
+ORDER BY visible_at DESC, number LIMIT :limit
+
+-- name: settled
+SELECT {columns}, settled_at, reason FROM penstock_settled WHERE queue = :queue ORDER BY settled_at, number LIMIT :limit
+
+-- name: count
+SELECT COUNT(*), MIN(number), COALESCE(SUM(CASE WHEN visible_at < 0 THEN 1 ELSE 0 END), 0),
+    COALESCE(SUM(CASE WHEN visible_at >= 0 AND visible_at <= :now THEN 1 ELSE 0 END), 0)
+FROM penstock_message WHERE queue = :queue
+
+-- name: count_hidden
+SELECT state, COUNT(*) FROM penstock_message WHERE queue = :queue AND visible_at > :now GROUP BY state
+
+-- name: count_settled
+SELECT COUNT(*) FROM penstock_settled WHERE queue = :queue
+
+-- name: sent_at
+SELECT sent_at FROM penstock_message WHERE number = :number
+
+-- name: due
+SELECT visible_at FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at < :forever
+ORDER BY visible_at LIMIT 1
+
+-- name: purge
+DELETE FROM penstock_message
+WHERE queue = :queue AND (number, receives) NOT IN (
+    SELECT penstock_held.message, penstock_held.receives FROM penstock_held, penstock_claim
+    WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
+)
+
+-- name: purge_marks
+DELETE FROM penstock_mark
+WHERE queue = :queue AND expires_at = :forever AND number NOT IN (SELECT number FROM penstock_message WHERE queue = :queue)
+
+-- name: sweep_settled
+DELETE FROM penstock_settled WHERE queue = :queue AND keep_until <= :now
+
+-- name: sweep_marks
+DELETE FROM penstock_mark WHERE queue = :queue AND expires_at <= :now
+
+-- name: reader
+SELECT settled FROM penstock_reader WHERE queue = :queue AND name = :reader
+
+-- name: readers
+SELECT name FROM penstock_reader WHERE queue = :queue
+
+-- name: add_reader
+INSERT INTO penstock_reader (queue, name) VALUES (:queue, :reader)
+
+-- name: settle_reader
+UPDATE penstock_reader SET settled = :epoch WHERE queue = :queue AND name = :reader AND COALESCE(settled, :epoch) <= :epoch
+
+-- name: drop_reader
+DELETE FROM penstock_reader WHERE queue = :queue AND name = :reader
+
+-- name: claims
+SELECT number, epoch, size, confirmed, lapses_at FROM penstock_claim WHERE queue = :queue AND reader = :reader ORDER BY epoch
+
+-- name: add_claim
+INSERT INTO penstock_claim (queue, reader, epoch, confirmed, lapses_at, size)
+VALUES (:queue, :reader, :epoch, 0, :lapses_at, :size)
+
+-- name: add_held
+INSERT INTO penstock_held (claim, place, message, receives) VALUES (:claim, :place, :message, :receives)
+
+-- name: confirm
+UPDATE penstock_claim SET confirmed = 1, lapses_at = :forever WHERE number = :claim
+
+-- name: held
+SELECT message, receives FROM penstock_held WHERE claim = :claim ORDER BY place
+
+-- name: read
+SELECT {held_columns} FROM penstock_held, penstock_message
+WHERE penstock_held.claim = :claim AND penstock_held.place >= :start AND penstock_held.place < :stop
+AND penstock_message.number = penstock_held.message AND penstock_message.receives = penstock_held.receives
+ORDER BY penstock_held.place
+
+-- name: release_claim
+DELETE FROM penstock_claim WHERE number = :claim
+
+-- name: release_held
+DELETE FROM penstock_held WHERE claim = :claim

@@ -1,0 +1,481 @@
+"""A store over the statements of queue.sql: all that SQL databases have in common.
+
+A database joins by a subclass that gives its `dialect` (the words in braces of queue.sql) and the few primitives at the end of
+`SqlStore`: run statements, open transactions, hand out numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, ClassVar
+
+from penstock.errors import QueueNotFound, StoreVersion
+from penstock.message import (
+    FOREVER,
+    Claim,
+    Counts,
+    Death,
+    Entry,
+    Message,
+    Receipt,
+    Sent,
+    Settings,
+    Settlement,
+    State,
+)
+from penstock.policy import key_of
+from penstock.stores.base import Ids, Store
+from penstock.stores.encoding import Head, checksum, pack_head, pack_settings, unpack_head, unpack_settings
+
+COLUMNS = (
+    "number, visible_at, state, receives, sent_at, expires_at, deadline_at, moved_at, first_received_at, received_at, "
+    "grp, mark, head, checksum, body"
+)
+Row = tuple[Any, ...]
+Params = Mapping[str, Any] | Sequence[Any]
+
+
+def read_sql(dialect: Mapping[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
+    """The schema's steps and the named statements of queue.sql, with the dialect's words in place."""
+    words = {
+        "columns": COLUMNS,
+        "columns_settled": COLUMNS.replace(" state,", " :state,"),
+        "held_columns": ", ".join(f"penstock_message.{column}" for column in COLUMNS.split(", ")),
+        **dialect,
+    }
+    text = (files("penstock.stores") / "queue.sql").read_text()
+    text = re.sub(r"\{(\w+)\}", lambda found: words[found[1]], text)
+    steps: dict[int, list[str]] = {}
+    statements: dict[str, str] = {}
+    for kind, name, body in re.findall(r"^-- (step|name): (\w+)\n(.*?)(?=^-- (?:step|name):|\Z)", text, re.M | re.S):
+        if kind == "step":
+            steps[int(name)] = [part.strip() for part in body.split(";") if part.strip()]
+        else:
+            statements[name] = body.strip()
+    return steps, statements
+
+
+class SqlStore(Store):
+    durable = True
+    ordered = True
+    groups = True
+    dialect: ClassVar[Mapping[str, str]]
+    _ids: Ids
+
+    def __init__(self) -> None:
+        self._steps, self._statements = read_sql(self.dialect)
+
+    def _migrate(self) -> None:
+        """Bring the schema to the newest step, in one transaction; nodes that start together wait for each other."""
+        newest = max(self._steps)
+        if (self._meta("version") if self._has_schema() else 0) != newest:
+            with self.batch():
+                version = self._meta("version") if self._has_schema() else 0
+                if version > newest:
+                    raise StoreVersion(
+                        f"{self} has schema version {version}, this Penstock knows {newest}: use a newer Penstock"
+                    )
+                if version == 0:
+                    self._create_meta()
+                    for name, value in (("version", newest), ("salt", Ids.salt()), ("number", 0)):
+                        self._run("set_meta", {"name": name, "value": value})
+                for step in range(version + 1, newest + 1):
+                    for statement in self._steps[step]:
+                        self._script(statement)
+                self._run("change_meta", {"name": "version", "value": newest})
+        self._ids = Ids(self._meta("salt"))
+
+    def _meta(self, name: str) -> int:
+        return int(self._rows("meta", {"name": name})[0][0])
+
+    # the catalogue
+
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        with self.batch():
+            found = self._rows("queue", {"name": name})
+            if bool(found) == create:
+                return False
+            if create:
+                self._run("add_queue", {"name": name, "settings": pack_settings(settings)})
+            else:
+                self._run("change_queue", {"queue": found[0][0], "settings": pack_settings(settings)})
+            return True
+
+    def load(self, name: str) -> Settings | None:
+        found = self._rows("queue", {"name": name})
+        return unpack_settings(found[0][1]) if found else None
+
+    def names(self) -> list[str]:
+        return sorted(name for (name,) in self._rows("queues", {}))
+
+    def drop(self, name: str) -> bool:
+        with self.batch():
+            found = self._rows("queue", {"name": name})
+            if not found:
+                return False
+            for part in ("held", "claims", "readers", "marks", "settled", "messages", "queue"):
+                self._run(f"drop_{part}", {"queue": found[0][0]})
+            return True
+
+    def _queue(self, name: str) -> tuple[int, Settings]:
+        found = self._rows("queue", {"name": name})
+        if not found:
+            raise QueueNotFound(name)
+        return found[0][0], unpack_settings(found[0][1])
+
+    # messages
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int) -> list[Sent]:
+        with self.batch():
+            home, settings = self._queue(queue)
+            number = self._take_numbers(len(entries))
+            make = self._ids.make
+            rows: list[Row] = []
+            answers: list[Sent] = []
+            lines: set[bytes] = set()
+            for entry in entries:
+                (
+                    body,
+                    content_type,
+                    attributes,
+                    sent_at,
+                    visible_at,
+                    expires_at,
+                    deadline_at,
+                    visibility,
+                    group,
+                    mark,
+                    until,
+                ) = entry
+                if mark is not None:
+                    first = self._marked_by(home, mark, now)
+                    if first is not None:
+                        answers.append(Sent(make(first), True))
+                        continue
+                    self._run("unmark", {"queue": home, "mark": mark})
+                    self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": until})
+                head = pack_head(Head(content_type, attributes, visibility))
+                line = None if group is None else group.encode()
+                if line is not None and settings.groups:
+                    if line in lines or self._rows("in_group", {"queue": home, "grp": line}):
+                        visible_at = -visible_at
+                    lines.add(line)
+                check = checksum(body, head, line, mark, sent_at, deadline_at)
+                rows.append((number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body))
+                answers.append(Sent(make(number)))
+                number += 1
+            self._many("insert", rows)
+            return answers
+
+    def _marked_by(self, home: int, mark: bytes, now: int) -> int | None:
+        found = self._rows("mark", {"queue": home, "mark": mark})
+        return found[0][0] if found and found[0][1] > now else None
+
+    def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
+        with self.batch(durable=False):
+            home, _ = self._queue(queue)
+            rows = self._rows("visible", (home, now, limit))
+            self._many("claim", [(until, now, row[0]) for row in rows])
+            return [self._message(queue, row, now, until) for row in rows]
+
+    def extend(self, queue: str, receipts: Sequence[Receipt], until: int, *, release: bool = False) -> list[bool]:
+        with self.batch():
+            home, _ = self._queue(queue)
+            return [self._extend(home, self._number(receipt), receipt.receives, until, release) for receipt in receipts]
+
+    def _extend(self, home: int, number: int, receives: int | None, until: int, release: bool) -> bool:
+        state = State.QUEUED if release else State.CONSUMED
+        return self._run("extend", (until, int(state), number, home, receives)) > 0
+
+    def delete(self, queue: str, receipts: Sequence[Receipt], settlement: Settlement) -> list[bool]:
+        with self.batch():
+            home, settings = self._queue(queue)
+            keys = [(self._number(receipt), home, receipt.receives) for receipt in receipts]
+            gone = self._delete(home, settings, keys, settlement)
+            answers = []
+            for number, _, _ in keys:  # a receipt that is there twice settles once
+                answers.append(number in gone)
+                gone.discard(number)
+            return answers
+
+    def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> set[int]:
+        if settlement.keep_until is not None:
+            archived: set[int] = set()
+            for number, _, receives in keys:
+                fields = {"number": number, "queue": home, "receives": receives, "state": int(settlement.state)}
+                fields |= {"settled_at": settlement.settled_at, "keep_until": settlement.keep_until}
+                if number not in archived and self._run("archive", {**fields, "reason": settlement.reason}):
+                    archived.add(number)
+        rows = self._many_rows("delete", keys)
+        for number, visible_at, state, line, mark in rows:
+            self._leave(home, settings, number, visible_at, state, line, mark)
+        return {row[0] for row in rows}
+
+    def _leave(
+        self,
+        home: int,
+        settings: Settings,
+        number: int,
+        visible_at: int,
+        state: int,
+        line: bytes | None,
+        mark: bytes | None,
+    ) -> None:
+        """After a message has left its queue: forget its mark, and if it stood first in its group, free the next."""
+        if mark is not None:
+            self._run("unmark_gone", {"queue": home, "mark": mark, "number": number, "forever": FOREVER})
+        if line is not None and settings.groups and visible_at >= 0 and state != State.DAMAGED:
+            for (following,) in self._rows("next_in_group", {"queue": home, "grp": line}):
+                self._run("unblock", {"number": following})
+
+    def move(
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        target: str,
+        now: int,
+        expires_at: int,
+        deaths: Sequence[Death | None],
+    ) -> list[bool]:
+        with self.batch():
+            home, settings = self._queue(queue)
+            there, beyond = self._queue(target)
+            moved = []
+            for receipt, death in zip(receipts, deaths, strict=True):
+                row = self._one(home, receipt)
+                message = row and self._message(queue, row)
+                moved.append(bool(message and message.intact))
+                if not row or not message or not message.intact:
+                    continue
+                number, line, mark = row[0], row[10], row[11]
+                blocked = line is not None and beyond.groups and self._rows("in_group", {"queue": there, "grp": line})
+                head = pack_head(Head(message.content_type, message.attributes, message.visibility, death))
+                fields = {
+                    "number": number,
+                    "queue": there,
+                    "visible_at": -now if blocked else now,
+                    "expires_at": expires_at,
+                    "now": now,
+                    "head": head,
+                    "checksum": checksum(message.body, head, line, None, message.sent_at, message.deadline_at),
+                }
+                self._run("move", fields)
+                self._leave(home, settings, number, row[1], row[2], line, mark)
+            return moved
+
+    def set_aside(self, queue: str, receipts: Sequence[Receipt]) -> list[bool]:
+        with self.batch():
+            home, settings = self._queue(queue)
+            rows = [self._one(home, receipt) for receipt in receipts]
+            for row in rows:
+                if row:
+                    self._run("set_aside", {"number": row[0], "forever": FOREVER})
+                    self._leave(home, settings, row[0], row[1], row[2], row[10], None)
+            return [row is not None for row in rows]
+
+    def _one(self, home: int, receipt: Receipt) -> Row | None:
+        found = self._rows("one", {"queue": home, "number": self._number(receipt)})
+        return found[0] if found and receipt.receives in (None, found[0][3]) else None
+
+    def browse(self, queue: str, limit: int, *, state: State | None = None, now: int | None = None) -> list[Message]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            wanted = {"queue": home, "state": None if state is None else int(state)}
+            rows = self._rows("browse", {**wanted, "limit": limit, "now": FOREVER if now is None else now})
+            if now is None and len(rows) < limit:
+                rows += self._rows("browse_blocked", {**wanted, "limit": limit - len(rows)})
+            return [self._message(queue, row) for row in rows]
+
+    def settled(self, queue: str, limit: int) -> list[Message]:
+        with self._reading():
+            rows = self._rows("settled", {"queue": self._queue(queue)[0], "limit": limit})
+            return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
+
+    def marked(self, queue: str, mark: bytes) -> bool:
+        with self._reading():
+            found = self._rows("mark", {"queue": self._queue(queue)[0], "mark": mark})
+            return bool(found) and found[0][1] == FOREVER
+
+    def count_marked(self, queue: str) -> int:
+        with self._reading():
+            return int(self._rows("count_marked", {"queue": self._queue(queue)[0], "forever": FOREVER})[0][0])
+
+    def count(self, queue: str, now: int) -> Counts:
+        with self._reading():
+            home, _ = self._queue(queue)
+            messages, first, blocked, visible = self._rows("count", {"queue": home, "now": now})[0]
+            hidden: dict[int, int] = dict(self._rows("count_hidden", {"queue": home, "now": now}))
+            oldest = self._rows("sent_at", {"number": first}) if first is not None else []
+            return Counts(
+                messages=messages,
+                visible=visible,
+                in_flight=hidden.get(State.CONSUMED, 0),
+                delayed=hidden.get(State.QUEUED, 0),
+                blocked=blocked,
+                damaged=hidden.get(State.DAMAGED, 0),
+                settled=self._rows("count_settled", {"queue": home})[0][0],
+                oldest_at=oldest[0][0] if oldest else None,
+            )
+
+    def due(self, queue: str) -> int | None:
+        with self._reading():
+            found = self._rows("due", (self._queue(queue)[0], FOREVER))
+            return found[0][0] if found else None
+
+    def purge(self, queue: str) -> int:
+        with self.batch():
+            home, _ = self._queue(queue)
+            purged = self._run("purge", {"queue": home})
+            self._run("purge_marks", {"queue": home, "forever": FOREVER})
+            return purged
+
+    def sweep(self, queue: str, now: int) -> None:
+        with self.batch():
+            home, _ = self._queue(queue)
+            self._run("sweep_settled", {"queue": home, "now": now})
+            self._run("sweep_marks", {"queue": home, "now": now})
+
+    # named claims
+
+    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Receipt], lapses_at: int) -> None:
+        with self.batch():
+            home, _ = self._queue(queue)
+            if not self._rows("reader", {"queue": home, "reader": reader}):
+                self._run("add_reader", {"queue": home, "reader": reader})
+            fields = {"queue": home, "reader": reader, "epoch": epoch, "lapses_at": lapses_at, "size": len(receipts)}
+            self._run("add_claim", fields)
+            claim = self._claims(home, reader)[epoch]
+            rows = [(claim, place, self._number(receipt), receipt.receives) for place, receipt in enumerate(receipts)]
+            self._many("add_held", rows)
+
+    def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            found = self._rows("reader", {"queue": home, "reader": reader})
+            claims = self._rows("claims", {"queue": home, "reader": reader})
+            return found[0][0] if found else None, [
+                Claim(reader, epoch, size, bool(confirmed), lapses_at) for _, epoch, size, confirmed, lapses_at in claims
+            ]
+
+    def readers(self, queue: str) -> list[str]:
+        with self._reading():
+            return sorted(name for (name,) in self._rows("readers", {"queue": self._queue(queue)[0]}))
+
+    def confirm(self, queue: str, reader: str, epoch: int) -> None:
+        with self.batch():
+            home, _ = self._queue(queue)
+            claim = self._claims(home, reader)[epoch]
+            self._run("confirm", {"claim": claim, "forever": FOREVER})
+            for number, receives in self._rows("held", {"claim": claim}):
+                self._extend(home, number, receives, FOREVER, release=False)
+
+    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            claim = self._claims(home, reader)[epoch]
+            rows = self._rows("read", {"claim": claim, "start": start, "stop": stop})
+            return [self._message(queue, row) for row in rows]
+
+    def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
+        with self.batch():
+            home, settings = self._queue(queue)
+            gone = 0
+            for number, claim in self._claims(home, reader).items():
+                if number <= epoch:
+                    keys = [(message, home, receives) for message, receives in self._rows("held", {"claim": claim})]
+                    gone += len(self._delete(home, settings, keys, settlement))
+                    self._forget_claim(claim)
+            if not self._rows("reader", {"queue": home, "reader": reader}):
+                self._run("add_reader", {"queue": home, "reader": reader})
+            self._run("settle_reader", {"queue": home, "reader": reader, "epoch": epoch})
+            return gone
+
+    def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
+        with self.batch():
+            home, _ = self._queue(queue)
+            claims = self._claims(home, reader)
+            given = 0
+            for claim in claims.values() if epoch is None else [claims[epoch]]:
+                for number, receives in self._rows("held", {"claim": claim}):
+                    given += self._extend(home, number, receives, now, release=True)
+                self._forget_claim(claim)
+            if epoch is None:
+                self._run("drop_reader", {"queue": home, "reader": reader})
+            return given
+
+    def _claims(self, home: int, reader: str) -> dict[int, int]:
+        return {row[1]: row[0] for row in self._rows("claims", {"queue": home, "reader": reader})}
+
+    def _forget_claim(self, claim: int) -> None:
+        self._run("release_held", {"claim": claim})
+        self._run("release_claim", {"claim": claim})
+
+    # rows and values
+
+    def _number(self, receipt: Receipt) -> int:
+        return self._ids.number(receipt.id) or 0
+
+    def _message(
+        self,
+        queue: str,
+        row: Row,
+        now: int | None = None,
+        until: int = 0,
+        settled_at: int | None = None,
+        reason: str | None = None,
+    ) -> Message:
+        """A row as a message; with ``now``, as the claim made at that instant leaves it (but for the state)."""
+        (number, visible_at, state, receives, sent_at, expires_at, deadline_at, moved_at, first_received_at, received_at,
+         line, mark, packed, check, body) = row  # fmt: skip
+        try:
+            intact = check == checksum(body, packed, line, mark, sent_at, deadline_at)
+            head = unpack_head(packed) if intact else Head()
+            group = line.decode() if line is not None and intact else None
+        except (TypeError, ValueError, KeyError):  # damage can turn any value into any other
+            intact, head, group = False, Head(), None
+        if now is not None:
+            visible_at, receives, received_at, first_received_at = until, receives + 1, now, first_received_at or now
+        return Message(
+            self._ids.make(number), number, queue, body, head.content_type, head.attributes, State(state), receives, sent_at,
+            abs(visible_at), expires_at, deadline_at, head.visibility, group, key_of(mark) if intact else None, moved_at,
+            first_received_at, received_at, head.death, settled_at, reason, intact,
+        )  # fmt: skip
+
+    # what each database does its own way
+
+    @abstractmethod
+    def _rows(self, name: str, params: Params) -> list[Row]:
+        """Run a named statement; its rows."""
+
+    @abstractmethod
+    def _run(self, name: str, params: Params) -> int:
+        """Run a named statement; how many rows it changed."""
+
+    @abstractmethod
+    def _many(self, name: str, rows: Iterable[Row]) -> None:
+        """Run a named statement for each row of parameters, which stand in the order of their first use."""
+
+    @abstractmethod
+    def _many_rows(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        """As `_many`; the rows that the statements return."""
+
+    @abstractmethod
+    def _script(self, text: str) -> None:
+        """Run a statement of the schema."""
+
+    @abstractmethod
+    def _reading(self) -> Any:
+        """A context in which several reads see one state."""
+
+    @abstractmethod
+    def _take_numbers(self, count: int) -> int:
+        """Reserve ``count`` message numbers that were never given before; the first of them."""
+
+    @abstractmethod
+    def _has_schema(self) -> bool: ...
+
+    @abstractmethod
+    def _create_meta(self) -> None: ...

@@ -1,0 +1,269 @@
+"""The embedded store: one SQLite file, through apsw, safe for many threads and processes.
+
+WAL with full sync: a commit is on the disk before it is answered. A batch of claims alone is committed without waiting for the
+disk, because a claim is no promise; the next durable commit carries it along. One connection serves all threads of a process in
+turn, since SQLite has one writer anyway; a forked child opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import ClassVar
+
+import apsw
+
+from penstock.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from penstock.stores.sql import Params, Row, SqlStore
+
+SAFE_SQLITE = (3, 51, 3)
+"""Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
+RECLAIM_PAGES = 1024
+WAL_BYTES = 16 * 1024 * 1024
+
+
+class SqliteStore(SqlStore):
+    dialect: ClassVar = {
+        "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "integer": "INTEGER",
+        "name": "TEXT",
+        "text": "TEXT",
+        "key": "BLOB",
+        "blob": "BLOB",
+        "where_grouped": "WHERE grp IS NOT NULL",
+        "skip_locked": "",
+    }
+
+    def __init__(self, path: str | Path, *, timeout: float = 10) -> None:
+        """``timeout``: how many seconds to wait for others who write."""
+        super().__init__()
+        if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SAFE_SQLITE:
+            raise StoreError(f"SQLite {apsw.sqlite_lib_version()} can corrupt a queue; install a newer apsw")
+        self.path = Path(path)
+        self._timeout = timeout
+        self._lock = RLock()
+        self._depth = 0
+        self._connection: apsw.Connection | None = None
+        self._closed = False
+        self._connect()
+        self._migrate()
+        _stores.add(self)
+
+    def __str__(self) -> str:
+        return f"the queue file {self.path}"
+
+    def _connect(self) -> apsw.Connection:
+        if self._connection is not None:
+            return self._connection
+        if self._depth:
+            raise StoreError(f"{self}: the batch was lost with its connection")
+        if self._closed:
+            raise StoreClosed(f"{self} was closed")
+        if not self.path.parent.is_dir():
+            raise StoreError(f"{self}: there is no folder {self.path.parent}")
+        fresh = not self.path.exists()
+        try:
+            connection = apsw.Connection(str(self.path))
+            if connection.readonly("main"):
+                raise StoreReadOnly(f"{self} is read-only")
+            connection.set_busy_handler(self._wait_for_others)
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
+            self._to_wal(connection)
+            connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
+        except apsw.Error as error:
+            raise self._translate(error) from error
+        if fresh:
+            _sync_folder(self.path.parent)
+        self._connection, self._synchronous = connection, True
+        return connection
+
+    def _to_wal(self, connection: apsw.Connection) -> None:
+        # SQLite calls no busy handler for this switch, which processes that create one file together all make.
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                mode = connection.pragma("journal_mode", "wal")
+                break
+            except apsw.BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+        if mode != "wal":
+            raise StoreError(f"{self}: its file system cannot keep a write-ahead log (mode {mode!r})")
+
+    def _wait_for_others(self, tries: int) -> bool:
+        # SQLite's own handler soon sleeps 100 ms a try; a writer here is done within one disk sync.
+        pause = 0.0005 if tries < 200 else 0.005
+        if tries == 0:
+            self._waiting_since = time.monotonic()
+        if time.monotonic() - self._waiting_since > self._timeout:
+            return False
+        time.sleep(pause)
+        return True
+
+    @contextmanager
+    def batch(self, *, durable: bool = True) -> Iterator[None]:
+        with self._lock:
+            connection = self._connect()
+            nested = self._depth > 0
+            if not nested and durable != self._synchronous:
+                self._execute(connection, f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._synchronous = durable
+            self._execute(connection, "SAVEPOINT verb" if nested else "BEGIN IMMEDIATE")
+            self._depth += 1
+            try:
+                yield
+                self._execute(connection, "RELEASE verb" if nested else "COMMIT")
+            except BaseException:
+                self._undo(connection, nested)
+                raise
+            finally:
+                self._depth -= 1
+
+    def _undo(self, connection: apsw.Connection, nested: bool) -> None:
+        if connection is not self._connection or connection.get_autocommit():
+            return  # the connection was dropped, or SQLite has rolled back by itself (disk full)
+        try:
+            connection.execute("ROLLBACK TO verb; RELEASE verb" if nested else "ROLLBACK")
+        except apsw.Error:
+            self._drop_connection()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock:
+            connection = self._connect()
+            if self._depth:
+                yield
+                return
+            self._execute(connection, "BEGIN")
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if connection is self._connection and not connection.get_autocommit():
+                    connection.execute("COMMIT")
+
+    def _rows(self, name: str, params: Params) -> list[Row]:
+        with self._lock:
+            return self._execute(self._connect(), self._statements[name], params).fetchall()
+
+    def _run(self, name: str, params: Params) -> int:
+        with self._lock:
+            connection = self._connect()
+            before = connection.total_changes()
+            self._execute(connection, self._statements[name], params)
+            return connection.total_changes() - before
+
+    def _many(self, name: str, rows: Iterable[Row]) -> None:
+        self._many_rows(name, rows)
+
+    def _many_rows(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        with self._lock:
+            connection = self._connect()
+            try:
+                return connection.executemany(self._statements[name], rows).fetchall()
+            except apsw.Error as error:
+                raise self._translate(error) from error
+
+    def _script(self, text: str) -> None:
+        self._execute(self._connect(), text)
+
+    def _execute(self, connection: apsw.Connection, text: str, params: Params = ()) -> apsw.Cursor:
+        try:
+            return connection.execute(text, params)
+        except apsw.Error as error:
+            raise self._translate(error) from error
+
+    def _pragma(self, name: str) -> int:
+        with self._lock:
+            return int(self._execute(self._connect(), f"PRAGMA {name}").fetchall()[0][0])  # type: ignore[arg-type]
+
+    def _take_numbers(self, count: int) -> int:
+        with self.batch():
+            last = self._meta("number")
+            self._run("change_meta", {"name": "number", "value": last + count})
+            return last + 1
+
+    def _has_schema(self) -> bool:
+        found = self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'")
+        return bool(found.fetchall())
+
+    def _create_meta(self) -> None:
+        self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+
+    def sweep(self, queue: str, now: int) -> None:
+        super().sweep(queue, now)
+        with self._lock:
+            if not self._depth:
+                self._reclaim(self._connect())
+
+    def _reclaim(self, connection: apsw.Connection) -> None:
+        """Give the file's free pages back to the disk once they are more than a quarter of it."""
+        free, pages = self._pragma("freelist_count"), self._pragma("page_count")
+        if free > RECLAIM_PAGES and free * 4 > pages:
+            self._execute(connection, f"PRAGMA incremental_vacuum({free - RECLAIM_PAGES // 2})").fetchall()
+            self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def version(self) -> int:
+        return self._pragma("data_version")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _translate(self, error: apsw.Error) -> StoreError:
+        match error:
+            case apsw.BusyError() | apsw.LockedError():
+                return StoreBusy(f"{self} was locked by others for more than {self._timeout} s")
+            case apsw.FullError():
+                return StoreFull(f"{self}: no space left on its disk")
+            case apsw.ReadOnlyError():
+                return StoreReadOnly(f"{self} is read-only")
+            case apsw.CorruptError() | apsw.NotADBError():
+                return StoreCorrupt(f"{self} is damaged or no SQLite file ({error}); restore it from a backup")
+            case apsw.CantOpenError():
+                return StoreError(f"{self} cannot be opened ({error}); check its folder and rights")
+            case apsw.IOError():
+                # A sync that failed may succeed when it is tried again while the data is lost: go on with a new connection.
+                self._drop_connection()
+        return StoreError(f"{self}: {error}")
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(force=True)
+
+    def _after_fork(self) -> None:
+        """In the child: SQLite forbids to use, or even to close, the parent's connection."""
+        if self._connection is not None:
+            _abandoned.append(self._connection)
+        self._connection, self._depth, self._lock = None, 0, RLock()
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_abandoned: list[apsw.Connection] = []
+
+
+def _after_fork() -> None:
+    for store in _stores:
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
