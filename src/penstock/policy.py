@@ -35,6 +35,7 @@ from penstock.message import (
 )
 
 SECOND = 1_000_000
+TEXT = "text/plain; charset=utf-8"
 MAX_NUMBER = 2**31 - 1
 MAX_BODY = 1024 * 1024
 MAX_NAME = 128
@@ -160,11 +161,8 @@ def admit(draft: Draft | bytes, settings: Settings, now: int) -> Entry:
 def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
     """A set's member: a message that is its own duplicate mark, whatever the queue's setting."""
     mark = member_mark(member)
-    if isinstance(member, str):
-        draft = Draft(member.encode(), content_type="text/plain; charset=utf-8")
-    else:
-        draft = Draft(member)
-    return admit(draft, settings, now)._replace(mark=mark, mark_until=FOREVER)
+    body, content_type = (member, OCTETS) if isinstance(member, bytes) else (member.encode(), TEXT)
+    return admit(Draft(body, content_type), settings, now)._replace(mark=mark, mark_until=FOREVER)
 
 
 def member_mark(member: str | bytes) -> bytes:
@@ -275,7 +273,8 @@ def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[V
         return Verdict.EXPIRE, "retention"
     if message.deadline_at is not None and message.deadline_at <= now and message.death is None:
         # At least once, a message whose deadline passed while someone held it is still owed a delivery (gq).
-        if mode is Mode.AT_MOST_ONCE or message.state is not State.CONSUMED:
+        owed = mode is Mode.AT_LEAST_ONCE and message.state is State.CONSUMED
+        if not owed:
             return Verdict.EXPIRE, "deadline"
     if settings.redrive is not None and message.receives > settings.redrive.max_receives:
         return Verdict.BURY, "max_receives"
@@ -288,7 +287,7 @@ def outlived(message: Message, settings: Settings, now: int) -> bool:
     return message.expires_at <= now or came_at + micros(settings.retention) <= now
 
 
-def lease(message: Message, until: int, asked: bool, mode: Mode, now: int) -> int:
+def lease(message: Message, until: int, asked: bool, now: int) -> int:
     """Until when a delivered message is hidden: what the receiver asked for, else the message's own time, else the queue's;
     and not past a deadline that is still to come, when others may take it (gq)."""
     if not asked and message.visibility is not None:

@@ -27,7 +27,7 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import Verdict, check_count, check_seconds, micros
-from penstock.stores.base import Store
+from penstock.stores.base import START, Store
 from penstock.waiting import Waiting
 
 logger = logging.getLogger("penstock")
@@ -35,6 +35,7 @@ logger = logging.getLogger("penstock")
 Clock = Callable[[], int]
 TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
+EXPIRE_BATCH = 500
 
 
 def system_clock() -> int:
@@ -125,31 +126,35 @@ class Queue:
     def _take(self, limit: int, visibility: float | None, mode: Mode | None) -> list[Message]:
         """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
         kept: list[Message] = []
-        while len(kept) < limit:
+        more = True
+        while more and len(kept) < limit:
             now = self._clock()
-            settings = self.settings
             due = self._store.due(self.name)
             if due is None or due > now:  # seen without a write lock
                 break
+            settings = self.settings
             chosen = mode or settings.mode
             with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
-                round = self._claim(limit - len(kept), settings, visibility, chosen, now)
+                delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now)
                 if chosen is Mode.AT_MOST_ONCE:
-                    self._settle([message.receipt for message in round], settings, State.PROCESSED, None, now)
-            kept += round
+                    self._settle([message.receipt for message in delivered], settings, State.PROCESSED, None, now)
+            kept += delivered
         self._tend(self._clock())
         return kept
 
-    def _claim(self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int) -> list[Message]:
-        """Claim up to ``limit`` messages and carry out the verdicts on them; those to deliver."""
+    def _claim(
+        self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int
+    ) -> tuple[list[Message], bool]:
+        """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
-        for message in self._store.claim(self.name, limit, now, until):
+        claimed = self._store.claim(self.name, limit, now, until)
+        for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
                 verdict = Verdict.DELIVER
             if verdict is Verdict.DELIVER:
-                hidden_until = policy.lease(message, until, visibility is not None, mode, now)
+                hidden_until = policy.lease(message, until, visibility is not None, now)
                 if hidden_until != until:
                     self._store.extend(self.name, [message.receipt], hidden_until)
                 delivered.append(replace(message, state=State.CONSUMED, visible_at=hidden_until, home=self))
@@ -158,7 +163,8 @@ class Queue:
             elif verdict is Verdict.SET_ASIDE:
                 self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
                 logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
-        return delivered
+        # What is hidden for no time at all is visible again: a second look would deliver it twice in one answer.
+        return delivered, len(claimed) == limit and until > now
 
     def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
         """Move it to the dead letter queue; False if that is gone."""
@@ -271,30 +277,30 @@ class Queue:
         if to == self.name:
             raise BadInput(f"queue {to!r} cannot be redriven to itself")
         done = 0
+        place = START
         while limit is None or done < limit:
-            moved = self._redrive_some(REDRIVE_BATCH if limit is None else min(limit - done, REDRIVE_BATCH), to)
-            if not moved:
-                break
-            done += moved
+            with self._store.batch():
+                page = self._store.browse(self.name, REDRIVE_BATCH, now=self._clock(), after=place)
+                if not page:
+                    break
+                place = (page[-1].visible_at, page[-1].number)
+                done += self._redrive(page, to, REDRIVE_BATCH if limit is None else limit - done)
             self._waiting.notify()
         return done
 
-    def _redrive_some(self, limit: int, to: str | None) -> int:
-        with self._store.batch():
-            now = self._clock()
-            targets: dict[str, list[Receipt]] = {}
-            for message in self._store.browse(self.name, limit, state=State.QUEUED, now=now):
-                target = to or (message.death.queue if message.death else None)
-                if target is not None:
-                    targets.setdefault(target, []).append(message.receipt)
-            moved = 0
-            for target, receipts in targets.items():
-                beyond = self._store.load(target)
-                if beyond is None:
-                    raise QueueNotFound(target)
-                expires_at = now + micros(beyond.retention)
-                moved += sum(self._store.move(self.name, receipts, target, now, expires_at, [None] * len(receipts)))
-            return moved
+    def _redrive(self, page: list[Message], to: str | None, limit: int) -> int:
+        now = self._clock()
+        targets: dict[str, list[Receipt]] = {}
+        for message in [message for message in page if to or message.death][:limit]:
+            targets.setdefault(to or message.death.queue, []).append(message.receipt)  # type: ignore[union-attr]
+        moved = 0
+        for target, receipts in targets.items():
+            beyond = self._store.load(target)
+            if beyond is None:
+                raise QueueNotFound(target)
+            expires_at = now + micros(beyond.retention)
+            moved += sum(self._store.move(self.name, receipts, target, now, expires_at, [None] * len(receipts)))
+        return moved
 
     def _tend(self, now: int) -> None:
         """Now and then, clear away what no longer counts."""
@@ -305,14 +311,12 @@ class Queue:
 
     def _expire(self, now: int) -> None:
         """Settle what has outlived its retention at the head of the queue, where nobody may ever receive it."""
-        while True:
-            settings = self.settings
-            old = [m for m in self._store.browse(self.name, 1, now=now) if m.expires_at <= now and m.intact]
-            if not old:
-                return
+        while any(message.expires_at <= now for message in self._store.browse(self.name, 1, now=now)):
             with self._store.batch():
-                old = [m for m in self._store.browse(self.name, 500, now=now) if m.expires_at <= now and m.intact]
-                self._settle([message.receipt for message in old], settings, State.FAILED, "retention", now)
+                head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
+                old = [message.receipt for message in head if message.expires_at <= now and message.intact]
+                if not any(self._settle(old, self.settings, State.FAILED, "retention", now)):
+                    return
 
     # sets
 
@@ -326,7 +330,10 @@ class Queue:
     def spop(self) -> str | bytes | None:
         """Take a member out; text if it was added as text, None if there is none."""
         for message in self._take(1, None, Mode.AT_MOST_ONCE):
-            return message.text if message.content_type.startswith("text/") else message.body
+            try:
+                return message.text if message.content_type == policy.TEXT else message.body
+            except UnicodeDecodeError:  # someone sent it here as text, which it is not; it must not be lost
+                return message.body
         return None
 
     def sismember(self, member: str | bytes) -> bool:
@@ -358,9 +365,10 @@ class Queue:
             if any(claim.epoch == epoch for claim in claims):
                 self._store.give_back(self.name, reader, epoch, now)
             receipts: list[Receipt] = []
-            while len(receipts) < limit and (due := self._store.due(self.name)) is not None and due <= now:
-                round = self._claim(limit - len(receipts), self.settings, ttl, Mode.AT_LEAST_ONCE, now)
-                receipts += [message.receipt for message in round]
+            more = True
+            while more and len(receipts) < limit:
+                delivered, more = self._claim(limit - len(receipts), self.settings, ttl, Mode.AT_LEAST_ONCE, now)
+                receipts += [message.receipt for message in delivered]
             lapses_at = now + micros(ttl)
             self._store.extend(self.name, receipts, lapses_at)
             self._store.hold(self.name, reader, epoch, receipts, lapses_at)

@@ -20,6 +20,10 @@ from contextlib import AbstractContextManager
 from penstock.message import Claim, Counts, Death, Entry, Message, Receipt, Sent, Settings, Settlement, State
 
 
+START = (-1, 0)
+"""Before every message, in the order of (visible_at, number)."""
+
+
 class Store(ABC):
     durable: bool
     """A success answer means: on stable storage."""
@@ -89,8 +93,12 @@ class Store(ABC):
         """Keep damaged messages where no claim finds them. False for each stale receipt."""
 
     @abstractmethod
-    def browse(self, queue: str, limit: int, *, state: State | None = None, now: int | None = None) -> list[Message]:
-        """Look, in the order of delivery, the blocked last: all messages, or those in ``state``, or visible at ``now``."""
+    def browse(
+        self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
+        """Look, in the order of delivery, the blocked last: all messages, or those in ``state``.
+
+        With ``now`` only those visible then, and of these only what comes after (visible_at, number)."""
 
     @abstractmethod
     def settled(self, queue: str, limit: int) -> list[Message]:

@@ -19,13 +19,10 @@ from penstock.message import OCTETS, Attribute, Attributes, Death, Mode, Redrive
 
 
 class Head(NamedTuple):
-    content_type: str = OCTETS
-    attributes: Attributes = {}
+    content_type: str
+    attributes: Attributes
     visibility: float | None = None
     death: Death | None = None
-
-
-PLAIN = Head()
 
 
 def pack_head(head: Head) -> bytes | None:
@@ -46,7 +43,7 @@ def pack_head(head: Head) -> bytes | None:
 
 def unpack_head(packed: bytes | None) -> Head:
     if packed is None:
-        return PLAIN
+        return Head(OCTETS, {})
     fields = json.loads(packed)
     attributes: dict[str, Attribute] = {
         name: base64.b64decode(value["b"]) if isinstance(value, dict) else value

@@ -25,7 +25,7 @@ from penstock.message import (
     State,
 )
 from penstock.policy import key_of
-from penstock.stores.base import Ids, Store
+from penstock.stores.base import START, Ids, Store
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class MemoryStore(Store):
         self._ids = Ids(Ids.salt())
 
     @contextmanager
-    def batch(self, *, durable: bool = True) -> Iterator[None]:
+    def batch(self, *, durable: bool = True) -> Iterator[None]:  # noqa: ARG002
         with self._lock:
             yield
 
@@ -224,13 +224,16 @@ class MemoryStore(Store):
                     self._show(home, row, replace(row.message, state=State.DAMAGED, visible_at=FOREVER))
             return [row is not None for row in rows]
 
-    def browse(self, queue: str, limit: int, *, state: State | None = None, now: int | None = None) -> list[Message]:
+    def browse(
+        self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
         with self._lock:
             rows = [
                 row
                 for row in self._home(queue).rows.values()
                 if (state is None or row.message.state is state)
                 and (now is None or (row.message.visible_at <= now and not row.blocked))
+                and (row.message.visible_at, row.message.number) > after
             ]
             rows = heapq.nsmallest(limit, rows, key=lambda row: (row.blocked, row.message.visible_at, row.message.number))
             return [row.message for row in rows]

@@ -205,7 +205,8 @@ WHERE number = :number
 
 -- name: browse
 SELECT {columns} FROM penstock_message
-WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND state = COALESCE(:state, state)
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND (visible_at, number) > (:after_at, :after_number)
+AND state = COALESCE(:state, state)
 ORDER BY visible_at, number LIMIT :limit
 
 -- name: browse_blocked
@@ -244,6 +245,10 @@ WHERE queue = :queue AND (number, receives) NOT IN (
 -- name: purge_marks
 DELETE FROM penstock_mark
 WHERE queue = :queue AND expires_at = :forever AND number NOT IN (SELECT number FROM penstock_message WHERE queue = :queue)
+
+-- name: sweepable
+SELECT 1 FROM penstock_settled WHERE queue = :queue AND keep_until <= :now
+UNION ALL SELECT 1 FROM penstock_mark WHERE queue = :queue AND expires_at <= :now LIMIT 1
 
 -- name: sweep_settled
 DELETE FROM penstock_settled WHERE queue = :queue AND keep_until <= :now

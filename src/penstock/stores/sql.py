@@ -27,7 +27,7 @@ from penstock.message import (
     State,
 )
 from penstock.policy import key_of
-from penstock.stores.base import Ids, Store
+from penstock.stores.base import START, Ids, Store
 from penstock.stores.encoding import Head, checksum, pack_head, pack_settings, unpack_head, unpack_settings
 
 COLUMNS = (
@@ -280,11 +280,14 @@ class SqlStore(Store):
         found = self._rows("one", {"queue": home, "number": self._number(receipt)})
         return found[0] if found and receipt.receives in (None, found[0][3]) else None
 
-    def browse(self, queue: str, limit: int, *, state: State | None = None, now: int | None = None) -> list[Message]:
+    def browse(
+        self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
         with self._reading():
             home, _ = self._queue(queue)
             wanted = {"queue": home, "state": None if state is None else int(state)}
-            rows = self._rows("browse", {**wanted, "limit": limit, "now": FOREVER if now is None else now})
+            place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
+            rows = self._rows("browse", {**wanted, **place, "limit": limit})
             if now is None and len(rows) < limit:
                 rows += self._rows("browse_blocked", {**wanted, "limit": limit - len(rows)})
             return [self._message(queue, row) for row in rows]
@@ -333,10 +336,11 @@ class SqlStore(Store):
             return purged
 
     def sweep(self, queue: str, now: int) -> None:
-        with self.batch():
-            home, _ = self._queue(queue)
-            self._run("sweep_settled", {"queue": home, "now": now})
-            self._run("sweep_marks", {"queue": home, "now": now})
+        fields = {"queue": self._queue(queue)[0], "now": now}
+        if self._rows("sweepable", fields):  # seen without a write lock
+            with self.batch():
+                self._run("sweep_settled", fields)
+                self._run("sweep_marks", fields)
 
     # named claims
 
@@ -432,10 +436,10 @@ class SqlStore(Store):
          line, mark, packed, check, body) = row  # fmt: skip
         try:
             intact = check == checksum(body, packed, line, mark, sent_at, deadline_at)
-            head = unpack_head(packed) if intact else Head()
+            head = unpack_head(packed if intact else None)
             group = line.decode() if line is not None and intact else None
         except (TypeError, ValueError, KeyError):  # damage can turn any value into any other
-            intact, head, group = False, Head(), None
+            intact, head, group = False, unpack_head(None), None
         if now is not None:
             visible_at, receives, received_at, first_received_at = until, receives + 1, now, first_received_at or now
         return Message(

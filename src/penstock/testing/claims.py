@@ -1,0 +1,180 @@
+"""The contract's chapter on named durable claims: replay, confirmation, lapse, settlement, giving back."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock import BadInput, Broker, ClaimLapsed, Queue, ReaderSetBack
+from penstock.testing.clock import FakeClock
+from penstock.testing.receiving import bodies
+
+
+class Claims:
+    def test_a_claim_gives_the_oldest_in_order(self, queue: Queue) -> None:
+        queue.send_many([b"%d" % number for number in range(5)])
+        claim = queue.claim("spark", 1, 3)
+        assert (claim.reader, claim.epoch, claim.size, claim.confirmed) == ("spark", 1, 3, False)
+        assert bodies(queue.read("spark", 1)) == [b"0", b"1", b"2"]
+
+    def test_the_same_name_gives_the_same_messages(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        claim = queue.claim("spark", 1, 2)
+        queue.send(b"4")
+        assert queue.claim("spark", 1, 100) == claim
+        assert bodies(queue.read("spark", 1)) == [b"1", b"2"]
+
+    def test_a_claim_is_read_in_parts_and_again(self, queue: Queue) -> None:
+        queue.send_many([b"%d" % number for number in range(10)])
+        queue.claim("spark", 1, 10)
+        parts = [queue.read("spark", 1, start, start + 4) for start in (0, 4, 8)]
+        assert [bodies(part) for part in parts] == [[b"0", b"1", b"2", b"3"], [b"4", b"5", b"6", b"7"], [b"8", b"9"]]
+        assert queue.read("spark", 1, 4, 8) == parts[1]
+
+    def test_reading_again_counts_no_receive(self, queue: Queue) -> None:
+        queue.send(b"x")
+        queue.claim("spark", 1, 1)
+        assert [queue.read("spark", 1)[0].receives for _ in range(3)] == [1, 1, 1]
+
+    def test_others_do_not_get_what_is_claimed(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        queue.claim("spark", 1, 2)
+        assert queue.claim("other", 1, 9).size == 1
+        assert queue.receive(9) == []
+        assert queue.stats().in_flight == 3
+
+    def test_a_tentative_claim_lapses(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2, ttl=10)
+        clock.advance(10)
+        for call in (queue.confirm, queue.read):
+            with pytest.raises(ClaimLapsed, match=r"'spark'.*epoch 1"):
+                call("spark", 1)
+        assert bodies(queue.receive(9)) == [b"1", b"2"]
+
+    def test_a_lapsed_claim_is_made_anew(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2, ttl=10)
+        clock.advance(10)
+        queue.delete(queue.receive()[0])
+        assert queue.claim("spark", 1, 9, ttl=10).size == 1
+        assert bodies(queue.read("spark", 1)) == [b"2"]
+
+    def test_a_confirmed_claim_never_lapses(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2, ttl=10)
+        assert queue.confirm("spark", 1).confirmed is True
+        clock.advance(10**8)
+        assert queue.receive(9) == []
+        assert queue.stats().in_flight == 2
+        assert bodies(queue.read("spark", 1)) == [b"1", b"2"]
+        assert queue.confirm("spark", 1).confirmed is True
+
+    def test_retention_does_not_touch_a_confirmed_claim(self, broker: Broker, clock: FakeClock) -> None:
+        queue = broker.create("brief", retention=10)
+        queue.send(b"x")
+        queue.claim("spark", 1, 1)
+        queue.confirm("spark", 1)
+        clock.advance(100)
+        queue.send(b"tend")
+        assert queue.stats().messages == 2
+        assert queue.purge() == 1
+        assert bodies(queue.read("spark", 1)) == [b"x"]
+
+    def test_a_claim_of_nothing_is_a_claim(self, queue: Queue) -> None:
+        assert queue.claim("spark", 1, 5).size == 0
+        queue.confirm("spark", 1)
+        queue.send(b"x")
+        assert queue.claim("spark", 1, 5).size == 0
+        assert queue.read("spark", 1) == []
+        assert queue.settle("spark", 1) == 0
+
+    def test_settling_deletes_all_up_to_the_epoch(self, queue: Queue) -> None:
+        for epoch in (1, 2, 3):
+            queue.send(b"%d" % epoch)
+            queue.claim("spark", epoch, 9)
+            queue.confirm("spark", epoch)
+        assert queue.settle("spark", 2) == 2
+        assert queue.settled_epoch("spark") == 2
+        assert bodies(queue.read("spark", 3)) == [b"3"]
+        assert queue.stats().messages == 1
+        assert queue.settle("spark", 2) == 0
+
+    def test_a_reader_set_back_is_noticed(self, queue: Queue) -> None:
+        queue.send(b"x")
+        queue.claim("spark", 5, 1)
+        queue.confirm("spark", 5)
+        queue.settle("spark", 5)
+        for call in (lambda: queue.claim("spark", 4, 1), lambda: queue.confirm("spark", 5), lambda: queue.read("spark", 5)):
+            with pytest.raises(ReaderSetBack, match="settled all up to 5"):
+                call()
+        assert queue.settle("spark", 3) == 0
+        assert queue.settled_epoch("spark") == 5
+
+    def test_a_lapsed_claim_cannot_be_settled(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        queue.claim("spark", 1, 1, ttl=10)
+        clock.advance(10)
+        with pytest.raises(ClaimLapsed, match="'spark'"):
+            queue.settle("spark", 1)
+        assert len(queue.receive()) == 1
+
+    def test_giving_up_returns_all_messages_of_a_reader(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        queue.claim("spark", 1, 1)
+        queue.confirm("spark", 1)
+        queue.claim("spark", 2, 1)
+        queue.claim("other", 1, 1)
+        assert sorted(queue.readers()) == ["other", "spark"]
+        assert queue.give_up("spark") == 2
+        assert queue.readers().keys() == {"other"}
+        assert bodies(queue.receive(9)) == [b"1", b"2"]
+        assert queue.give_up("nobody") == 0
+
+    def test_the_judged_are_not_claimed(self, broker: Broker, clock: FakeClock) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send(b"poison")
+        queue.receive()[0].release()
+        queue.send(b"late", deadline=5)
+        clock.advance(5)
+        queue.send(b"good")
+        assert queue.claim("spark", 1, 9).size == 1
+        assert bodies(queue.read("spark", 1)) == [b"good"]
+        assert dead.stats().messages == 1
+
+    def test_settled_claims_enter_the_history(self, broker: Broker) -> None:
+        queue = broker.create("kept", history=60)
+        queue.send(b"x")
+        queue.claim("spark", 1, 1)
+        queue.confirm("spark", 1)
+        queue.settle("spark", 1)
+        assert [message.state.name for message in queue.settled()] == ["PROCESSED"]
+
+    def test_names_and_numbers_are_checked(self, queue: Queue) -> None:
+        for reader, epoch, limit, ttl in (("a/b", 1, 1, 1), ("a", -1, 1, 1), ("a", 1, 0, 1), ("a", 1, 1, -1)):
+            with pytest.raises(BadInput):
+                queue.claim(reader, epoch, limit, ttl=ttl)
+        assert queue.readers() == {}
+
+    def test_claims_survive_a_restart(self, broker: Broker, url: str, clock: FakeClock) -> None:
+        if not broker.store.durable:
+            assert broker.store.durable is False
+            return
+        queue = broker.create("kept")
+        queue.send_many([b"1", b"2", b"3", b"4"])
+        queue.claim("spark", 1, 1)
+        queue.confirm("spark", 1)
+        queue.settle("spark", 1)
+        queue.claim("spark", 2, 2)
+        queue.confirm("spark", 2)
+        queue.claim("spark", 3, 1, ttl=10)
+        broker.close()
+        with penstock.open(url, clock=clock) as again:
+            kept = again["kept"]
+            assert kept.settled_epoch("spark") == 1
+            assert bodies(kept.read("spark", 2)) == [b"2", b"3"]
+            assert kept.claim("spark", 3, 9).size == 1
+            clock.advance(10)
+            assert bodies(kept.receive(9)) == [b"4"]
+            assert kept.settle("spark", 2) == 2

@@ -1,0 +1,70 @@
+"""The whole contract, put together from its chapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.broker import Broker
+from penstock.queue import Queue
+from penstock.testing.catalogue import Catalogue
+from penstock.testing.claims import Claims
+from penstock.testing.clock import FakeClock
+from penstock.testing.crashes import Crashes
+from penstock.testing.duplicates import Duplicates, Sets
+from penstock.testing.groups import Groups, GroupsRefused
+from penstock.testing.history import History
+from penstock.testing.model import Model
+from penstock.testing.races import ProcessRaces, ThreadRaces
+from penstock.testing.receiving import Receiving
+from penstock.testing.refusals import Refusals
+from penstock.testing.sending import Sending
+from penstock.testing.settling import Settling
+from penstock.testing.waking import Waking, WakingAcross
+
+
+class Fixtures:
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def broker(self, url: str, clock: FakeClock) -> Iterator[Broker]:
+        with penstock.open(url, clock=clock) as broker:
+            yield broker
+
+    @pytest.fixture
+    def queue(self, broker: Broker) -> Queue:
+        return broker.create("orders")
+
+
+class _Contract(
+    Catalogue,
+    Sending,
+    Receiving,
+    Settling,
+    Duplicates,
+    Sets,
+    History,
+    Claims,
+    Refusals,
+    Waking,
+    ThreadRaces,
+    Model,
+    Fixtures,
+):
+    """What every store does."""
+
+
+class StoreContract(_Contract, Groups):
+    """The whole contract; give it a fixture ``url`` that names a new, empty store."""
+
+
+class UngroupedStoreContract(_Contract, GroupsRefused):
+    """The contract of a store that says that it cannot keep ordered groups."""
+
+
+class SharedStoreContract(ProcessRaces, Crashes, WakingAcross):
+    """What a store does that several processes may open at the same ``url``."""

@@ -1,0 +1,131 @@
+"""The contract's chapter on ordered groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import BadSetting, Broker, Draft, Queue, Unsupported
+from penstock.testing.clock import FakeClock
+from penstock.testing.receiving import bodies
+
+
+class GroupsRefused:
+    def test_a_queue_with_ordered_groups_is_refused(self, broker: Broker) -> None:
+        assert broker.store.groups is False
+        with pytest.raises(Unsupported, match=r"'lines'.*groups"):
+            broker.create("lines", groups=True)
+        assert broker.queues().total == 0
+
+
+class Groups:
+    @pytest.fixture
+    def lines(self, broker: Broker) -> Queue:
+        return broker.create("lines", groups=True)
+
+    def test_while_one_is_in_hand_no_later_one_of_its_group_is_given(self, lines: Queue) -> None:
+        lines.send_many([Draft(b"a1", group="a"), Draft(b"a2", group="a"), Draft(b"b1", group="b"), Draft(b"a3", group="a")])
+        first = lines.receive(9)
+        assert bodies(first) == [b"a1", b"b1"]
+        assert lines.receive(9) == []
+        first[0].delete()
+        assert bodies(lines.receive(9)) == [b"a2"]
+
+    def test_groups_go_in_parallel(self, lines: Queue) -> None:
+        lines.send_many([Draft(b"%d" % number, group=f"g{number % 3}") for number in range(9)])
+        order = []
+        while messages := lines.receive(9):
+            assert len(messages) == 3
+            order += bodies(messages)
+            lines.delete_many(messages)
+        assert order == [b"%d" % number for number in range(9)]
+
+    def test_a_message_without_a_group_stands_alone(self, lines: Queue) -> None:
+        lines.send_many([b"1", b"2", Draft(b"a", group="a"), Draft(b"b", group="a")])
+        assert bodies(lines.receive(9)) == [b"1", b"2", b"a"]
+
+    def test_a_lapsed_first_comes_again_before_the_second(self, lines: Queue, clock: FakeClock) -> None:
+        lines.send_many([Draft(b"1", group="a"), Draft(b"2", group="a")])
+        assert bodies(lines.receive(9)) == [b"1"]
+        clock.advance(31)
+        (again,) = lines.receive(9)
+        assert again.body == b"1"
+        again.release(delay=10)
+        assert lines.receive(9) == []
+        clock.advance(10)
+        assert bodies(lines.receive(9)) == [b"1"]
+
+    def test_a_delayed_first_holds_up_its_group_alone(self, lines: Queue, clock: FakeClock) -> None:
+        lines.send(b"1", group="a", delay=10)
+        lines.send(b"2", group="a")
+        lines.send(b"3", group="b")
+        assert bodies(lines.receive(9)) == [b"3"]
+        clock.advance(10)
+        assert bodies(lines.receive(9)) == [b"1"]
+
+    def test_a_delay_counts_from_the_send_not_from_the_turn(self, lines: Queue, clock: FakeClock) -> None:
+        lines.send(b"1", group="a")
+        lines.send(b"2", group="a", delay=10)
+        (first,) = lines.receive()
+        clock.advance(4)
+        first.delete()
+        assert lines.receive() == []
+        clock.advance(6)
+        assert bodies(lines.receive()) == [b"2"]
+
+    @pytest.mark.parametrize("leave", ["bury", "expire", "at_most_once", "by id"])
+    def test_however_the_first_leaves_the_next_is_free(
+        self, lines: Queue, broker: Broker, clock: FakeClock, leave: str
+    ) -> None:
+        broker.create("dead")
+        lines.update(redrive=("dead", 1))
+        sent = lines.send(b"1", group="a", deadline=50)
+        lines.send(b"2", group="a")
+        if leave == "bury":
+            lines.receive(visibility=0)
+        elif leave == "expire":
+            clock.advance(50)
+        elif leave == "at_most_once":
+            lines.receive(mode="at_most_once")
+        else:
+            lines.delete(sent.id)
+        assert bodies(lines.receive()) == [b"2"]
+
+    def test_deleting_one_that_waits_frees_nobody(self, lines: Queue) -> None:
+        _, two, _ = lines.send_many([Draft(b"%d" % number, group="a") for number in (1, 2, 3)])
+        (first,) = lines.receive()
+        assert lines.delete(two.id) is True
+        assert lines.receive() == []
+        first.delete()
+        assert bodies(lines.receive()) == [b"3"]
+
+    def test_those_that_wait_for_their_turn_are_counted(self, lines: Queue) -> None:
+        lines.send_many([Draft(b"%d" % number, group="a") for number in range(4)])
+        lines.receive()
+        stats = lines.stats()
+        assert (stats.messages, stats.visible, stats.in_flight, stats.delayed, stats.blocked) == (4, 0, 1, 0, 3)
+        assert bodies(lines.peek(9)) == [b"0", b"1", b"2", b"3"]
+
+    def test_a_moved_message_takes_its_turn_where_it_arrives(self, lines: Queue, broker: Broker) -> None:
+        source = broker.create("source")
+        source.send(b"moved", group="a")
+        lines.send(b"1", group="a")
+        source.redrive(to="lines")
+        (first,) = lines.receive(9)
+        assert first.body == b"1"
+        first.delete()
+        assert bodies(lines.receive(9)) == [b"moved"]
+
+    def test_a_purge_empties_the_line(self, lines: Queue) -> None:
+        lines.send_many([Draft(b"x", group="a")] * 3)
+        lines.receive()
+        assert lines.purge() == 3
+        lines.send(b"new", group="a")
+        assert bodies(lines.receive(9)) == [b"new"]
+
+    def test_groups_are_fixed_when_the_queue_is_made(self, queue: Queue) -> None:
+        with pytest.raises(BadSetting, match="groups cannot be changed"):
+            queue.update(groups=True)
+
+    def test_in_a_queue_without_ordered_groups_a_group_is_a_label(self, queue: Queue) -> None:
+        queue.send_many([Draft(b"1", group="a"), Draft(b"2", group="a")])
+        assert [(message.body, message.group) for message in queue.receive(2)] == [(b"1", "a"), (b"2", "a")]

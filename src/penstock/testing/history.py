@@ -1,0 +1,96 @@
+"""The contract's chapter on settled messages (gq's four statuses)."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import Broker, Queue
+from penstock.testing.clock import FakeClock
+from penstock.testing.receiving import bodies
+
+
+class History:
+    @pytest.fixture
+    def kept(self, broker: Broker) -> Queue:
+        return broker.create("kept", history=100)
+
+    def test_by_default_nothing_is_kept(self, queue: Queue) -> None:
+        queue.send(b"x")
+        queue.receive()[0].delete()
+        assert queue.settled() == []
+
+    def test_all_four_statuses_can_be_seen(self, kept: Queue, clock: FakeClock) -> None:
+        kept.send_many([b"processed", b"failed", b"consumed", b"queued"])
+        one, two, _ = kept.receive(3)
+        kept.delete(one)
+        kept.fail(two, "no such customer")
+        seen = {message.text: message.state.name.lower() for message in [*kept.peek(9), *kept.settled()]}
+        assert all(body == state for body, state in seen.items())
+        assert len(seen) == 4
+        assert kept.stats().settled == 2
+
+    def test_times_counts_and_reason_are_kept(self, kept: Queue, clock: FakeClock) -> None:
+        kept.send(b"x", attributes={"a": 1}, content_type="text/plain")
+        sent_at = clock.now
+        clock.advance(1)
+        kept.receive()[0].release()
+        clock.advance(1)
+        (message,) = kept.receive()
+        clock.advance(1)
+        kept.fail(message, "bad")
+        (settled,) = kept.settled()
+        assert (settled.sent_at, settled.first_received_at, settled.received_at, settled.settled_at) == tuple(
+            sent_at + seconds * 1_000_000 for seconds in (0, 1, 2, 3)
+        )
+        assert (settled.receives, settled.reason, settled.attributes, settled.id) == (2, "bad", {"a": 1}, message.id)
+
+    def test_history_ends_after_its_time(self, kept: Queue, clock: FakeClock) -> None:
+        kept.send(b"x")
+        kept.receive()[0].delete()
+        clock.advance(99)
+        kept.send(b"tend")
+        assert len(kept.settled()) == 1
+        clock.advance(31)
+        kept.send(b"tend")
+        assert kept.settled() == []
+
+    def test_settling_twice_is_kept_once(self, kept: Queue) -> None:
+        kept.send(b"x")
+        (message,) = kept.receive()
+        assert kept.delete_many([message, message, message.id]) == [True, False, False]
+        assert kept.delete(message) is False
+        assert bodies(kept.settled()) == [b"x"]
+
+    def test_a_stale_receipt_leaves_no_history(self, kept: Queue, clock: FakeClock) -> None:
+        kept.send(b"x")
+        (stale,) = kept.receive()
+        clock.advance(31)
+        kept.receive()
+        assert kept.delete(stale) is False
+        assert kept.settled() == []
+
+    def test_the_expired_are_failed_with_their_reason(self, kept: Queue, clock: FakeClock) -> None:
+        kept.send(b"late", deadline=5)
+        clock.advance(5)
+        kept.receive()
+        kept.update(retention=10)
+        kept.send(b"old")
+        clock.advance(10)
+        kept.stats()
+        assert [(message.text, message.state.name, message.reason) for message in kept.settled()] == [
+            ("late", "FAILED", "deadline"),
+            ("old", "FAILED", "retention"),
+        ]
+
+    def test_at_most_once_is_processed_when_received(self, kept: Queue) -> None:
+        kept.send(b"x")
+        kept.receive(mode="at_most_once")
+        assert [message.state.name for message in kept.settled()] == ["PROCESSED"]
+
+    def test_history_comes_in_the_order_of_settling(self, kept: Queue, clock: FakeClock) -> None:
+        kept.send_many([b"1", b"2", b"3"])
+        for message in reversed(kept.receive(3)):
+            clock.advance(1)
+            message.delete()
+        assert bodies(kept.settled()) == [b"3", b"2", b"1"]
+        assert bodies(kept.settled(1)) == [b"3"]

@@ -1,0 +1,176 @@
+"""The contract's chapter of random calls: the store must answer as the memory store does, step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock import Broker, Draft, Message, PenstockError
+from penstock.testing.clock import FakeClock
+
+EXAMPLES = 80
+serial = itertools.count()
+
+small = st.integers(0, 3)
+seconds = st.sampled_from([0, 1, 5, 30, 31])
+drafts = st.builds(
+    Draft,
+    body=st.sampled_from([b"", b"a", b"b", b"\x00\xff"]),
+    content_type=st.sampled_from(["application/octet-stream", "text/plain"]),
+    attributes=st.sampled_from([{}, {"n": 1, "t": "x", "b": b"\x00"}]),
+    delay=st.none() | seconds,
+    visibility=st.none() | seconds,
+    deadline=st.none() | seconds,
+    key=st.none() | st.sampled_from(["k", "l"]),
+    group=st.none() | st.sampled_from(["g", "h"]),
+)
+queues = st.sampled_from(["main", "dead"])
+# What the steps of a plan are; a message is chosen by its place among those received so far.
+steps = st.one_of(
+    st.tuples(st.just("send"), queues, st.lists(drafts, min_size=1, max_size=4)),
+    st.tuples(st.just("receive"), queues, st.integers(1, 4), st.none() | seconds, st.sampled_from([None, "at_most_once"])),
+    st.tuples(st.just("delete"), st.lists(small, min_size=1, max_size=3)),
+    st.tuples(st.just("extend"), small, seconds),
+    st.tuples(st.just("release"), small, seconds),
+    st.tuples(st.just("fail"), small),
+    st.tuples(st.just("advance"), seconds),
+    st.tuples(st.just("update"), st.sampled_from([{"visibility": 0}, {"retention": 20}, {"redrive": None}, {"history": 0}])),
+    st.tuples(st.just("redrive"), st.none() | st.just("main"), st.none() | st.integers(1, 2)),
+    st.tuples(st.just("purge"), queues),
+    st.tuples(st.just("sadd"), st.sampled_from(["a", b"b"])),
+    st.tuples(st.just("spop")),
+    st.tuples(st.just("sismember"), st.sampled_from(["a", b"b"])),
+    st.tuples(st.just("claim"), st.sampled_from(["r", "s"]), small, st.integers(1, 3)),
+    st.tuples(st.just("confirm"), st.sampled_from(["r", "s"]), small),
+    st.tuples(st.just("read"), st.sampled_from(["r", "s"]), small),
+    st.tuples(st.just("settle"), st.sampled_from(["r", "s"]), small),
+    st.tuples(st.just("give_up"), st.sampled_from(["r", "s"])),
+)
+configurations = st.fixed_dictionaries(
+    {
+        "visibility": st.sampled_from([0, 5, 30]),
+        "retention": st.sampled_from([10, 1000]),
+        "delay": st.sampled_from([0, 0, 5]),
+        "deduplicate": st.sampled_from([False, True, 20]),
+        "history": st.sampled_from([0, 60]),
+        "groups": st.booleans(),
+        "mode": st.sampled_from(["at_least_once", "at_least_once", "at_most_once"]),
+    }
+)
+
+
+class Player:
+    """Plays a plan on one store; ids and names are written as the plan knows them."""
+
+    def __init__(self, broker: Broker, clock: FakeClock, suffix: str) -> None:
+        self.broker = broker
+        self.clock = clock
+        self.suffix = suffix
+        self.places: dict[str, int] = {}
+        self.hands: list[Message] = []
+
+    def start(self, configuration: dict[str, Any]) -> None:
+        self.dead = self.broker.create(f"dead{self.suffix}", groups=configuration["groups"])
+        self.main = self.broker.create(f"main{self.suffix}", **configuration, redrive=(self.dead.name, 2))
+
+    def play(self, step: tuple[Any, ...]) -> object:
+        verb, *arguments = step
+        play: Callable[..., object] = getattr(self, f"play_{verb}", None) or getattr(self.main, verb)
+        try:
+            return self.plain(play(*arguments))
+        except PenstockError as error:
+            return type(error).__name__, str(error).replace(self.suffix, "")
+
+    def play_send(self, name: str, batch: list[Draft]) -> object:
+        return getattr(self, name).send_many(batch)
+
+    def play_receive(self, name: str, limit: int, visibility: float | None, mode: str | None) -> object:
+        messages = getattr(self, name).receive(limit, visibility=visibility, mode=mode)
+        self.hands = (messages + self.hands)[:8]
+        return messages
+
+    def play_delete(self, places: list[int]) -> object:
+        chosen = [self.hands[place] for place in places if place < len(self.hands)]
+        return [
+            queue.delete_many([message for message in chosen if message.queue == queue.name])
+            for queue in (self.main, self.dead)
+        ]
+
+    def play_extend(self, place: int, visibility: float) -> object:
+        return [message.extend(visibility) for message in self.hands[place : place + 1]]
+
+    def play_release(self, place: int, delay: float) -> object:
+        return [message.release(delay) for message in self.hands[place : place + 1]]
+
+    def play_fail(self, place: int) -> object:
+        return [self.main.fail(message, "no") for message in self.hands[place : place + 1] if message.queue == self.main.name]
+
+    def play_advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def play_update(self, changes: dict[str, Any]) -> object:
+        return self.main.update(**changes).visibility
+
+    def play_redrive(self, to: str | None, limit: int | None) -> object:
+        return self.dead.redrive(limit, to=to and self.main.name)
+
+    def play_purge(self, name: str) -> object:
+        return getattr(self, name).purge()
+
+    def look(self) -> object:
+        """All that can be seen of both queues."""
+        return [
+            (
+                self.plain(queue.peek(100)),
+                self.plain(queue.settled()),
+                dataclasses.asdict(queue.stats()),
+                queue.scard(),
+                queue.readers(),
+            )
+            for queue in (self.main, self.dead)
+        ]
+
+    def plain(self, answer: object) -> object:
+        if isinstance(answer, list):
+            return [self.plain(part) for part in answer]
+        if isinstance(answer, penstock.Sent):
+            return self.place(answer.id), answer.duplicate
+        if isinstance(answer, Message):
+            fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.compare}
+            death = answer.death and dataclasses.replace(answer.death, queue=answer.death.queue.replace(self.suffix, ""))
+            fields |= {"id": self.place(answer.id), "number": 0, "queue": answer.queue.replace(self.suffix, ""), "death": death}
+            return fields
+        return answer
+
+    def place(self, id: str) -> int:
+        return self.places.setdefault(id, len(self.places))
+
+
+class Model:
+    def test_random_calls_are_answered_as_the_specification_does(self, url: str) -> None:
+        with penstock.open(url, clock=(clock := FakeClock())) as subject, penstock.open("memory:", clock=clock) as memory:
+
+            @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+            @given(configurations, st.lists(steps, min_size=5, max_size=30))
+            def run(configuration: dict[str, Any], plan: list[tuple[Any, ...]]) -> None:
+                configuration["groups"] &= subject.store.groups
+                clocks = [FakeClock(), FakeClock()]
+                suffix = f"-{next(serial)}"
+                players = []
+                for broker, own in zip((memory, subject), clocks, strict=True):
+                    player = Player(Broker(broker.store, clock=own), own, suffix)
+                    player.start(configuration)
+                    players.append(player)
+                for step in plan:
+                    expected, actual = (player.play(step) for player in players)
+                    assert actual == expected, step
+                    expected, actual = (player.look() for player in players)
+                    assert actual == expected, ("after", step)
+
+            run()

@@ -1,0 +1,149 @@
+"""The contract's chapter on bad input: an error of our own that names the value, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from penstock import BadInput, BadMessage, BadName, BadSetting, Broker, Draft, Queue, QueueNotFound, Receipt
+
+BAD_NAMES = {
+    "a/b": "'a/b'",
+    "..": "'..'",
+    "../up": "'../up'",
+    ".hidden": "'.hidden'",
+    "nul\0": r"'nul\\x00'",
+    "line\nfeed": r"'line\\nfeed'",
+    "colon:": "'colon:'",
+    "back\\slash": "slash",
+    "": "''",
+    " x": "' x'",
+    "x ": "'x '",
+    "x" * 300: "300 characters, the limit is 128",
+    "漢" * 100: "300 bytes in UTF-8, the limit is 200",
+    "e\u0301": "composed form",
+    "\ud800": "ud800",
+}
+
+BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"visibility": -1}, "visibility -1"),
+    ({"visibility": 2**31}, "visibility 2147483648"),
+    ({"visibility": "30"}, "visibility.*'30'"),
+    ({"visibility": True}, "visibility.*True"),
+    ({"visibility": float("nan")}, "visibility nan"),
+    ({"retention": 0}, "retention 0"),
+    ({"retention": 2**31}, "retention 2147483648"),
+    ({"delay": -0.5}, "delay -0.5"),
+    ({"delay": None}, "delay.*None"),
+    ({"history": -1}, "history -1"),
+    ({"deduplicate": 0}, "deduplicate 0"),
+    ({"deduplicate": "yes"}, "deduplicate.*'yes'"),
+    ({"redrive": "dead"}, "redrive.*'dead'"),
+    ({"redrive": ("dead", 0)}, "max_receives 0"),
+    ({"redrive": ("dead", 2**31)}, "max_receives 2147483648"),
+    ({"redrive": ("a/b", 1)}, "'a/b'"),
+    ({"groups": 1}, "groups.*1"),
+    ({"mode": "twice"}, "mode 'twice'"),
+    ({"colour": "red"}, "'colour'"),
+]
+
+BAD_DRAFTS: list[tuple[Any, str]] = [
+    ("text", "not str: 'text'"),
+    (None, "not NoneType"),
+    (Draft("text"), "not str: 'text'"),  # type: ignore[arg-type]
+    (Draft(b"", delay=-1), "delay -1"),
+    (Draft(b"", delay="5"), "delay.*'5'"),  # type: ignore[arg-type]
+    (Draft(b"", delay=2**31), "delay 2147483648"),
+    (Draft(b"", visibility=-1), "visibility -1"),
+    (Draft(b"", deadline=-1), "deadline -1"),
+    (Draft(b"", deadline=datetime(2030, 1, 1)), "2030-01-01T00:00:00 has no time zone"),
+    (Draft(b"", content_type=""), "content type"),
+    (Draft(b"", content_type="a\r\nb"), "content type"),
+    (Draft(b"", content_type="é/x"), "content type"),
+    (Draft(b"", content_type="x" * 256), "255"),
+    (Draft(b"", attributes=[]), "attributes.*list"),  # type: ignore[arg-type]
+    (Draft(b"", attributes={"a": None}), "'a'.*NoneType"),  # type: ignore[dict-item]
+    (Draft(b"", attributes={"a": True}), "'a'.*bool"),
+    (Draft(b"", attributes={"a": float("inf")}), "'a' is inf"),
+    (Draft(b"", attributes={"a": 10**38}), "'a'.*38 digits"),
+    (Draft(b"", attributes={"": 1}), "attribute name ''"),
+    (Draft(b"", attributes={"\n": 1}), "attribute name"),
+    (Draft(b"", attributes={"a": "\ud800"}), "'a'.*UTF-8"),
+    (Draft(b"", attributes={str(number): 1 for number in range(65)}), "65 attributes, the limit is 64"),
+    (Draft(b"", attributes={"a": "x" * 70000}), "70001 bytes, the limit is 65536"),
+    (Draft(b"", key=""), "key ''"),
+    (Draft(b"", key="x" * 257), "257 bytes"),
+    (Draft(b"", key=5), "not int: 5"),  # type: ignore[arg-type]
+    (Draft(b"", group="a/b"), "'a/b'"),
+]
+
+
+class Refusals:
+    @pytest.mark.parametrize("name", BAD_NAMES)
+    def test_a_bad_name_is_refused(self, broker: Broker, name: str) -> None:
+        for call in (broker.create, broker.queue, broker.delete):
+            with pytest.raises(BadName, match=BAD_NAMES[name]):
+                call(name)
+        assert broker.queues().total == 0
+
+    @pytest.mark.parametrize("name", [None, 5, b"x"])
+    def test_a_name_is_text(self, broker: Broker, name: Any) -> None:
+        with pytest.raises(BadName, match="is text"):
+            broker.create(name)
+
+    @pytest.mark.parametrize(("settings", "words"), BAD_SETTINGS)
+    def test_a_bad_setting_is_refused(self, broker: Broker, settings: dict[str, Any], words: str) -> None:
+        broker.create("dead")
+        queue = broker.create("orders")
+        before = queue.settings
+        with pytest.raises((BadSetting, BadName), match=words):
+            broker.create("new", **settings)
+        with pytest.raises((BadSetting, BadName), match=words):
+            queue.update(**settings)
+        assert queue.settings == before
+        assert broker.queues().names == ["dead", "orders"]
+
+    def test_a_dead_letter_queue_must_exist_and_be_another(self, broker: Broker, queue: Queue) -> None:
+        with pytest.raises(QueueNotFound, match="'nobody'"):
+            broker.create("new", redrive=("nobody", 3))
+        with pytest.raises(QueueNotFound, match="'nobody'"):
+            queue.update(redrive=("nobody", 3))
+        with pytest.raises(BadInput, match="'orders' cannot be its own"):
+            queue.update(redrive=("orders", 3))
+        assert broker.queues().names == ["orders"]
+        assert queue.settings.redrive is None
+
+    @pytest.mark.parametrize(("draft", "words"), BAD_DRAFTS)
+    def test_a_bad_draft_is_refused(self, queue: Queue, draft: Any, words: str) -> None:
+        with pytest.raises((BadMessage, BadName), match=words):
+            queue.send_many([b"good", draft])
+        assert queue.stats().messages == 0
+
+    def test_bad_numbers_and_words_are_refused(self, broker: Broker, queue: Queue) -> None:
+        queue.send(b"x")
+        calls: dict[str, Callable[[], object]] = {
+            "limit 0": lambda: queue.receive(0),
+            "limit.*'1'": lambda: queue.receive("1"),  # type: ignore[arg-type]
+            "limit 100001": lambda: queue.receive(100_001),
+            "wait -1": lambda: queue.receive(wait=-1),
+            "visibility -2": lambda: queue.receive(visibility=-2),
+            "mode 'twice'": lambda: queue.receive(mode="twice"),
+            "state 'lost'": lambda: queue.peek(state="lost"),
+            "limit -1": lambda: queue.peek(-1),
+            "visibility -3": lambda: queue.extend("x", -3),
+            "delay -4": lambda: queue.release("x", -4),
+            "not a message.*5": lambda: queue.delete(5),  # type: ignore[arg-type]
+            "of queue 'other'": lambda: queue.delete(Receipt("other", "x", 1)),
+            "offset -1": lambda: broker.queues(-1),
+            "limit 'all'|limit.*'all'": lambda: broker.queues(0, "all"),  # type: ignore[arg-type]
+            "redriven to itself": lambda: queue.redrive(to="orders"),
+        }
+        for words, call in calls.items():
+            with pytest.raises(BadInput, match=words):
+                call()
+        with pytest.raises(QueueNotFound, match="'nobody'"):
+            queue.redrive(to="nobody")
+        assert queue.peek()[0].receives == 0

@@ -1,0 +1,200 @@
+"""The contract's chapter on settling: receipts and their fencing, release, extension, dead letters."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import Broker, Death, Queue, QueueNotFound, Receipt
+from penstock.testing.clock import FakeClock
+from penstock.testing.receiving import bodies
+
+
+class Settling:
+    def test_a_deleted_message_is_gone(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (message,) = queue.receive()
+        assert queue.delete(message) is True
+        assert queue.delete(message) is False
+        clock.advance(3600)
+        assert queue.receive() == []
+        assert queue.stats().messages == 0
+
+    def test_many_are_deleted_with_an_answer_each(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        one, two, three = queue.receive(3)
+        assert queue.delete(two)
+        assert queue.delete_many([one, two, three, three]) == [True, False, True, False]
+        assert queue.stats().messages == 0
+
+    def test_a_receipt_outlives_its_time_until_the_next_claim(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (message,) = queue.receive()
+        clock.advance(31)
+        assert queue.delete(message) is True
+
+    def test_a_stale_receipt_cannot_delete(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (stale,) = queue.receive()
+        clock.advance(31)
+        (held,) = queue.receive()
+        assert stale.delete() is False
+        assert queue.stats().in_flight == 1
+        assert held.delete() is True
+
+    def test_a_stale_receipt_cannot_extend(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (stale,) = queue.receive()
+        clock.advance(31)
+        queue.receive()
+        assert stale.extend(3600) is False
+        clock.advance(31)
+        assert len(queue.receive()) == 1
+
+    def test_a_stale_receipt_cannot_release(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (stale,) = queue.receive()
+        clock.advance(31)
+        queue.receive()
+        assert stale.release() is False
+        assert queue.receive() == []
+
+    def test_a_stale_receipt_cannot_fail_a_message(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (stale,) = queue.receive()
+        clock.advance(31)
+        queue.receive()
+        assert queue.fail(stale) is False
+        assert queue.stats().in_flight == 1
+
+    def test_an_id_alone_deletes_whoever_holds_the_message(self, queue: Queue) -> None:
+        waiting, held = queue.send_many([b"1", b"2"])
+        queue.receive()
+        assert queue.delete(waiting.id) is True
+        assert queue.delete(held.id) is True
+        assert queue.delete(held.id) is False
+
+    @pytest.mark.parametrize("id", ["", "x", "1", "../x", "00000000-0000-8000-8000-000000000001", "\0", "é" * 36])
+    def test_a_foreign_id_settles_nothing(self, queue: Queue, id: str) -> None:
+        queue.send(b"x")
+        assert queue.delete(id) is False
+        assert queue.release(Receipt("orders", id, 0)) is False
+        assert queue.stats().messages == 1
+
+    def test_an_extension_hides_from_now_on(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (message,) = queue.receive()
+        clock.advance(20)
+        assert message.extend(60) is True
+        clock.advance(59)
+        assert queue.receive() == []
+        assert message.extend(5) is True
+        clock.advance(5)
+        assert queue.receive()[0].receives == 2
+
+    def test_an_extended_receipt_still_settles(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (message,) = queue.receive()
+        message.extend(60)
+        clock.advance(45)
+        assert message.delete() is True
+
+    def test_a_released_message_is_visible_at_once(self, queue: Queue) -> None:
+        queue.send(b"x")
+        assert queue.receive()[0].release() is True
+        (again,) = queue.receive()
+        assert again.receives == 2
+
+    def test_a_message_may_be_released_for_later(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        queue.receive()[0].release(delay=10)
+        stats = queue.stats()
+        assert (stats.in_flight, stats.delayed) == (0, 1)
+        clock.advance(9)
+        assert queue.receive() == []
+        clock.advance(1)
+        assert len(queue.receive()) == 1
+
+    def test_what_was_not_received_cannot_be_extended_or_released(self, queue: Queue, clock: FakeClock) -> None:
+        sent = queue.send(b"x")
+        assert queue.extend(sent.id, 3600) is False
+        assert queue.release(sent.id, 3600) is False
+        assert len(queue.receive()) == 1
+
+    def test_received_too_often_it_goes_to_the_dead_letter_queue(self, broker: Broker, clock: FakeClock) -> None:
+        dead = broker.create("dead", retention=100)
+        queue = broker.create("jobs", redrive=("dead", 2), visibility=5)
+        sent = queue.send(b"poison", content_type="text/x", attributes={"a": b"b"})
+        for receives in (1, 2):
+            assert queue.receive()[0].receives == receives
+            clock.advance(5)
+        assert dead.stats().messages == 0
+        assert queue.receive() == []
+        assert queue.stats().messages == 0
+        (letter,) = dead.receive()
+        assert (letter.id, letter.body, letter.content_type, letter.attributes) == (sent.id, b"poison", "text/x", {"a": b"b"})
+        assert letter.death == Death("jobs", "max_receives", 2, clock.now)
+        assert (letter.receives, letter.moved_at, letter.expires_at) == (1, clock.now, clock.now + 100_000_000)
+
+    def test_a_receive_looks_past_the_dead(self, broker: Broker) -> None:
+        broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send_many([b"poison"] * 3)
+        for message in queue.receive(3):
+            message.release()
+        queue.send(b"good")
+        assert bodies(queue.receive(2)) == [b"good"]
+        assert broker["dead"].stats().messages == 3
+
+    def test_dead_letters_go_back_to_where_they_died(self, broker: Broker) -> None:
+        dead = broker.create("dead")
+        queues = [broker.create(name, redrive=("dead", 1)) for name in ("a", "b")]
+        for queue in queues:
+            queue.send(queue.name.encode())
+            queue.receive(visibility=0)
+            assert queue.receive() == []
+        dead.send(b"sent here")
+        assert dead.redrive() == 2
+        for queue in queues:
+            (message,) = queue.receive()
+            assert (message.body, message.receives, message.death) == (queue.name.encode(), 1, None)
+        assert bodies(dead.peek(9)) == [b"sent here"]
+
+    def test_a_redrive_may_go_elsewhere_and_be_limited(self, broker: Broker, queue: Queue) -> None:
+        dead = broker.create("dead")
+        dead.send_many([b"1", b"2", b"3"])
+        dead.receive()
+        assert dead.redrive(1, to="orders") == 1
+        assert bodies(queue.receive(9)) == [b"2"]
+        assert dead.redrive(to="orders") == 1
+        assert dead.stats().in_flight == 1
+
+    def test_a_redrive_to_a_queue_that_is_gone_changes_nothing(self, broker: Broker, queue: Queue) -> None:
+        dead = broker.create("dead")
+        queue.update(redrive=("dead", 1))
+        queue.send(b"x")
+        queue.receive(visibility=0)
+        queue.receive()
+        broker.delete("orders")
+        with pytest.raises(QueueNotFound, match="'orders'"):
+            dead.redrive()
+        assert dead.stats().visible == 1
+
+    def test_a_redriven_message_has_its_whole_retention_before_it(self, broker: Broker, clock: FakeClock) -> None:
+        dead = broker.create("dead", retention=1000)
+        queue = broker.create("jobs", retention=10, redrive=("dead", 1))
+        queue.send(b"x")
+        queue.receive(visibility=0)
+        queue.receive()
+        clock.advance(100)
+        assert dead.redrive() == 1
+        clock.advance(9)
+        assert bodies(queue.receive()) == [b"x"]
+
+    def test_a_dead_letter_outlives_its_deadline(self, broker: Broker, clock: FakeClock) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send(b"x", deadline=5)
+        queue.receive(visibility=0)
+        queue.receive()
+        clock.advance(10)
+        assert bodies(dead.receive()) == [b"x"]
