@@ -1,13 +1,25 @@
-"""The SQLite store keeps the contract, also between processes."""
+"""The SQLite store keeps the contract: between threads and processes, through kill -9 and power loss."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from penstock.testing import SharedStoreContract, StoreContract
+from penstock.testing import DurableStoreContract, SharedStoreContract, StoreContract
 
 
-class TestSqlite(StoreContract, SharedStoreContract):
+class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract):
+    syscalls: ClassVar = ["fdatasync", "pwrite64"]
+
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/queue.db"
+
+    @pytest.fixture
+    def make_url(self, tmp_path: Path) -> Callable[[str], str]:
+        return lambda name: f"sqlite:///{tmp_path}/{name}.db"
+
+    @pytest.fixture
+    def make_url_in(self) -> Callable[[Path], str]:
+        return lambda folder: f"sqlite:///{folder}/queue.db"

@@ -7,40 +7,40 @@
         def url(self, tmp_path):
             return f"mystore:///{tmp_path}/queue"
 
-A store that several processes may open also takes `SharedStoreContract`; one that cannot keep ordered groups takes
-`UngroupedStoreContract` instead.
+A store that several processes may open also takes `SharedStoreContract`, one that writes files `DurableStoreContract`; one that
+cannot keep ordered groups takes `UngroupedStoreContract` instead.
 """
 
-try:
-    import hypothesis  # noqa: F401
-    import pytest
-except ImportError as error:
-    from penstock.errors import MissingExtra
+from __future__ import annotations
 
-    raise MissingExtra("penstock.testing", "testing") from error
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-pytest.register_assert_rewrite(
-    *(
-        f"penstock.testing.{name}"
-        for name in (
-            "catalogue",
-            "sending",
-            "receiving",
-            "settling",
-            "duplicates",
-            "groups",
-            "history",
-            "claims",
-            "refusals",
-            "waking",
-            "races",
-            "crashes",
-            "model",
-        )
+from penstock.errors import MissingExtra
+from penstock.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from penstock.testing.contract import (
+        DurableStoreContract,
+        SharedStoreContract,
+        StoreContract,
+        UngroupedStoreContract,
     )
-)
 
-from penstock.testing.clock import FakeClock  # noqa: E402
-from penstock.testing.contract import SharedStoreContract, StoreContract, UngroupedStoreContract  # noqa: E402
+__all__ = ["DurableStoreContract", "FakeClock", "SharedStoreContract", "StoreContract", "UngroupedStoreContract"]
 
-__all__ = ["FakeClock", "SharedStoreContract", "StoreContract", "UngroupedStoreContract"]
+
+def __getattr__(name: str) -> Any:
+    """The contract is imported when it is asked for, so that the programs beside it start without pytest."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        pytest = import_module("pytest")
+        import_module("hypothesis")
+    except ImportError as error:
+        raise MissingExtra("penstock.testing", "testing") from error
+    modules = {f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("*.py")}
+    pytest.register_assert_rewrite(*modules.difference(sys.modules))
+    return getattr(import_module(f"{__name__}.contract"), name)

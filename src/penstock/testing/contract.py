@@ -17,11 +17,13 @@ from penstock.testing.duplicates import Duplicates, Sets
 from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import History
 from penstock.testing.model import Model
+from penstock.testing.power import PowerLoss
 from penstock.testing.races import ProcessRaces, ThreadRaces
 from penstock.testing.receiving import Receiving
 from penstock.testing.refusals import Refusals
 from penstock.testing.sending import Sending
 from penstock.testing.settling import Settling
+from penstock.testing.steps import StepCrashes
 from penstock.testing.waking import Waking, WakingAcross
 
 
@@ -68,3 +70,9 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
 
 class SharedStoreContract(ProcessRaces, Crashes, WakingAcross):
     """What a store does that several processes may open at the same ``url``."""
+
+
+class DurableStoreContract(StepCrashes, PowerLoss):
+    """What a store does that writes files.
+
+    It takes the list ``syscalls``, a fixture ``make_url`` that names a new store, and ``make_url_in`` for one in a folder."""
