@@ -1,0 +1,379 @@
+"""What the SQLite store promises beyond the contract: its file, its faults, its space."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+import penstock
+from penstock import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVersion
+from penstock.stores import sql
+from penstock.stores.sqlite import SAFE_SQLITE, SqliteStore
+from penstock.testing import FakeClock
+from penstock.testing.power import need_mounts
+
+MIB = 2**20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def pragma(store: SqliteStore, name: str) -> object:
+    return store._connect().pragma(name)
+
+
+def test_a_commit_is_synced_and_a_claim_need_not_be(url: str) -> None:
+    with penstock.open(url) as broker:
+        store = broker.store
+        assert isinstance(store, SqliteStore)
+        assert pragma(store, "journal_mode") == "wal"
+        queue = broker.create("orders")
+        queue.send(b"x")
+        assert pragma(store, "synchronous") == 2
+        (message,) = queue.receive()
+        assert pragma(store, "synchronous") == 1
+        queue.delete(message)
+        assert pragma(store, "synchronous") == 2
+        queue.send(b"y")
+        queue.receive(mode="at_most_once")
+        assert pragma(store, "synchronous") == 2
+
+
+def test_the_bundled_sqlite_has_no_wal_reset_bug(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    assert tuple(map(int, apsw.sqlite_lib_version().split("."))) >= SAFE_SQLITE
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.40.1")
+    with pytest.raises(StoreError, match=r"3\.40\.1 can corrupt"):
+        SqliteStore(path)
+
+
+def test_messages_are_there_after_a_restart(url: str) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders", visibility=60).send_many([b"1", b"2"])
+        held = broker["orders"].receive()[0].receipt
+    with penstock.open(url) as broker:
+        queue = broker["orders"]
+        assert queue.settings.visibility == 60
+        assert queue.delete(held) is True
+        assert [message.body for message in queue.receive(9)] == [b"2"]
+
+
+def test_a_closed_broker_says_so(url: str) -> None:
+    broker = penstock.open(url)
+    queue = broker.create("orders")
+    broker.close()
+    broker.close()
+    with pytest.raises(StoreClosed, match=r"queue\.db was closed"):
+        queue.send(b"x")
+
+
+def damage(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+
+
+def test_a_damaged_body_costs_only_its_message(url: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders", retention=100).send_many([b"first", b"SECOND" * 9, b"third"])
+    damage(path, b"SECOND" * 9, b"SECOND" * 8 + b"SECONF")
+    clock = FakeClock(penstock.queue.system_clock())
+    with penstock.open(url, clock=clock) as broker, caplog.at_level(logging.ERROR, "penstock"):
+        queue = broker["orders"]
+        assert [message.body for message in queue.receive(3)] == [b"first", b"third"]
+        assert "is damaged" in caplog.text
+        stats = queue.stats()
+        assert (stats.messages, stats.in_flight, stats.damaged) == (3, 2, 1)
+        clock.advance(1000)
+        assert queue.receive(3) == []
+        (kept,) = queue.peek(9, state="damaged")
+        assert (kept.intact, kept.body[:6]) == (False, b"SECOND")
+        assert queue.delete(kept.id) is True
+
+
+@pytest.mark.parametrize("part", ["content-type/of-mine", "attribute-name", "attribute-value", "my-group-name"])
+def test_damage_to_anything_but_the_body_is_seen_too(url: str, path: Path, part: str) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders").send(
+            b"x", content_type="content-type/of-mine", attributes={"attribute-name": "attribute-value"}, group="my-group-name"
+        )
+    for new in (part[:-1].encode() + b"\xff", part[:-1].encode() + b"X", b'"' * len(part)):
+        copy = path.with_suffix(".copy")
+        shutil.copy(path, copy)
+        content = copy.read_bytes()
+        copy.write_bytes(content.replace(part.encode(), new))  # the group stands in its index too
+        with penstock.open(f"sqlite:///{copy}") as broker:
+            assert broker["orders"].receive() == []
+            assert broker["orders"].stats().damaged == 1
+
+
+def test_single_flipped_bits_never_give_a_wrong_body(url: str, path: Path) -> None:
+    body = bytes(range(256)) * 3
+    with penstock.open(url) as broker:
+        broker.create("orders").send_many([body] * 20)
+    content = path.read_bytes()
+    wrong = told = 0
+    for place in range(4096 * 3, len(content), max(1, len(content) // 150)):
+        copy = path.with_suffix(".copy")
+        for leftover in (f"{copy}-wal", f"{copy}-shm"):
+            Path(leftover).unlink(missing_ok=True)
+        copy.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+        try:
+            with penstock.open(f"sqlite:///{copy}") as broker:
+                messages = broker["orders"].receive(100)
+                wrong += sum(message.body != body for message in messages)
+                told += len(messages) < 20
+        except penstock.PenstockError:
+            told += 1
+    assert wrong == 0
+    assert told > 30
+
+
+@pytest.mark.parametrize("content", [b"this is not a database, just text" * 200, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_no_queue_is_refused_and_left_alone(path: Path, url: str, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(StoreCorrupt, match=r"queue\.db is damaged or no SQLite file"):
+        penstock.open(url)
+    assert path.read_bytes() == content
+
+
+def test_a_torn_file_is_reported(path: Path, url: str) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders").send_many([b"x" * 1000] * 500)
+    with path.open("r+b") as handle:
+        handle.truncate(path.stat().st_size // 2)
+    with pytest.raises(StoreCorrupt, match=r"queue\.db is damaged"), penstock.open(url) as broker:
+        broker["orders"].receive(1000)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=f"there is no folder {tmp_path}/nowhere"):
+        penstock.open(f"sqlite:///{tmp_path}/nowhere/queue.db")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        penstock.open(f"sqlite:///{tmp_path}")
+
+
+def test_a_read_only_file_is_reported(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders")
+    path.chmod(0o444)
+    if os.geteuid() == 0:  # whom rights do not stop
+        for folder in path.parents[:-1]:
+            folder.chmod(folder.stat().st_mode | 0o055)
+        assert f"StoreReadOnly: the queue file {path} is read-only" in in_child_as_nobody(url)
+    else:
+        with pytest.raises(StoreReadOnly, match="is read-only"):
+            penstock.open(url)
+
+
+def in_child_as_nobody(url: str) -> str:
+    """Fork, because another user may not be able to read this Python's own files."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            penstock.open(url)
+            os.write(writer, b"it was opened")
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as pipe:
+        return pipe.read()
+
+
+def test_locked_too_long_is_reported_with_the_time(url: str, path: Path) -> None:
+    with penstock.open(url, timeout=0.2) as broker:
+        queue = broker.create("orders")
+        other = apsw.Connection(str(path))  # not sqlite3: two copies of SQLite in one process do not see each other's locks
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy, match=r"queue\.db was locked by others for more than 0\.2 s"):
+            queue.send(b"x")
+        assert queue.receive() == [], "an idle poll must not need the write lock"
+        assert queue.stats().messages == 0
+        other.execute("ROLLBACK")
+        other.close()
+        queue.send(b"x")
+        assert queue.stats().messages == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    need_mounts()
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_is_reported_and_nothing_acknowledged_is_lost(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(3 * MIB))
+    url = f"sqlite:///{small_disk}/queue.db"
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        sent = 0
+        with pytest.raises(StoreFull, match="no space left"):
+            while True:
+                queue.send(b"%08d" % sent * 2000)
+                sent += 1
+        assert sent > 20
+        with pytest.raises(StoreFull):
+            queue.send_many([b"x" * 100_000] * 20)
+        assert queue.stats().messages == sent
+        ballast.unlink()
+        queue.send(b"%08d" % sent * 2000)
+        sent += 1
+    with penstock.open(url) as broker:
+        bodies = [message.body for message in broker["orders"].peek(1000)]
+        assert bodies == [b"%08d" % number * 2000 for number in range(sent)]
+
+
+@pytest.mark.parametrize(
+    ("syscall", "error", "start"), [("fdatasync", "EIO", "6+4"), ("pwrite64", "EIO", "60+9"), ("pwrite64", "ENOSPC", "60+9")]
+)
+def test_a_failing_disk_fails_the_send_and_the_next_one_starts_anew(url: str, syscall: str, error: str, start: str) -> None:
+    """A failed sync must not be retried as if it had worked: the message that was refused is refused for good."""
+    with penstock.open(url) as broker:
+        broker.create("orders")
+    program = """
+import sys, penstock
+with penstock.open(sys.argv[1]) as broker:
+    for number in range(30):
+        try:
+            broker["orders"].send(b"%d" % number)
+            print("sent", number)
+        except penstock.StoreError as error:
+            print("failed", number, type(error).__name__)
+"""
+    strace = shutil.which("strace")
+    assert strace, "install strace (tools/provision does)"
+    inject = f"inject={syscall}:error={error}:when={start}"
+    trace = [strace, "-f", "-qq", "-o", os.devnull, "-e", f"trace={syscall}", "-e", inject]
+    done = subprocess.run([*trace, sys.executable, "-c", program, url], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    sent = {line[1].encode() for line in lines if line[0] == "sent"}
+    failed = {line[1].encode() for line in lines if line[0] == "failed"}
+    assert len(sent) + len(failed) == 30
+    assert failed
+    assert sent
+    with penstock.open(url) as broker:
+        left = [message.body for message in broker["orders"].peek(100)]
+    assert sent <= set(left) <= sent | failed
+    assert len(left) == len(set(left))
+
+
+def test_a_forked_child_has_its_own_connection(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send(b"parent")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                queue.send(b"child")
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        queue.send(b"parent again")
+        assert sorted(message.body for message in queue.receive(9)) == [b"child", b"parent", b"parent again"]
+
+
+def test_disk_space_is_returned_after_a_backlog_drains(url: str, path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        for _ in range(20):
+            queue.send_many([b"x" * 1000] * 1000)
+        grown = path.stat().st_size
+        assert grown > 20 * MIB
+        while messages := queue.receive(1000):
+            queue.delete_many(messages)
+        clock.advance(60)
+        queue.receive()
+        assert path.stat().st_size < grown / 4
+        assert path.with_name("queue.db-wal").stat().st_size < 20 * MIB
+
+
+def test_a_steady_cycle_does_not_grow_the_file(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        for _ in range(100):
+            queue.send_many([b"x" * 1000] * 100)
+            queue.delete_many(queue.receive(100))
+        assert path.stat().st_size < 2 * MIB
+        assert path.with_name("queue.db-wal").stat().st_size < 20 * MIB
+
+
+def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
+    penstock.open(url).close()
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE penstock_meta SET value = 99 WHERE name = 'version'")
+    other.close()
+    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 1"):
+        penstock.open(url)
+
+
+def test_an_older_file_is_brought_up_to_date_with_its_messages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders").send(b"old")
+    read_sql = sql.read_sql
+
+    def with_a_second_step(dialect: dict[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
+        steps, statements = read_sql(dialect)
+        return steps | {2: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
+
+    monkeypatch.setattr(sql, "read_sql", with_a_second_step)
+    with penstock.open(url) as broker:
+        assert broker["orders"].receive()[0].body == b"old"
+        assert isinstance(broker.store, SqliteStore)
+        assert broker.store._meta("version") == 2
+    penstock.open(url).close()
+
+
+def test_the_queue_lives_beside_other_tables(url: str, path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE message (mine TEXT)")
+        other.execute("INSERT INTO message VALUES ('kept')")
+    other.close()
+    with penstock.open(url) as broker:
+        broker.create("orders").send(b"x")
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT mine FROM message").fetchall() == [("kept",)]
+    other.close()
+
+
+def test_what_fails_in_a_batch_leaves_the_rest_of_it(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        with broker.store.batch():
+            queue.send(b"1")
+            with pytest.raises(penstock.QueueNotFound):
+                broker["nobody"].send(b"2")
+            queue.send(b"3")
+        assert [message.body for message in queue.peek(9)] == [b"1", b"3"]
+        with pytest.raises(ZeroDivisionError), broker.store.batch():
+            queue.send(b"4")
+            raise ZeroDivisionError
+        assert [message.body for message in queue.peek(9)] == [b"1", b"3"]
