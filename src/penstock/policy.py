@@ -44,7 +44,6 @@ MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTES_BYTES = 64 * 1024
 MAX_KEY = 256
 MAX_BATCH = 100_000
-MAX_WAIT = 3600
 
 
 def micros(seconds: float) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import penstock
 from penstock.policy import SECOND
 from penstock.queue import system_clock
-from penstock.testing.races import start_worker
+from penstock.testing.races import start_worker, wait_for
 
 ROUNDS = 8
 
@@ -28,8 +28,7 @@ class Crashes:
                 start_worker(url, "orders", role, log, f"{turn}-{number}", chance.choice([1, 3, 20]), 10**6)
                 for number, role in enumerate(["send", "send", "receive", "receive"])
             ]
-            while log.read_text().count("ready\n") < begun + len(workers):
-                time.sleep(0.01)
+            wait_for(log, "ready\n", begun + len(workers), workers)
             time.sleep(chance.uniform(0.05, 0.3))
             for worker in chance.sample(workers, len(workers)):
                 worker.kill()

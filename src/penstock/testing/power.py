@@ -10,7 +10,6 @@ import fcntl
 import os
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 import penstock
 from penstock.testing.crashes import check_account
-from penstock.testing.races import start_worker
+from penstock.testing.races import start_worker, wait_for
 
 FS_IOC_SHUTDOWN = 0x8004587D
 WITHOUT_FLUSH = struct.pack("I", 2)
@@ -41,7 +40,7 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "--lazy", folder], check=True)  # lazy: a failed test may have left workers behind
 
 
 class PowerLoss:
@@ -63,8 +62,7 @@ class PowerLoss:
                 broker.create("orders", visibility=1)
             roles = enumerate(["send", "send", "receive"])
             workers = [start_worker(url, "orders", role, log, f"w{number}", 1 + 4 * turn, 10**6) for number, role in roles]
-            while log.read_text().count("deleted") < 40:
-                time.sleep(0.01)
+            wait_for(log, "deleted", 40, workers)
             cut_power(folder)
             for worker in workers:
                 worker.kill()

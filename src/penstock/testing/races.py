@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from threading import Barrier, Thread
@@ -16,6 +17,13 @@ import penstock
 def start_worker(url: str, queue: str, role: str, log: Path, name: str, batch: int, count: int) -> subprocess.Popen[bytes]:
     arguments = [url, queue, role, str(log), name, str(batch), str(count)]
     return subprocess.Popen([sys.executable, "-m", "penstock.testing.worker", *arguments])
+
+
+def wait_for(log: Path, word: str, count: int, workers: list[subprocess.Popen[bytes]]) -> None:
+    """Wait until the workers have written the word so often; none of them may end before."""
+    while log.read_text().count(word) < count:
+        assert [worker.poll() for worker in workers] == [None] * len(workers), "a worker has ended by itself"
+        time.sleep(0.01)
 
 
 class ThreadRaces:

@@ -2,9 +2,9 @@
 
     python -m penstock.testing.steps URL LOG
 
-runs the steps and writes a line into LOG (what the clock shows) once each is answered. `StepCrashes` runs this under strace, which kills it at
-the first, second, third … system call that writes, until a run survives; each time, what is then in the store must be what was
-there before the step that was cut short, or what is there after it.
+runs the steps and writes a line into LOG (what the clock shows) once each is answered. `StepCrashes` runs this under strace,
+which kills it at the first, second, third … system call that writes, until a run survives; each time, what is in the store
+must be what was there before the step that was cut short, or what is there after it.
 """
 
 from __future__ import annotations

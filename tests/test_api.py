@@ -1,0 +1,118 @@
+"""The public names, the tree of errors, and the URLs of stores."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import errors
+from penstock.stores.base import Ids
+
+SOURCE = Path(penstock.__file__).parent
+
+
+def test_the_public_names_are_a_list_that_is_kept() -> None:
+    assert penstock.__all__ == sorted(penstock.__all__, key=lambda name: (name.islower(), name))
+    public = {name for name in vars(penstock) if not name.startswith("_")}
+    modules = {path.stem for path in SOURCE.iterdir()}
+    assert public - modules == set(penstock.__all__)
+
+
+def test_every_error_stands_in_the_drawn_tree_under_its_parent() -> None:
+    drawn: dict[str, str | None] = {}
+    line_of_parents: list[str] = []
+    for line in (errors.__doc__ or "").splitlines()[2:]:
+        found = re.match(r"^([ │├└─]*)(\w+)", line)
+        assert found, line
+        depth = len(found[1]) // 4
+        line_of_parents[depth:] = [found[2]]
+        drawn[found[2]] = line_of_parents[depth - 1] if depth else None
+    defined = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+    assert drawn.keys() == defined.keys()
+    for name, kind in defined.items():
+        assert drawn[name] == (None if name == "PenstockError" else kind.__bases__[0].__name__)
+
+
+def test_every_error_is_public() -> None:
+    defined = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
+    assert defined <= set(penstock.__all__)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "''"),
+        ("jobs.db", "'jobs.db'"),
+        ("oracle://x", "'oracle://x'"),
+        ("sqlite:", "sqlite:///relative/path"),
+        ("sqlite://", "sqlite:///relative/path"),
+        ("sqlite://host/file", "sqlite:///relative/path"),
+        ("sqlite:jobs.db", "sqlite:///relative/path"),
+        ("sqlite:///", "sqlite:///relative/path"),
+        ("sqlite:///a%00b", "sqlite:///relative/path"),
+        ("sqlite:///jobs.db?colour=red", "'colour'"),
+        ("sqlite:///jobs.db?timeout=soon", "timeout is 'soon'"),
+        ("memory:x", "write 'memory:'"),
+        (None, "not NoneType"),
+        (5, "not int: 5"),
+    ],
+)
+def test_a_malformed_url_is_named(url: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(penstock.BadURL, match=re.escape(words)):
+        penstock.open(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    penstock.open("sqlite:///relative.db?timeout=5").close()
+    penstock.open(f"sqlite:///{tmp_path}/absolute%20name.db").close()
+    assert {path.name for path in tmp_path.iterdir()} == {"relative.db", "absolute name.db"}
+
+
+def test_an_import_of_penstock_brings_nothing_optional() -> None:
+    program = (
+        "import sys, penstock; penstock.open('memory:'); "
+        "print(sorted(set(sys.modules) & {'rich', 'pytest', 'hypothesis', 'matplotlib', 'huey', 'apsw'}))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_missing_library_names_its_extra() -> None:
+    program = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "import penstock\n"
+        "try:\n    from penstock.testing import StoreContract\n"
+        "except penstock.MissingExtra as error:\n    print(error)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert answer == 'penstock.testing needs an optional library: pip install "penstock[testing]"\n'
+
+
+def test_ids_are_uuids_that_turn_back_into_numbers() -> None:
+    ids = Ids(0x123456789ABCDEF)
+    assert ids.make(1) == "12345678-9abc-8def-8000-000000000001"
+    assert ids.number("12345678-9abc-8def-8000-000000000001") == 1
+    assert ids.make(1) < ids.make(2) < ids.make(2**61)
+    assert ids.number(ids.make(2**61)) == 2**61
+    assert Ids(0).number(ids.make(1)) is None
+
+
+def test_a_message_that_was_only_looked_at_cannot_be_settled() -> None:
+    with penstock.open("memory:") as broker:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        with pytest.raises(RuntimeError, match="looked at"):
+            queue.peek()[0].delete()
+
+
+def test_every_module_of_the_package_opens_with_what_it_is_for() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -1,0 +1,65 @@
+"""The documentation cannot rot: its Python is run, its links lead somewhere, and every setting and limit is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock import Settings, policy
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks(page, "python")):
+        exec(compile(block.replace("wait=20", "wait=0"), f"{page.name}[{number}]", "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    to_read = [ROOT / "README.md"]
+    while to_read:
+        page = to_read.pop().resolve()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        links = re.findall(r"\]\(([^)#]+\.md)[^)]*\)", page.read_text())
+        to_read += [page.parent / link for link in links if not link.startswith("https://")]
+    assert {page.resolve() for page in PAGES} <= seen
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    text = (ROOT / "docs/settings.md").read_text()
+    for field in dataclasses.fields(Settings):
+        assert re.search(rf"^\| `{field.name}` \| {field.default}\b", text, re.M), field.name
+
+
+def test_every_limit_is_documented() -> None:
+    text = (ROOT / "docs/settings.md").read_text().replace(",", "")
+    for name, value in vars(policy).items():
+        if name.startswith("MAX_") and name not in ("MAX_NUMBER",):
+            assert re.search(rf"\b{value}\b", text), name
+
+
+def test_every_make_target_is_explained() -> None:
+    text = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^\.PHONY: (\w+)", text, re.M)
+    assert set(targets) == set(re.findall(r"^(\w+):.*## ", text, re.M))
