@@ -287,12 +287,14 @@ def test_a_forked_child_has_its_own_connection(url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         queue.send(b"parent")
+        assert isinstance(broker.store, SqliteStore)
+        inherited = broker.store._connect()
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 queue.send(b"child")
-                code = 0
+                code = int(broker.store._connect() is inherited)
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -156,7 +156,7 @@ MUTANTS = [
     mutant("space is never returned", "space_is_returned", (SQLITE, "free * 4 > pages", "free * 4 < pages < 0")),
     mutant(
         "retention is ignored",
-        "retention_and_no_longer",
+        "outlived_its_retention_is_never",
         ("policy.py", "return message.expires_at <= now or", "return False and"),
     ),
     mutant(

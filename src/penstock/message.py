@@ -127,6 +127,16 @@ class Death:
     died_at: int
 
 
+class Held(Protocol):
+    """What names a delivery: a receipt, or the message itself."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def receives(self) -> int | None: ...
+
+
 class Home(Protocol):
     """The queue that a delivered message can be settled with."""
 
@@ -137,9 +147,9 @@ class Home(Protocol):
     def delete(self, message: Message) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
-    """A message as the queue holds it."""
+    """A message as the queue holds it. A value: to change it changes nothing but this copy."""
 
     id: str
     number: int
@@ -162,6 +172,8 @@ class Message:
     death: Death | None = None
     settled_at: int | None = None
     reason: str | None = None
+    lapsed: bool = False
+    """It comes again because its last receiver neither settled nor released it in time."""
     intact: bool = True
     home: Home | None = field(default=None, repr=False, compare=False)
 

@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any
@@ -31,7 +31,6 @@ from penstock.message import (
     Mode,
     Redrive,
     Settings,
-    State,
 )
 
 SECOND = 1_000_000
@@ -122,14 +121,20 @@ def _check_redrive(redrive: object) -> Redrive | None:
     return redrive
 
 
-def admit(draft: Draft | bytes, settings: Settings, now: int) -> Entry:
+def admit_all(drafts: Iterable[Draft | bytes], settings: Settings, now: int) -> list[Entry]:
+    """Admit a batch; plain bodies for a plain queue, the common case, take the short way."""
+    visible_at, expires_at = now + micros(settings.delay), now + micros(settings.retention)
+    plain = settings.deduplicate is False
+    return [
+        Entry(draft, OCTETS, {}, now, visible_at, expires_at, None, None, None, None, 0)
+        if plain and type(draft) is bytes and len(draft) <= MAX_BODY
+        else admit(Draft(draft) if isinstance(draft, bytes) else draft, settings, now)
+        for draft in drafts
+    ]
+
+
+def admit(draft: Draft, settings: Settings, now: int) -> Entry:
     """Check a draft against every limit and turn its durations into instants."""
-    expires_at = now + micros(settings.retention)
-    if type(draft) is bytes:  # the common case, kept short
-        _check_body(draft)
-        mark, mark_until = _mark(draft, None, settings, now)
-        visible_at = now + micros(settings.delay) if settings.delay else now
-        return Entry(draft, OCTETS, {}, now, visible_at, expires_at, None, None, None, mark, mark_until)
     if not isinstance(draft, Draft):
         raise BadMessage(f"a message is bytes or a Draft, not {type(draft).__name__}: {draft!r:.200}")
     body = draft.body
@@ -148,7 +153,7 @@ def admit(draft: Draft | bytes, settings: Settings, now: int) -> Entry:
         _check_attributes(draft.attributes),
         now,
         now + micros(delay),
-        expires_at,
+        now + micros(settings.retention),
         _deadline_at(draft.deadline, now),
         draft.visibility,
         draft.group,
@@ -264,15 +269,14 @@ class Verdict(Enum):
 
 
 def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[Verdict, str]:
-    """What becomes of a message that was just claimed, and why. Its ``receives`` counts this claim; its ``state`` is the one
-    before it, so that CONSUMED means: its last receiver let it lapse."""
+    """What becomes of a message that was just claimed, and why. Its ``receives`` counts this claim."""
     if not message.intact:
         return Verdict.SET_ASIDE, "checksum"
     if outlived(message, settings, now):
         return Verdict.EXPIRE, "retention"
     if message.deadline_at is not None and message.deadline_at <= now and message.death is None:
         # At least once, a message whose deadline passed while someone held it is still owed a delivery (gq).
-        owed = mode is Mode.AT_LEAST_ONCE and message.state is State.CONSUMED
+        owed = mode is Mode.AT_LEAST_ONCE and message.lapsed
         if not owed:
             return Verdict.EXPIRE, "deadline"
     if settings.redrive is not None and message.receives > settings.redrive.max_receives:

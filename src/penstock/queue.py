@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.message import (
     Claim,
     Death,
     Draft,
+    Held,
     Message,
     Mode,
     Receipt,
@@ -87,7 +88,7 @@ class Queue:
         """Send all or, if one is refused, none; at the price of one commit."""
         settings = self.settings
         now = self._clock()
-        entries = [policy.admit(draft, settings, now) for draft in drafts]
+        entries = policy.admit_all(drafts, settings, now)
         if len(entries) > policy.MAX_BATCH:
             raise BadMessage(f"there are {len(entries)} messages in one batch, the limit is {policy.MAX_BATCH}")
         if not entries:
@@ -137,7 +138,7 @@ class Queue:
             with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
                 delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now)
                 if chosen is Mode.AT_MOST_ONCE:
-                    self._settle([message.receipt for message in delivered], settings, State.PROCESSED, None, now)
+                    self._settle(delivered, settings, State.PROCESSED, None, now)
             kept += delivered
         self._tend(self._clock())
         return kept
@@ -156,10 +157,11 @@ class Queue:
             if verdict is Verdict.DELIVER:
                 hidden_until = policy.lease(message, until, visibility is not None, now)
                 if hidden_until != until:
-                    self._store.extend(self.name, [message.receipt], hidden_until)
-                delivered.append(replace(message, state=State.CONSUMED, visible_at=hidden_until, home=self))
+                    self._store.extend(self.name, [message], hidden_until)
+                message.visible_at, message.home = hidden_until, self
+                delivered.append(message)
             elif verdict is Verdict.EXPIRE:
-                self._settle([message.receipt], settings, State.FAILED, reason, now)
+                self._settle([message], settings, State.FAILED, reason, now)
             elif verdict is Verdict.SET_ASIDE:
                 self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
                 logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
@@ -174,7 +176,7 @@ class Queue:
         if beyond is None:
             return False
         death = Death(self.name, reason, message.receives - 1, now)
-        self._store.move(self.name, [message.receipt], target, now, now + micros(beyond.retention), [death])
+        self._store.move(self.name, [message], target, now, now + micros(beyond.retention), [death])
         self._waiting.notify()
         return True
 
@@ -187,54 +189,50 @@ class Queue:
         return self.delete_many([message])[0]
 
     def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
-        receipts = self._receipts(messages)
+        held = self._held(messages)
         with self._store.batch():
-            return self._settle(receipts, self.settings, State.PROCESSED, None, self._clock())
+            return self._settle(held, self.settings, State.PROCESSED, None, self._clock())
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
-        (receipt,) = self._receipts([message])
+        held = self._held([message])
         with self._store.batch():
-            return self._settle([receipt], self.settings, State.FAILED, reason, self._clock())[0]
+            return self._settle(held, self.settings, State.FAILED, reason, self._clock())[0]
 
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
         """Keep a received message hidden for so many seconds from now; False if it is no longer the receiver's."""
         until = self._clock() + micros(check_seconds(visibility, "visibility"))
-        extended = self._store.extend(self.name, self._receipts([message]), until)[0]
+        extended = self._store.extend(self.name, self._held([message]), until)[0]
         self._waiting.notify()
         return extended
 
     def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
         """Give a received message back, visible after ``delay`` seconds; False if it is no longer the receiver's."""
         until = self._clock() + micros(check_seconds(delay, "delay"))
-        released = self._store.extend(self.name, self._receipts([message]), until, release=True)[0]
+        released = self._store.extend(self.name, self._held([message]), until, release=True)[0]
         self._waiting.notify()
         return released
 
-    def _settle(
-        self, receipts: Sequence[Receipt], settings: Settings, state: State, reason: str | None, now: int
-    ) -> list[bool]:
-        if not receipts:
+    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
+        if not held:
             return []
         keep_until = now + micros(settings.history) if settings.history else None
-        settled = self._store.delete(self.name, receipts, Settlement(state, now, reason, keep_until))
+        settled = self._store.delete(self.name, held, Settlement(state, now, reason, keep_until))
         if settings.groups:
             self._waiting.notify()  # the next of a group may be free
         return settled
 
-    def _receipts(self, messages: Sequence[Message | Receipt | str]) -> list[Receipt]:
-        receipts = []
+    def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
+        held: list[Held] = []
         for message in messages:
             if isinstance(message, str):
                 message = Receipt(self.name, message, None)
-            elif isinstance(message, Message):
-                message = message.receipt
-            elif not isinstance(message, Receipt):
+            elif not isinstance(message, Message | Receipt):
                 raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
             if message.queue != self.name:
                 raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {self.name!r}")
-            receipts.append(message)
-        return receipts
+            held.append(message)
+        return held
 
     # looking
 
@@ -290,16 +288,16 @@ class Queue:
 
     def _redrive(self, page: list[Message], to: str | None, limit: int) -> int:
         now = self._clock()
-        targets: dict[str, list[Receipt]] = {}
+        targets: dict[str, list[Message]] = {}
         for message in [message for message in page if to or message.death][:limit]:
-            targets.setdefault(to or message.death.queue, []).append(message.receipt)  # type: ignore[union-attr]
+            targets.setdefault(to or message.death.queue, []).append(message)  # type: ignore[union-attr]
         moved = 0
-        for target, receipts in targets.items():
+        for target, messages in targets.items():
             beyond = self._store.load(target)
             if beyond is None:
                 raise QueueNotFound(target)
             expires_at = now + micros(beyond.retention)
-            moved += sum(self._store.move(self.name, receipts, target, now, expires_at, [None] * len(receipts)))
+            moved += sum(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))
         return moved
 
     def _tend(self, now: int) -> None:
@@ -314,7 +312,7 @@ class Queue:
         while any(message.expires_at <= now for message in self._store.browse(self.name, 1, now=now)):
             with self._store.batch():
                 head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
-                old = [message.receipt for message in head if message.expires_at <= now and message.intact]
+                old = [message for message in head if message.expires_at <= now and message.intact]
                 if not any(self._settle(old, self.settings, State.FAILED, "retention", now)):
                     return
 
@@ -364,15 +362,15 @@ class Queue:
             _, claims = self._store.held(self.name, reader)
             if any(claim.epoch == epoch for claim in claims):
                 self._store.give_back(self.name, reader, epoch, now)
-            receipts: list[Receipt] = []
+            messages: list[Message] = []
             more = True
-            while more and len(receipts) < limit:
-                delivered, more = self._claim(limit - len(receipts), self.settings, ttl, Mode.AT_LEAST_ONCE, now)
-                receipts += [message.receipt for message in delivered]
+            while more and len(messages) < limit:
+                delivered, more = self._claim(limit - len(messages), self.settings, ttl, Mode.AT_LEAST_ONCE, now)
+                messages += delivered
             lapses_at = now + micros(ttl)
-            self._store.extend(self.name, receipts, lapses_at)
-            self._store.hold(self.name, reader, epoch, receipts, lapses_at)
-            return Claim(reader, epoch, len(receipts), False, lapses_at)
+            self._store.extend(self.name, messages, lapses_at)
+            self._store.hold(self.name, reader, epoch, messages, lapses_at)
+            return Claim(reader, epoch, len(messages), False, lapses_at)
 
     def confirm(self, reader: str, epoch: int) -> Claim:
         """Make a claim last until it is settled or given up; `ClaimLapsed` if that comes too late."""

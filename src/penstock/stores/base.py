@@ -17,8 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from penstock.message import Claim, Counts, Death, Entry, Message, Receipt, Sent, Settings, Settlement, State
-
+from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
@@ -66,21 +65,21 @@ class Store(ABC):
     def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
         """Hide the first visible messages until ``until`` and count the receive.
 
-        The answer has the new ``receives`` and ``visible_at`` but the old ``state``: CONSUMED tells of a lapsed claim."""
+        The answer shows them as the claim leaves them, and ``lapsed`` if they were consumed before it."""
 
     @abstractmethod
-    def extend(self, queue: str, receipts: Sequence[Receipt], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         """Hide held messages until ``until``; ``release`` also makes them queued. False for each stale receipt."""
 
     @abstractmethod
-    def delete(self, queue: str, receipts: Sequence[Receipt], settlement: Settlement) -> list[bool]:
+    def delete(self, queue: str, receipts: Sequence[Held], settlement: Settlement) -> list[bool]:
         """Take messages out, into the history if it is kept. False for each stale receipt."""
 
     @abstractmethod
     def move(
         self,
         queue: str,
-        receipts: Sequence[Receipt],
+        receipts: Sequence[Held],
         target: str,
         now: int,
         expires_at: int,
@@ -89,7 +88,7 @@ class Store(ABC):
         """Put messages into another queue: visible at once, with no receives and no mark. False for each stale receipt."""
 
     @abstractmethod
-    def set_aside(self, queue: str, receipts: Sequence[Receipt]) -> list[bool]:
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         """Keep damaged messages where no claim finds them. False for each stale receipt."""
 
     @abstractmethod
@@ -130,7 +129,7 @@ class Store(ABC):
     # named claims
 
     @abstractmethod
-    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Receipt], lapses_at: int) -> None:
+    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         """Keep these claimed messages, in this order, under the name (reader, epoch), as a tentative claim."""
 
     @abstractmethod
@@ -182,16 +181,12 @@ class Ids:
         return secrets.randbits(60)
 
     def make(self, number: int) -> str:
-        digits = f"{number | 1 << 63:016x}"
-        return f"{self._prefix}{digits[:4]}-{digits[4:]}"
+        return f"{self._prefix}{number >> 48 | 1 << 15:04x}-{number & (1 << 48) - 1:012x}"
 
     def number(self, id: str) -> int | None:
         """None for an id that this store never gave out."""
-        if len(id) != 36 or not id.startswith(self._prefix) or id[23] != "-":
-            return None
         try:
-            value = int(id[19:23] + id[24:], 16)
+            number = int(id[19:23], 16) - (1 << 15) << 48 | int(id[24:], 16)
         except ValueError:
             return None
-        number = value ^ 1 << 63
-        return number if self.make(number) == id else None
+        return number if number > 0 and self.make(number) == id else None

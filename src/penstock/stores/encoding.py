@@ -3,7 +3,7 @@
 head      JSON, absent where all is default:  {"type": content type, "attributes": {name: value}, "visibility": seconds,
                                                "death": [queue, reason, receives, died_at]}
           an attribute of bytes is {"b": base64}; text and numbers are themselves
-checksum  CRC-32 over the body, then over all else of the message that does not change
+checksum  CRC-32 over all of the message that does not change, the body last
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class Head(NamedTuple):
 
 
 def pack_head(head: Head) -> bytes | None:
+    if not head.attributes and head.content_type == OCTETS and head.visibility is None and head.death is None:
+        return None
     fields: dict[str, Any] = {}
     if head.content_type != OCTETS:
         fields["type"] = head.content_type
@@ -38,7 +40,7 @@ def pack_head(head: Head) -> bytes | None:
         fields["visibility"] = head.visibility
     if head.death is not None:
         fields["death"] = [head.death.queue, head.death.reason, head.death.receives, head.death.died_at]
-    return json.dumps(fields, separators=(",", ":")).encode() if fields else None
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def unpack_head(packed: bytes | None) -> Head:
@@ -56,7 +58,7 @@ def unpack_head(packed: bytes | None) -> Head:
 def checksum(
     body: bytes, head: bytes | None, group: bytes | None, mark: bytes | None, sent_at: int, deadline_at: int | None
 ) -> int:
-    total = crc32(b"%d" % sent_at, crc32(body))
+    total = crc32(b"%d" % sent_at)
     if head is not None:
         total = crc32(head, crc32(b"h", total))
     if group is not None:
@@ -65,7 +67,7 @@ def checksum(
         total = crc32(mark, crc32(b"m", total))
     if deadline_at is not None:
         total = crc32(b"d%d" % deadline_at, total)
-    return total
+    return crc32(body, total)
 
 
 def pack_settings(settings: Settings) -> str:

@@ -17,6 +17,7 @@ from penstock.message import (
     Counts,
     Death,
     Entry,
+    Held,
     Message,
     Receipt,
     Sent,
@@ -152,14 +153,14 @@ class MemoryStore(Store):
             first_received_at=before.first_received_at or now,
         )
         self._show(home, row, after)
-        return replace(after, state=before.state)
+        return replace(after, lapsed=before.state is State.CONSUMED)
 
-    def extend(self, queue: str, receipts: Sequence[Receipt], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._lock:
             home = self._home(queue)
             return [self._extend(home, receipt, until, release) for receipt in receipts]
 
-    def _extend(self, home: _Queue, receipt: Receipt, until: int, release: bool) -> bool:
+    def _extend(self, home: _Queue, receipt: Held, until: int, release: bool) -> bool:
         row = self._find(home, receipt)
         if row is None or row.message.state is not State.CONSUMED:
             return False
@@ -167,12 +168,12 @@ class MemoryStore(Store):
         self._show(home, row, replace(row.message, visible_at=until, state=state))
         return True
 
-    def delete(self, queue: str, receipts: Sequence[Receipt], settlement: Settlement) -> list[bool]:
+    def delete(self, queue: str, receipts: Sequence[Held], settlement: Settlement) -> list[bool]:
         with self._lock:
             home = self._home(queue)
             return [self._delete(home, receipt, settlement) for receipt in receipts]
 
-    def _delete(self, home: _Queue, receipt: Receipt, settlement: Settlement) -> bool:
+    def _delete(self, home: _Queue, receipt: Held, settlement: Settlement) -> bool:
         row = self._find(home, receipt)
         if row is None:
             return False
@@ -185,7 +186,7 @@ class MemoryStore(Store):
     def move(
         self,
         queue: str,
-        receipts: Sequence[Receipt],
+        receipts: Sequence[Held],
         target: str,
         now: int,
         expires_at: int,
@@ -214,7 +215,7 @@ class MemoryStore(Store):
                 self._arrive(there, _Row(message, None))
             return moved
 
-    def set_aside(self, queue: str, receipts: Sequence[Receipt]) -> list[bool]:
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self._lock:
             home = self._home(queue)
             rows = [self._find(home, receipt) for receipt in receipts]
@@ -236,11 +237,11 @@ class MemoryStore(Store):
                 and (row.message.visible_at, row.message.number) > after
             ]
             rows = heapq.nsmallest(limit, rows, key=lambda row: (row.blocked, row.message.visible_at, row.message.number))
-            return [row.message for row in rows]
+            return [replace(row.message) for row in rows]
 
     def settled(self, queue: str, limit: int) -> list[Message]:
         with self._lock:
-            history = (message for message, _ in self._home(queue).history.values())
+            history = (replace(message) for message, _ in self._home(queue).history.values())
             return heapq.nsmallest(limit, history, key=lambda message: (message.settled_at, message.number))
 
     def marked(self, queue: str, mark: bytes) -> bool:
@@ -298,10 +299,13 @@ class MemoryStore(Store):
             for mark in [mark for mark, (_, until) in home.marks.items() if until <= now]:
                 del home.marks[mark]
 
-    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Receipt], lapses_at: int) -> None:
+    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._lock:
             claims = self._home(queue).readers.setdefault(reader, _Reader()).claims
-            claims[epoch] = _Held(Claim(reader, epoch, len(receipts), False, lapses_at), list(receipts))
+            claims[epoch] = _Held(
+                Claim(reader, epoch, len(receipts), False, lapses_at),
+                [Receipt(queue, receipt.id, receipt.receives) for receipt in receipts],
+            )
 
     def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
         with self._lock:
@@ -324,7 +328,7 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             rows = (self._find(home, receipt) for receipt in home.readers[reader].claims[epoch].receipts[start:stop])
-            return [row.message for row in rows if row is not None]
+            return [replace(row.message) for row in rows if row is not None]
 
     def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
         with self._lock:
@@ -357,7 +361,7 @@ class MemoryStore(Store):
         except KeyError:
             raise QueueNotFound(name) from None
 
-    def _find(self, home: _Queue, receipt: Receipt) -> _Row | None:
+    def _find(self, home: _Queue, receipt: Held) -> _Row | None:
         row = home.rows.get(self._ids.number(receipt.id) or 0)
         return row if row and receipt.receives in (None, row.message.receives) else None
 

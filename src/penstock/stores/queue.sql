@@ -106,6 +106,9 @@ INSERT INTO penstock_meta (name, value) VALUES (:name, :value)
 -- name: change_meta
 UPDATE penstock_meta SET value = :value WHERE name = :name
 
+-- name: take_numbers
+UPDATE penstock_meta SET value = value + :count WHERE name = 'number' RETURNING value
+
 -- name: queues
 SELECT name FROM penstock_queue
 

@@ -19,8 +19,8 @@ from penstock.message import (
     Counts,
     Death,
     Entry,
+    Held,
     Message,
-    Receipt,
     Sent,
     Settings,
     Settlement,
@@ -34,6 +34,7 @@ COLUMNS = (
     "number, visible_at, state, receives, sent_at, expires_at, deadline_at, moved_at, first_received_at, received_at, "
     "grp, mark, head, checksum, body"
 )
+STATES = {int(state): state for state in State}
 Row = tuple[Any, ...]
 Params = Mapping[str, Any] | Sequence[Any]
 
@@ -181,7 +182,7 @@ class SqlStore(Store):
             self._many("claim", [(until, now, row[0]) for row in rows])
             return [self._message(queue, row, now, until) for row in rows]
 
-    def extend(self, queue: str, receipts: Sequence[Receipt], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self.batch():
             home, _ = self._queue(queue)
             return [self._extend(home, self._number(receipt), receipt.receives, until, release) for receipt in receipts]
@@ -190,7 +191,7 @@ class SqlStore(Store):
         state = State.QUEUED if release else State.CONSUMED
         return self._run("extend", (until, int(state), number, home, receives)) > 0
 
-    def delete(self, queue: str, receipts: Sequence[Receipt], settlement: Settlement) -> list[bool]:
+    def delete(self, queue: str, receipts: Sequence[Held], settlement: Settlement) -> list[bool]:
         with self.batch():
             home, settings = self._queue(queue)
             keys = [(self._number(receipt), home, receipt.receives) for receipt in receipts]
@@ -234,7 +235,7 @@ class SqlStore(Store):
     def move(
         self,
         queue: str,
-        receipts: Sequence[Receipt],
+        receipts: Sequence[Held],
         target: str,
         now: int,
         expires_at: int,
@@ -266,7 +267,7 @@ class SqlStore(Store):
                 self._leave(home, settings, number, row[1], row[2], line, mark)
             return moved
 
-    def set_aside(self, queue: str, receipts: Sequence[Receipt]) -> list[bool]:
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self.batch():
             home, settings = self._queue(queue)
             rows = [self._one(home, receipt) for receipt in receipts]
@@ -276,7 +277,7 @@ class SqlStore(Store):
                     self._leave(home, settings, row[0], row[1], row[2], row[10], None)
             return [row is not None for row in rows]
 
-    def _one(self, home: int, receipt: Receipt) -> Row | None:
+    def _one(self, home: int, receipt: Held) -> Row | None:
         found = self._rows("one", {"queue": home, "number": self._number(receipt)})
         return found[0] if found and receipt.receives in (None, found[0][3]) else None
 
@@ -344,7 +345,7 @@ class SqlStore(Store):
 
     # named claims
 
-    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Receipt], lapses_at: int) -> None:
+    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self.batch():
             home, _ = self._queue(queue)
             if not self._rows("reader", {"queue": home, "reader": reader}):
@@ -419,7 +420,7 @@ class SqlStore(Store):
 
     # rows and values
 
-    def _number(self, receipt: Receipt) -> int:
+    def _number(self, receipt: Held) -> int:
         return self._ids.number(receipt.id) or 0
 
     def _message(
@@ -431,7 +432,7 @@ class SqlStore(Store):
         settled_at: int | None = None,
         reason: str | None = None,
     ) -> Message:
-        """A row as a message; with ``now``, as the claim made at that instant leaves it (but for the state)."""
+        """A row as a message; with ``now``, as the claim made at that instant leaves it."""
         (number, visible_at, state, receives, sent_at, expires_at, deadline_at, moved_at, first_received_at, received_at,
          line, mark, packed, check, body) = row  # fmt: skip
         try:
@@ -440,12 +441,15 @@ class SqlStore(Store):
             group = line.decode() if line is not None and intact else None
         except (TypeError, ValueError, KeyError):  # damage can turn any value into any other
             intact, head, group = False, unpack_head(None), None
+        lapsed = now is not None and state == State.CONSUMED
         if now is not None:
-            visible_at, receives, received_at, first_received_at = until, receives + 1, now, first_received_at or now
+            visible_at, state, receives, received_at = until, State.CONSUMED, receives + 1, now
+            first_received_at = first_received_at or now
         return Message(
-            self._ids.make(number), number, queue, body, head.content_type, head.attributes, State(state), receives, sent_at,
+            self._ids.make(number), number, queue, body, head.content_type, head.attributes, STATES.get(state, State.DAMAGED), receives,
+            sent_at,
             abs(visible_at), expires_at, deadline_at, head.visibility, group, key_of(mark) if intact else None, moved_at,
-            first_received_at, received_at, head.death, settled_at, reason, intact,
+            first_received_at, received_at, head.death, settled_at, reason, lapsed, intact,
         )  # fmt: skip
 
     # what each database does its own way

@@ -185,10 +185,7 @@ class SqliteStore(SqlStore):
             return int(self._execute(self._connect(), f"PRAGMA {name}").fetchall()[0][0])  # type: ignore[arg-type]
 
     def _take_numbers(self, count: int) -> int:
-        with self.batch():
-            last = self._meta("number")
-            self._run("change_meta", {"name": "number", "value": last + count})
-            return last + 1
+        return int(self._rows("take_numbers", (count,))[0][0]) - count + 1
 
     def _has_schema(self) -> bool:
         found = self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'")
