@@ -153,7 +153,7 @@ MUTANTS = [
     mutant(
         "an idle poll takes the write lock", "locked_too_long", ("queue.py", "if due is None or due > now:", "if due is False:")
     ),
-    mutant("space is never returned", "space_is_returned", (SQLITE, "free * 4 > pages", "free * 4 < pages < 0")),
+    mutant("space is never returned", "space_is_returned", (SQLITE, "if free < RECLAIM_PAGES or", "if True or")),
     mutant(
         "retention is ignored",
         "outlived_its_retention_is_never",

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from penstock import policy
 from penstock.errors import BadInput, BadURL, MissingExtra, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
-from penstock.queue import Clock, Queue, check_dead_letter_queue, system_clock
+from penstock.queue import Clock, Queue, check_dead_letter_queue, purge, system_clock
 from penstock.stores.base import Store
 from penstock.waiting import Waiting
 
@@ -69,6 +69,8 @@ class Broker:
     def delete(self, name: str) -> Settings:
         """Delete a queue with its messages; queues that had it for their dead letters have none then. Its last settings."""
         policy.check_name(name)
+        if self.store.load(name) is not None:
+            purge(self.store, name)  # beforehand and in parts; what is left, or comes in now, goes with the queue
         with self.store.batch():
             settings = self.store.load(name)
             if settings is None:

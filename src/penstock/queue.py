@@ -37,6 +37,7 @@ Clock = Callable[[], int]
 TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
 EXPIRE_BATCH = 500
+PURGE_BATCH = 10_000
 
 
 def system_clock() -> int:
@@ -266,7 +267,7 @@ class Queue:
 
     def purge(self) -> int:
         """Remove all messages, received or not, except those of named claims; how many there were."""
-        return self._store.purge(self.name)
+        return purge(self._store, self.name)
 
     def redrive(self, limit: int | None = None, *, to: str | None = None) -> int:
         """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many."""
@@ -303,9 +304,9 @@ class Queue:
     def _tend(self, now: int) -> None:
         """Now and then, clear away what no longer counts."""
         if now >= self._tend_at:
-            self._tend_at = now + TEND_EVERY
             self._expire(now)
-            self._store.sweep(self.name, now)
+            more = self._store.sweep(self.name, now)
+            self._tend_at = now + (policy.SECOND if more else TEND_EVERY)
 
     def _expire(self, now: int) -> None:
         """Settle what has outlived its retention at the head of the queue, where nobody may ever receive it."""
@@ -432,6 +433,15 @@ class Queue:
         if claim is None:
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
         return claim
+
+
+def purge(store: Store, name: str) -> int:
+    """In parts, so that others may write in between."""
+    purged = part = store.purge(name, PURGE_BATCH)
+    while part == PURGE_BATCH:
+        part = store.purge(name, PURGE_BATCH)
+        purged += part
+    return purged
 
 
 def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None:

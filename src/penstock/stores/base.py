@@ -119,12 +119,12 @@ class Store(ABC):
         """When the first message became, or becomes, visible; None if there is nothing to wait for. Takes no write lock."""
 
     @abstractmethod
-    def purge(self, queue: str) -> int:
-        """Remove all messages but those that a named claim holds; how many."""
+    def purge(self, queue: str, limit: int) -> int:
+        """Remove up to ``limit`` messages, but none that a named claim holds; how many. Fewer than that: there are no more."""
 
     @abstractmethod
-    def sweep(self, queue: str, now: int) -> None:
-        """Clear away what no longer counts: old history and marks, free space."""
+    def sweep(self, queue: str, now: int) -> bool:
+        """Clear away some of what no longer counts: old history and marks, free space; whether there is more."""
 
     # named claims
 

@@ -276,7 +276,7 @@ class MemoryStore(Store):
             first = self._first(self._home(queue))
             return None if first == FOREVER else first
 
-    def purge(self, queue: str) -> int:
+    def purge(self, queue: str, limit: int) -> int:
         with self._lock:
             home = self._home(queue)
             held = {
@@ -286,18 +286,19 @@ class MemoryStore(Store):
                 for receipt in held.receipts
                 if self._find(home, receipt)
             }
-            rows = [row for number, row in home.rows.items() if number not in held]
+            rows = [row for number, row in home.rows.items() if number not in held][:limit]
             for row in rows:
                 self._leave(home, row)
             return len(rows)
 
-    def sweep(self, queue: str, now: int) -> None:
+    def sweep(self, queue: str, now: int) -> bool:
         with self._lock:
             home = self._home(queue)
             for number in [number for number, (_, until) in home.history.items() if until <= now]:
                 del home.history[number]
             for mark in [mark for mark, (_, until) in home.marks.items() if until <= now]:
                 del home.marks[mark]
+            return False
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._lock:

@@ -221,12 +221,13 @@ ORDER BY visible_at DESC, number LIMIT :limit
 SELECT {columns}, settled_at, reason FROM penstock_settled WHERE queue = :queue ORDER BY settled_at, number LIMIT :limit
 
 -- name: count
-SELECT COUNT(*), MIN(number), COALESCE(SUM(CASE WHEN visible_at < 0 THEN 1 ELSE 0 END), 0),
-    COALESCE(SUM(CASE WHEN visible_at >= 0 AND visible_at <= :now THEN 1 ELSE 0 END), 0)
-FROM penstock_message WHERE queue = :queue
-
--- name: count_hidden
-SELECT state, COUNT(*) FROM penstock_message WHERE queue = :queue AND visible_at > :now GROUP BY state
+SELECT 'visible', COUNT(*), MIN(number) FROM penstock_message
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now HAVING COUNT(*) > 0
+UNION ALL
+SELECT 'blocked', COUNT(*), MIN(number) FROM penstock_message WHERE queue = :queue AND visible_at < 0 HAVING COUNT(*) > 0
+UNION ALL
+SELECT CASE state WHEN 0 THEN 'delayed' WHEN 1 THEN 'in_flight' ELSE 'damaged' END, COUNT(*), MIN(number) FROM penstock_message
+WHERE queue = :queue AND visible_at > :now GROUP BY state
 
 -- name: count_settled
 SELECT COUNT(*) FROM penstock_settled WHERE queue = :queue
@@ -239,10 +240,13 @@ SELECT visible_at FROM penstock_message WHERE queue = :queue AND visible_at >= 0
 ORDER BY visible_at LIMIT 1
 
 -- name: purge
-DELETE FROM penstock_message
-WHERE queue = :queue AND (number, receives) NOT IN (
-    SELECT penstock_held.message, penstock_held.receives FROM penstock_held, penstock_claim
-    WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
+DELETE FROM penstock_message WHERE number IN (
+    SELECT number FROM penstock_message
+    WHERE queue = :queue AND (number, receives) NOT IN (
+        SELECT penstock_held.message, penstock_held.receives FROM penstock_held, penstock_claim
+        WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
+    )
+    LIMIT :limit
 )
 
 -- name: purge_marks

@@ -310,16 +310,16 @@ class SqlStore(Store):
     def count(self, queue: str, now: int) -> Counts:
         with self._reading():
             home, _ = self._queue(queue)
-            messages, first, blocked, visible = self._rows("count", {"queue": home, "now": now})[0]
-            hidden: dict[int, int] = dict(self._rows("count_hidden", {"queue": home, "now": now}))
-            oldest = self._rows("sent_at", {"number": first}) if first is not None else []
+            fields = {"queue": home, "now": now}
+            counts: dict[str, int] = {"visible": 0, "in_flight": 0, "delayed": 0, "blocked": 0, "damaged": 0}
+            firsts = []
+            for kind, count, first in self._rows("count", fields):
+                counts[kind] = count
+                firsts.append(first)
+            oldest = self._rows("sent_at", {"number": min(firsts)}) if firsts else []
             return Counts(
-                messages=messages,
-                visible=visible,
-                in_flight=hidden.get(State.CONSUMED, 0),
-                delayed=hidden.get(State.QUEUED, 0),
-                blocked=blocked,
-                damaged=hidden.get(State.DAMAGED, 0),
+                messages=sum(counts.values()),
+                **counts,
                 settled=self._rows("count_settled", {"queue": home})[0][0],
                 oldest_at=oldest[0][0] if oldest else None,
             )
@@ -329,19 +329,21 @@ class SqlStore(Store):
             found = self._rows("due", (self._queue(queue)[0], FOREVER))
             return found[0][0] if found else None
 
-    def purge(self, queue: str) -> int:
+    def purge(self, queue: str, limit: int) -> int:
         with self.batch():
             home, _ = self._queue(queue)
-            purged = self._run("purge", {"queue": home})
-            self._run("purge_marks", {"queue": home, "forever": FOREVER})
+            purged = self._run("purge", {"queue": home, "limit": limit})
+            if purged < limit:
+                self._run("purge_marks", {"queue": home, "forever": FOREVER})
             return purged
 
-    def sweep(self, queue: str, now: int) -> None:
+    def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}
         if self._rows("sweepable", fields):  # seen without a write lock
             with self.batch():
                 self._run("sweep_settled", fields)
                 self._run("sweep_marks", fields)
+        return False
 
     # named claims
 
@@ -439,17 +441,19 @@ class SqlStore(Store):
             intact = check == checksum(body, packed, line, mark, sent_at, deadline_at)
             head = unpack_head(packed if intact else None)
             group = line.decode() if line is not None and intact else None
-        except (TypeError, ValueError, KeyError):  # damage can turn any value into any other
+        except (TypeError, ValueError, KeyError):
             intact, head, group = False, unpack_head(None), None
+        if not intact:  # damage can turn any value into any other
+            visible_at, receives, sent_at, expires_at = map(_whole, (visible_at, receives, sent_at, expires_at))
         lapsed = now is not None and state == State.CONSUMED
         if now is not None:
             visible_at, state, receives, received_at = until, State.CONSUMED, receives + 1, now
             first_received_at = first_received_at or now
         return Message(
-            self._ids.make(number), number, queue, body, head.content_type, head.attributes, STATES.get(state, State.DAMAGED), receives,
-            sent_at,
-            abs(visible_at), expires_at, deadline_at, head.visibility, group, key_of(mark) if intact else None, moved_at,
-            first_received_at, received_at, head.death, settled_at, reason, lapsed, intact,
+            self._ids.make(number), number, queue, body, head.content_type, head.attributes,
+            STATES.get(state, State.DAMAGED), receives, sent_at, abs(visible_at), expires_at, deadline_at, head.visibility,
+            group, key_of(mark) if intact else None, moved_at, first_received_at, received_at, head.death, settled_at, reason,
+            lapsed, intact,
         )  # fmt: skip
 
     # what each database does its own way
@@ -487,3 +491,7 @@ class SqlStore(Store):
 
     @abstractmethod
     def _create_meta(self) -> None: ...
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

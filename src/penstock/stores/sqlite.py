@@ -24,6 +24,7 @@ from penstock.stores.sql import Params, Row, SqlStore
 SAFE_SQLITE = (3, 51, 3)
 """Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
 RECLAIM_PAGES = 1024
+RECLAIM_AT_ONCE = 8192
 WAL_BYTES = 16 * 1024 * 1024
 
 
@@ -194,18 +195,19 @@ class SqliteStore(SqlStore):
     def _create_meta(self) -> None:
         self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
 
-    def sweep(self, queue: str, now: int) -> None:
+    def sweep(self, queue: str, now: int) -> bool:
         super().sweep(queue, now)
         with self._lock:
-            if not self._depth:
-                self._reclaim(self._connect())
+            return self._depth == 0 and self._reclaim(self._connect())
 
-    def _reclaim(self, connection: apsw.Connection) -> None:
-        """Give the file's free pages back to the disk once they are more than a quarter of it."""
+    def _reclaim(self, connection: apsw.Connection) -> bool:
+        """Give free pages back to the disk, some at a time, while they are more than a quarter of the file."""
         free, pages = self._pragma("freelist_count"), self._pragma("page_count")
-        if free > RECLAIM_PAGES and free * 4 > pages:
-            self._execute(connection, f"PRAGMA incremental_vacuum({free - RECLAIM_PAGES // 2})").fetchall()
-            self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if free < RECLAIM_PAGES or free * 4 < pages:
+            return False
+        self._execute(connection, f"PRAGMA incremental_vacuum({RECLAIM_AT_ONCE})").fetchall()
+        self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return free > RECLAIM_AT_ONCE
 
     def version(self) -> int:
         return self._pragma("data_version")
