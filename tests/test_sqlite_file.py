@@ -166,6 +166,8 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         penstock.open(f"sqlite:///{tmp_path}/nowhere/queue.db")
     with pytest.raises(StoreError, match="cannot be opened"):
         penstock.open(f"sqlite:///{tmp_path}")
+    with pytest.raises(StoreError, match="cannot be reached: File name too long"):
+        penstock.open(f"sqlite:///{tmp_path}/{'x' * 300}")
 
 
 def test_a_read_only_file_is_reported(url: str, path: Path) -> None:

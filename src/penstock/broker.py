@@ -106,7 +106,7 @@ def _open_memory(url: str, options: dict[str, Any]) -> Store:
 
 
 def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
-    path, options = _path_and_options(url, options, {"timeout": float})
+    path, options = _path_and_options(url, options, {"timeout": _timeout})
     try:
         module = import_module("penstock.stores.sqlite")
     except ImportError as error:
@@ -114,9 +114,20 @@ def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
     return module.SqliteStore(path, **options)  # type: ignore[no-any-return]
 
 
+def _timeout(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds <= 86400:
+        raise ValueError("it must be between 0 and 86400 seconds")
+    return seconds
+
+
 def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable[[Any], Any]]) -> tuple[str, dict[str, Any]]:
-    parts = urlsplit(url)
-    path = unquote(parts.path).removeprefix("/")
+    try:
+        parts = urlsplit(url)
+        path = unquote(parts.path, errors="strict").removeprefix("/")
+        path.encode()
+    except ValueError as error:
+        raise BadURL(f"URL {url!r:.200} cannot be read: {error}") from None
     if parts.netloc or not parts.path.startswith("/") or not path or "\0" in path or parts.fragment:
         raise BadURL(f"URL {url!r:.200}: write {parts.scheme}:///relative/path or {parts.scheme}:////absolute/path")
     options = dict(parse_qsl(parts.query, keep_blank_values=True)) | given
@@ -125,8 +136,8 @@ def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable
             raise BadURL(f"URL {url!r:.200}: there is no option {name!r}; there are {', '.join(sorted(known))}")
         try:
             options[name] = known[name](value)
-        except (TypeError, ValueError):
-            raise BadURL(f"URL {url!r:.200}: option {name} is {value!r:.80}, which is no {known[name].__name__}") from None
+        except (TypeError, ValueError) as error:
+            raise BadURL(f"URL {url!r:.200}: option {name} is {value!r:.80}: {error}") from None
     return path, options
 
 

@@ -42,6 +42,7 @@ MAX_NAME_BYTES = 200
 MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTES_BYTES = 64 * 1024
 MAX_KEY = 256
+MAX_REASON = 4096
 MAX_BATCH = 100_000
 
 
@@ -165,14 +166,14 @@ def admit(draft: Draft, settings: Settings, now: int) -> Entry:
 def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
     """A set's member: a message that is its own duplicate mark, whatever the queue's setting."""
     mark = member_mark(member)
-    body, content_type = (member, OCTETS) if isinstance(member, bytes) else (member.encode(), TEXT)
+    body, content_type = (member, OCTETS) if isinstance(member, bytes) else (_utf8(member, "member"), TEXT)
     return admit(Draft(body, content_type), settings, now)._replace(mark=mark, mark_until=FOREVER)
 
 
 def member_mark(member: str | bytes) -> bytes:
     if not isinstance(member, str | bytes):
         raise BadMessage(f"a member is text or bytes, not {type(member).__name__}: {member!r:.200}")
-    return b"c" + hashlib.sha256(member.encode() if isinstance(member, str) else member).digest()
+    return b"c" + hashlib.sha256(_utf8(member, "member") if isinstance(member, str) else member).digest()
 
 
 def key_of(mark: bytes | None) -> bytes | None:
@@ -203,7 +204,7 @@ def _check_key(key: object) -> bytes | None:
         return None
     if not isinstance(key, str | bytes):
         raise BadMessage(f"a key is text or bytes, not {type(key).__name__}: {key!r:.200}")
-    raw = key.encode() if isinstance(key, str) else key
+    raw = _utf8(key, "key") if isinstance(key, str) else key
     if not 1 <= len(raw) <= MAX_KEY:
         raise BadMessage(f"key {key!r:.80} has {len(raw)} bytes, it must have 1 to {MAX_KEY}")
     return raw
@@ -236,6 +237,16 @@ def _check_attributes(attributes: object) -> Mapping[str, Attribute]:
     if size > MAX_ATTRIBUTES_BYTES:
         raise BadMessage(f"the attributes have {size} bytes, the limit is {MAX_ATTRIBUTES_BYTES}")
     return dict(attributes)
+
+
+def check_reason(reason: object) -> str | None:
+    if reason is None:
+        return None
+    if not isinstance(reason, str):
+        raise BadMessage(f"a reason is text, not {type(reason).__name__}: {reason!r:.200}")
+    if len(_utf8(reason, "reason")) > MAX_REASON:
+        raise BadMessage(f"the reason has {len(reason.encode())} bytes, the limit is {MAX_REASON}")
+    return reason
 
 
 def _size(name: str, value: Attribute) -> int:

@@ -197,6 +197,7 @@ class Queue:
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
         held = self._held([message])
+        policy.check_reason(reason)
         with self._store.batch():
             return self._settle(held, self.settings, State.FAILED, reason, self._clock())[0]
 
@@ -230,6 +231,8 @@ class Queue:
                 message = Receipt(self.name, message, None)
             elif not isinstance(message, Message | Receipt):
                 raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
+            if message.receives is not None and not 0 <= message.receives < 2**62:
+                raise BadMessage(f"message {message.id} cannot have been received {message.receives} times")
             if message.queue != self.name:
                 raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {self.name!r}")
             held.append(message)

@@ -193,7 +193,7 @@ UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :num
 -- name: delete
 DELETE FROM penstock_message
 WHERE number = :number AND queue = :queue AND receives = COALESCE(:receives, receives)
-RETURNING number, visible_at, state, grp, mark
+RETURNING number, receives, visible_at, state, grp, mark
 
 -- name: archive
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)

@@ -196,13 +196,11 @@ class SqlStore(Store):
             home, settings = self._queue(queue)
             keys = [(self._number(receipt), home, receipt.receives) for receipt in receipts]
             gone = self._delete(home, settings, keys, settlement)
-            answers = []
-            for number, _, _ in keys:  # a receipt that is there twice settles once
-                answers.append(number in gone)
-                gone.discard(number)
-            return answers
+            # A message that is named twice is settled once, by the receipt that is not stale.
+            return [receives in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, receives in keys]
 
-    def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> set[int]:
+    def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
+        """Each message that is gone, with the number of its last receive."""
         if settlement.keep_until is not None:
             archived: set[int] = set()
             for number, _, receives in keys:
@@ -211,9 +209,9 @@ class SqlStore(Store):
                 if number not in archived and self._run("archive", {**fields, "reason": settlement.reason}):
                     archived.add(number)
         rows = self._many_rows("delete", keys)
-        for number, visible_at, state, line, mark in rows:
+        for number, _, visible_at, state, line, mark in rows:
             self._leave(home, settings, number, visible_at, state, line, mark)
-        return {row[0] for row in rows}
+        return {row[0]: row[1] for row in rows}
 
     def _leave(
         self,

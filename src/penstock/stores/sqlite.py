@@ -65,9 +65,12 @@ class SqliteStore(SqlStore):
             raise StoreError(f"{self}: the batch was lost with its connection")
         if self._closed:
             raise StoreClosed(f"{self} was closed")
-        if not self.path.parent.is_dir():
-            raise StoreError(f"{self}: there is no folder {self.path.parent}")
-        fresh = not self.path.exists()
+        try:
+            fresh = not self.path.exists()
+            if not self.path.parent.is_dir():
+                raise StoreError(f"{self}: there is no folder {self.path.parent}")
+        except OSError as error:
+            raise StoreError(f"{self} cannot be reached: {error.strerror}") from error
         try:
             connection = apsw.Connection(str(self.path))
             if connection.readonly("main"):

@@ -76,6 +76,7 @@ BAD_DRAFTS: list[tuple[Any, str]] = [
     (Draft(b"", attributes={"a": "x" * 70000}), "70001 bytes, the limit is 65536"),
     (Draft(b"", key=""), "key ''"),
     (Draft(b"", key="x" * 257), "257 bytes"),
+    (Draft(b"", key="\udcff"), "key.*UTF-8"),
     (Draft(b"", key=5), "not int: 5"),  # type: ignore[arg-type]
     (Draft(b"", group="a/b"), "'a/b'"),
 ]
@@ -137,6 +138,11 @@ class Refusals:
             "delay -4": lambda: queue.release("x", -4),
             "not a message.*5": lambda: queue.delete(5),  # type: ignore[arg-type]
             "of queue 'other'": lambda: queue.delete(Receipt("other", "x", 1)),
+            "received 1000000000000000000000 times": lambda: queue.delete(Receipt("orders", "x", 10**21)),
+            "reason.*UTF-8": lambda: queue.fail("x", "\udcff"),
+            "reason.*not int": lambda: queue.fail("x", 5),  # type: ignore[arg-type]
+            "4097 bytes, the limit is 4096": lambda: queue.fail("x", "x" * 4097),
+            "member.*UTF-8": lambda: queue.sadd("\udcff"),
             "offset -1": lambda: broker.queues(-1),
             "limit 'all'|limit.*'all'": lambda: broker.queues(0, "all"),  # type: ignore[arg-type]
             "redriven to itself": lambda: queue.redrive(to="orders"),

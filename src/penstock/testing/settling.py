@@ -26,6 +26,12 @@ class Settling:
         assert queue.delete_many([one, two, three, three]) == [True, False, True, False]
         assert queue.stats().messages == 0
 
+    def test_of_a_stale_and_a_good_receipt_for_one_message_the_good_one_counts(self, queue: Queue) -> None:
+        queue.send(b"x")
+        (stale,) = queue.receive(visibility=0)
+        (held,) = queue.receive()
+        assert queue.delete_many([stale, held, held.id]) == [False, True, False]
+
     def test_a_receipt_outlives_its_time_until_the_next_claim(self, queue: Queue, clock: FakeClock) -> None:
         queue.send(b"x")
         (message,) = queue.receive()

@@ -1,0 +1,77 @@
+"""The benchmark: `penstock bench`, or ``python -m penstock.bench``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from penstock.bench.machine import facts
+from penstock.bench.report import document, markdown
+from penstock.bench.runs import QUICK, Bench, Plan
+from penstock.bench.targets import TARGETS
+from penstock.bench.workloads import Target
+from penstock.errors import MissingExtra
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results."""
+    arguments = _parser().parse_args(argv)
+    targets = [TARGETS[name] for name in arguments.targets]
+    _require(targets, plot=arguments.plot)
+    plan = QUICK if arguments.quick else Plan()
+    if arguments.backlog is not None:
+        plan = replace(plan, backlogs=tuple(sorted(set(arguments.backlog))))
+    rows = [row for row in plan.rows() if any(fnmatchcase(row.name, pattern) for pattern in arguments.only)]
+    if not rows:
+        names = " ".join(row.name for row in plan.rows())
+        print(f"no row is named {' or '.join(arguments.only)}; there are: {names}", file=sys.stderr)
+        return 2
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".penstock-bench-", dir=arguments.folder) as folder:
+        known = facts(Path(folder))  # before the run, which is itself a load
+        results = Bench(plan, rows, targets, Path(folder).resolve()).run()
+    page = markdown(results, known)
+    print(page)
+    (arguments.out / "bench.md").write_text(page)
+    (arguments.out / "bench.json").write_text(json.dumps(document(results, known), indent=1))
+    if arguments.plot:
+        from penstock.bench.plot import draw
+
+        draw(results, arguments.out / "bench.png")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock bench",
+        description="Measure the stores beside the machine's limit and the peers, all in one run and with the same sync.",
+    )
+    parser.add_argument("--quick", action="store_true", help="small counts, for a look (about 20 s); the full run takes 10 min")
+    parser.add_argument("--only", metavar="PATTERN", nargs="+", default=["*"], help="rows by name, such as 'cycle-*' '*-4p'")
+    parser.add_argument("--targets", metavar="NAME", nargs="+", default=list(TARGETS), choices=TARGETS, help="whom to measure")
+    parser.add_argument("--backlog", metavar="N", nargs="+", type=int, help="messages in the queue beforehand")
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bench-results"), help="where the results go")
+    parser.add_argument(
+        "--folder",
+        metavar="DIR",
+        type=Path,
+        default=Path(),
+        help="where the queues lie while measured (not a tmpfs: its sync is none)",
+    )
+    parser.add_argument("--no-plot", dest="plot", action="store_false", help="draw no picture")
+    return parser
+
+
+def _require(targets: Iterable[Target], *, plot: bool) -> None:
+    """Better to miss a library now than after ten minutes."""
+    wanted = [target.module for target in targets if target.module] + ["matplotlib"] * plot
+    if not all(find_spec(module) for module in wanted):
+        raise MissingExtra("the benchmark", "bench")

@@ -1,0 +1,57 @@
+"""The facts of the machine and the software that a result depends on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import apsw
+
+import penstock
+
+
+def facts(folder: Path) -> dict[str, str]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu(),
+        "cores": str(os.cpu_count()),
+        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "penstock": penstock.__version__,
+        "apsw": apsw.apsw_version(),
+        "sqlite in apsw": apsw.sqlite_lib_version(),
+        "sqlite in python": sqlite3.sqlite_version,
+        "file system": file_system(folder),
+        **{name: installed for name in ("litequeue", "persist-queue", "huey") if (installed := _version(name))},
+    }
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system that holds the folder; unknown where the system does not list its mounts."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:  # not Linux
+        return "unknown"
+    places = {point.encode().decode("unicode_escape"): kind for point, kind in mounts}
+    folder = folder.resolve()
+    return next((places[str(place)] for place in (folder, *folder.parents) if str(place) in places), "unknown")
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # the run did not need it
+        return None

@@ -1,0 +1,178 @@
+"""The results as a page of Markdown and as JSON, with the acceptance lines checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from penstock.bench.runs import BODY, Results
+from penstock.bench.targets import BARE, OURS
+from penstock.bench.workloads import Row, Target, Verb
+
+FAR = 1_000_000
+NEAR = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A median rate and its ratio to the limit; ``single``: the target has no batches, so it is the rate of single calls."""
+
+    rate: float
+    ratio: float | None
+    single: bool = False
+
+    def __str__(self) -> str:
+        text = si(self.rate) if self.ratio is None else f"{si(self.rate)} ({self.ratio:.2f})"
+        return text + "*" if self.single else text
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An acceptance line; ``met`` is None when the run did not measure it."""
+
+    text: str
+    found: str
+    met: bool | None
+
+    def __str__(self) -> str:
+        answer = {True: "met", False: "NOT met", None: "not measured"}[self.met]
+        return f"* {self.text}: {self.found or '–'}: **{answer}**"
+
+
+def cell(results: Results, row: Row, target: Target) -> Cell | None:
+    rates = results.rates.get((row, target.name))
+    single = rates is None and row.verb in target.verbs and row.batch > 1
+    if single:
+        rates = results.rates.get((replace(row, batch=1), target.name))
+    if not rates:
+        return None
+    limits = results.rates.get((row, target.limit or ""))
+    if target.limit == target.name or not limits:
+        return Cell(median(rates), None, single)
+    if single:
+        return Cell(median(rates), median(rates) / median(limits), single)
+    # Each with its neighbour in time: what slowed the machine then slowed both.
+    return Cell(median(rates), median(rate / limit for rate, limit in zip(rates, limits, strict=True)))
+
+
+def markdown(results: Results, facts: dict[str, str]) -> str:
+    parts = ["# Penstock's benchmark", *_facts(facts), *_reading(results)]
+    sections = {
+        "One process": [row for row in results.rows if row.processes == 1 and row.backlog is None],
+        "Several processes": [row for row in results.rows if row.processes > 1],
+        "At a backlog": [row for row in results.rows if row.backlog is not None],
+    }
+    for title, rows in sections.items():
+        if rows:
+            parts += [f"## {title}", *_table(results, rows)]
+    parts += ["## Acceptance", *map(str, acceptance(results))]
+    return "\n\n".join(_joined(parts)) + "\n"
+
+
+def _joined(parts: list[str]) -> Iterator[str]:
+    """Lines of one table or list stand together, all else apart."""
+    block: list[str] = []
+    for part in parts:
+        if block and not (part[0] == block[-1][0] and part[0] in "|*"):
+            yield "\n".join(block)
+            block = []
+        block.append(part)
+    yield "\n".join(block)
+
+
+def _facts(facts: dict[str, str]) -> Iterator[str]:
+    yield from (f"* {name}: {value}" for name, value in facts.items())
+    if facts["file system"] in ("tmpfs", "ramfs"):
+        yield f"**The files were on {facts['file system']}, where a sync does nothing: these are no rates of a disk.**"
+
+
+def _reading(results: Results) -> Iterator[str]:
+    yield (
+        f"Cells are messages a second and, in parentheses, the ratio to {BARE} in the same row and run (1.00 is as fast as the "
+        "limit). A name is verb-batch×body in bytes, -4p: processes together, -at-N: messages that lay in the queue "
+        "beforehand. A star: no batches there, so this is the rate of single calls."
+    )
+    yield (
+        "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no promise, so "
+        "it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory store syncs nothing."
+    )
+    for target in results.targets:
+        settings = results.settings.get(target.name, "")
+        if settings or target.note:
+            yield f"* {target.name}: " + "; ".join(filter(None, (settings and f"read back {settings}", target.note)))
+    yield from (f"* {note}" for note in results.notes)
+
+
+def _table(results: Results, rows: list[Row]) -> Iterator[str]:
+    targets = [target for target in results.targets if any(cell(results, row, target) for row in rows)]
+    yield f"| row | {' | '.join(target.name for target in targets)} |"
+    yield f"|---|{'---:|' * len(targets)}"
+    for row in rows:
+        cells = (cell(results, row, target) for target in targets)
+        yield f"| {row.name} | {' | '.join('–' if found is None else str(found) for found in cells)} |"
+
+
+def acceptance(results: Results) -> list[Line]:
+    targets = {target.name: target for target in results.targets}
+    if OURS not in targets:
+        return []
+    ours = targets[OURS]
+    lines = []
+    for size in sorted({row.size for row in results.rows}):
+        for verb, batch, least in ((Verb.SEND, 100, 0.6), (Verb.CYCLE, 100, 0.4), (Verb.SEND, 1, 0.7)):
+            found = cell(results, Row(verb, batch, size), ours)
+            ratio = found.ratio if found else None
+            text = f"{verb} by {batch}, {size} B: at least {least:.0%} of {BARE}"
+            lines.append(Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least))
+    batches = sorted({row.batch for row in results.rows if row.backlog is not None})
+    lines += [_flatness(results, verb, batch) for verb in (Verb.RECEIVE, Verb.DELETE) for batch in batches]
+    lines += [_ahead(results, ours, target) for target in results.targets if target.peer]
+    return lines
+
+
+def _flatness(results: Results, verb: Verb, batch: int) -> Line:
+    def cost(name: str) -> float | None:
+        near, far = (results.rates.get((Row(verb, batch, BODY, backlog=backlog), name)) for backlog in (NEAR, FAR))
+        return median(n / f for n, f in zip(near, far, strict=True)) if near and far else None
+
+    ours, bare = cost(OURS), cost(BARE)
+    found = "" if ours is None else f"{ours:.2f}×" + ("" if bare is None else f" ({BARE}: {bare:.2f}×)")
+    text = f"{verb} by {batch} at a backlog of {FAR} costs at most 1.3 × that at {NEAR}"
+    return Line(text, found, None if ours is None else ours <= 1.3)
+
+
+def _ahead(results: Results, ours: Target, peer: Target) -> Line:
+    both = [(row, cell(results, row, ours), cell(results, row, peer)) for row in results.rows]
+    shared = [(row, mine.rate / theirs.rate) for row, mine, theirs in both if mine and theirs]
+    behind = [f"{row.name} ({times:.2f}×)" for row, times in shared if times < 1]
+    found = f"ahead on {len(shared) - len(behind)} of {len(shared)} rows" if shared else ""
+    if behind:
+        found += "; behind on " + ", ".join(behind)
+    return Line(f"ahead of {peer.name} on every row", found, not behind if shared else None)
+
+
+def document(results: Results, facts: dict[str, str]) -> dict[str, Any]:
+    """All of it for other programs, with every repeat."""
+    rows = []
+    for row in results.rows:
+        found = {}
+        for target in results.targets:
+            if known := cell(results, row, target):
+                found[target.name] = {**asdict(known), "repeats": results.rates.get((row, target.name), [])}
+        rows.append({"name": row.name, **asdict(row), "targets": found})
+    return {
+        "machine": facts,
+        "settings": results.settings,
+        "notes": [*(f"{target.name}: {target.note}" for target in results.targets if target.note), *results.notes],
+        "rows": rows,
+        "acceptance": [asdict(line) for line in acceptance(results)],
+    }
+
+
+def si(rate: float) -> str:
+    for factor, unit in ((1e6, " M"), (1e3, " k")):
+        if rate >= factor:
+            return f"{rate / factor:.3g}{unit}"
+    return f"{rate:.3g}"

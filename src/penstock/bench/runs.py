@@ -1,0 +1,247 @@
+"""The three kinds of run: one process, several processes, and one process at a backlog.
+
+Targets take turns within every run, and the runs are repeated, so that what else the machine does falls on all alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.workloads import Course, Driver, Row, Session, Tally, Target, Unverified, Verb, plan, repeat
+
+FILL_BATCH = 10_000
+FILL_SECONDS = 90
+"""A peer that cannot be filled to a backlog within this is not measured there."""
+BODY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured: ``seconds`` for each verb of each target, so many ``repeats`` times."""
+
+    seconds: float = 0.25
+    repeats: int = 3
+    batches: tuple[int, ...] = (1, 10, 100, 1000)
+    sizes: tuple[int, ...] = (100, 1000)
+    processes: int = 4
+    process_seconds: float = 0.3
+    process_repeats: int = 3
+    backlogs: tuple[int, ...] = (0, 100, 100_000, 1_000_000)
+    backlog_batches: tuple[int, ...] = (1, 100)
+
+    def rows(self) -> Iterator[Row]:
+        for processes in (1, self.processes):
+            for size in self.sizes:
+                for batch in self.batches:
+                    for verb in Verb:
+                        # Settling at once is there for the peer that has nothing else, and no batches either.
+                        if batch == 1 or verb not in (Verb.RECEIVE_ONCE, Verb.CYCLE_ONCE):
+                            yield Row(verb, batch, size, processes)
+        for backlog in self.backlogs:
+            for batch in self.backlog_batches:
+                for verb in (Verb.SEND, Verb.RECEIVE, Verb.DELETE, Verb.RECEIVE_ONCE):
+                    if batch == 1 or verb is not Verb.RECEIVE_ONCE:
+                        yield Row(verb, batch, BODY, backlog=backlog)
+
+
+QUICK = Plan(
+    seconds=0.02,
+    repeats=1,
+    batches=(1, 100),
+    sizes=(100,),
+    process_seconds=0.05,
+    process_repeats=1,
+    backlogs=(0, 100, 10_000),
+)
+
+
+@dataclass(slots=True)
+class Results:
+    """All rates by row and target, in the order of the repeats, and what there is to say about them."""
+
+    rows: list[Row]
+    targets: list[Target]
+    rates: dict[tuple[Row, str], list[float]] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, target: Target, row: Row, rate: float) -> None:
+        self.rates.setdefault((row, target.name), []).append(rate)
+
+
+class Bench:
+    """One run of the benchmark: what is wanted of whom, where the files are, and what came out."""
+
+    def __init__(self, plan: Plan, rows: Sequence[Row], targets: Sequence[Target], folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._paths = 0
+        self._show: Callable[[str], None] = _show if sys.stderr.isatty() else lambda _: None
+        self.results = Results(list(rows), list(targets))
+
+    def run(self) -> Results:
+        alike: dict[tuple[int, int, int, bool], list[Row]] = {}
+        for row in self.results.rows:
+            alike.setdefault((row.processes, row.batch, row.size, row.backlog is not None), []).append(row)
+        for (processes, *_, backlog), rows in alike.items():
+            if backlog:
+                continue
+            if processes == 1:
+                self._run_single(rows)
+            else:
+                self._run_processes(rows)
+        for durable in (True, False):  # a backlog in this process's memory would slow its collector, and so the others
+            rows = [row for row in self.results.rows if row.backlog is not None]
+            self._run_backlogs(rows, [target for target in self.results.targets if target.durable is durable])
+        self._show("")
+        return self.results
+
+    def _run_single(self, rows: list[Row]) -> None:
+        with ExitStack() as stack:
+            sessions = self._open([t for t in self.results.targets if any(map(t.measures, rows))], stack)
+            self._take_turns([(target, session, rows) for target, session in sessions])
+
+    def _run_backlogs(self, rows: list[Row], targets: list[Target]) -> None:
+        # Every backlog has files of its own and all stay open, so that the backlogs take turns too.
+        targets = [target for target in targets if any(map(target.measures, rows))]
+        with ExitStack() as stack:
+            filled: list[tuple[int, Target, Session]] = []
+            for backlog in sorted({row.backlog for row in rows if row.backlog is not None}):
+                for target, session in self._open(targets, stack):
+                    if self._fill(target, session, backlog):
+                        filled.append((backlog, target, session))
+            for batch in sorted({row.batch for row in rows}):
+                alike = {
+                    backlog: [row for row in rows if (row.backlog, row.batch) == (backlog, batch)] for backlog, *_ in filled
+                }
+                self._take_turns([(target, session, alike[backlog]) for backlog, target, session in filled])
+
+    def _take_turns(self, work: list[tuple[Target, Session, list[Row]]]) -> None:
+        measured = [(target, session, [row for row in rows if target.measures(row)]) for target, session, rows in work]
+        for _ in range(self._plan.repeats):
+            courses = []
+            for target, session, rows in measured:
+                if rows:
+                    self.results.settings[target.name] = session.settings()  # refuses, by Unverified, what does not sync
+                    courses.append((Course(target, session, rows, self._plan.seconds), rows))
+            gc.collect()
+            running = [course for course, _ in courses]
+            while running:
+                self._show(", ".join(course.target.name for course in running))
+                running = [course for course in running if course.round()]
+            for course, rows in courses:
+                for row in rows:
+                    self.results.add(course.target, row, course.tallies[row.verb].rate)
+
+    def _fill(self, target: Target, session: Session, backlog: int) -> bool:
+        self._show(f"{target.name}: filling to {backlog}")
+        began = time.monotonic()
+        for done in range(0, backlog, FILL_BATCH):
+            session.fill([b"x" * BODY] * min(FILL_BATCH, backlog - done))
+            if target.peer and time.monotonic() - began > FILL_SECONDS:
+                self.results.notes.append(f"{target.name} could not be filled to {backlog} within {FILL_SECONDS} s")
+                return False
+        return True
+
+    def _run_processes(self, rows: list[Row]) -> None:
+        failed: set[str] = set()
+        for _ in range(self._plan.process_repeats):
+            for target in self.results.targets:
+                here = [row for row in rows if target.measures(row)]
+                if not here or target.name in failed:
+                    continue
+                self._show(f"{target.name}: {here[0].name} …")
+                try:
+                    rates = run_processes(target, self._path(), here, self._plan.process_seconds)
+                except WorkerDied as error:
+                    if not target.peer:
+                        raise
+                    failed.add(target.name)
+                    self.results.notes.append(str(error))
+                    continue
+                for row in here:
+                    self.results.add(target, row, rates[row.verb])
+
+    def _open(self, targets: list[Target], stack: ExitStack) -> list[tuple[Target, Session]]:
+        sessions = []
+        for target in targets:
+            session = stack.enter_context(closing(target.open(self._path())))
+            try:
+                session.settings()
+            except Unverified as error:
+                self.results.targets.remove(target)
+                self.results.notes.append(f"{target.name} is not reported: {error}")
+            else:
+                sessions.append((target, session))
+        return sessions
+
+    def _path(self) -> Path:
+        self._paths += 1
+        return self._folder / f"{self._paths}.queue"
+
+
+class WorkerDied(Exception):
+    """One of several processes failed; it has said why on stderr."""
+
+
+def run_processes(target: Target, path: Path, rows: list[Row], seconds: float) -> dict[Verb, float]:
+    """Messages a second of each verb, by all processes together, which begin every verb at one time."""
+    verbs = {row.verb for row in rows}
+    groups = plan(target, verbs, drain=False)
+    paths = [path.with_suffix(f".{place}") for place in range(len(groups))]
+    for made in paths:
+        target.open(made).close()
+    context = multiprocessing.get_context("spawn")  # a fork would carry SQLite's open files along
+    barrier = context.Barrier(rows[0].processes)
+    ends: list[Connection] = []
+    workers = []
+    for _ in range(rows[0].processes):
+        end, far = context.Pipe(duplex=False)
+        worker = context.Process(target=_work, args=(far, barrier, target, paths, groups, rows[0], seconds), daemon=True)
+        worker.start()
+        far.close()
+        ends.append(end)
+        workers.append(worker)
+    try:
+        answers: list[list[Tally]] = [end.recv() for end in ends]
+    except EOFError:
+        raise WorkerDied(f"{target.name}: a process died in {rows[0].name}") from None
+    finally:
+        for worker in workers:
+            worker.join()
+    totals: dict[Verb, Tally] = {verb: Tally() for group in groups for verb in group}
+    for verb, *tallies in zip((verb for group in groups for verb in group), *answers, strict=True):
+        # The slowest counts: whoever runs out of messages leaves the others more room.
+        totals[verb].add(Tally(sum(tally.count for tally in tallies), max(tally.seconds for tally in tallies)))
+    return {verb: totals[verb].rate for verb in verbs}
+
+
+def _work(
+    end: Connection, barrier: Any, target: Target, paths: list[Path], groups: list[tuple[Verb, ...]], row: Row, seconds: float
+) -> None:
+    tallies: list[Tally] = []
+    try:
+        for path, group in zip(paths, groups, strict=True):
+            with closing(target.open(path)) as session:
+                session.settings()
+                driver = Driver(session, row)
+                for verb in group:
+                    barrier.wait()
+                    tallies.append(repeat(driver.acts[verb], seconds))
+    except BaseException:
+        barrier.abort()
+        raise
+    end.send(tallies)
+
+
+def _show(text: str) -> None:
+    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

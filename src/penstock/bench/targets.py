@@ -1,0 +1,126 @@
+"""All that is measured, by name: Penstock's stores, the limits, the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import penstock
+from penstock.bench.limits import Append, BareSqlite
+from penstock.bench.peers import Huey, LiteQueue, PersistQueue
+from penstock.bench.workloads import ACKED, NOTHING, ONCE, Session, Target, Verb
+
+BARE = "bare sqlite3"
+
+
+class Penstock(Session):
+    def __init__(self, url: str, path: Path) -> None:
+        self._broker = penstock.open(url.format(path=quote(str(path))))
+        # Longer than any measurement, so that no claim lapses within one.
+        self._queue = self._broker.create("bench", exist_ok=True, visibility=3600)
+
+    def send(self, bodies: Sequence[bytes]) -> None:
+        if len(bodies) == 1:
+            self._queue.send(bodies[0])
+        else:
+            self._queue.send_many(bodies)
+
+    def receive(self, limit: int) -> list[Any]:
+        return self._queue.receive(limit)
+
+    def delete(self, held: list[Any]) -> None:
+        if len(held) == 1:
+            self._queue.delete(held[0])
+        else:
+            self._queue.delete_many(held)
+
+    def receive_once(self, limit: int) -> int:
+        return len(self._queue.receive(limit, mode=penstock.Mode.AT_MOST_ONCE))
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store to measure: its URL, with a place for a path that is not there yet, and the target that is its limit."""
+
+    url: str
+    shared: bool = True
+    durable: bool = True
+    limit: str | None = None
+
+    def target(self, name: str) -> Target:
+        return Target(
+            name,
+            partial(Penstock, self.url),
+            ACKED | ONCE,
+            ACKED | ONCE,
+            shared=self.shared,
+            durable=self.durable,
+            limit=self.limit,
+        )
+
+
+STORES = {
+    "penstock sqlite": Store("sqlite:///{path}", limit=BARE),
+    "penstock memory": Store("memory:", shared=False, durable=False),
+}
+
+LIMITS = (
+    Target(BARE, BareSqlite, ACKED | ONCE, ACKED | ONCE, limit=BARE),
+    Target(
+        "append+fdatasync",
+        Append,
+        frozenset({Verb.SEND}),
+        frozenset({Verb.SEND}),
+        limit=BARE,
+        note="the bodies alone, at the end of a plain file",
+    ),
+)
+
+PEERS = (
+    Target(
+        "litequeue",
+        LiteQueue,
+        ACKED,
+        ACKED - {Verb.RECEIVE},
+        peer=True,
+        limit=BARE,
+        module="litequeue",
+        note="put, pop, done; it ships with synchronous=NORMAL and was set to FULL. In batches put and done run inside its "
+        "transaction(); pop cannot. done only marks; prune() runs outside the timing.",
+    ),
+    Target(
+        "persist-queue",
+        PersistQueue,
+        ACKED,
+        NOTHING,
+        shared=False,
+        peer=True,
+        limit=BARE,
+        module="persistqueue",
+        note="SQLiteAckQueue's put, get, ack; it leaves synchronous as SQLite was built, and was set to FULL. It has no "
+        "batches. ack only marks; clear_acked_data() runs outside the timing. Not for several processes: its claim is a SELECT "
+        "and then an UPDATE without a condition.",
+    ),
+    Target(
+        "huey",
+        Huey,
+        ONCE,
+        NOTHING,
+        peer=True,
+        limit=BARE,
+        module="huey",
+        note="SqliteHuey's storage: enqueue, dequeue; opened with fsync=True, which is FULL. It has no batches and no ack: "
+        "dequeue deletes, so it is compared in the rows send, receive-once and cycle-once.",
+    ),
+)
+
+TARGETS = {target.name: target for target in (*(s.target(name) for name, s in STORES.items()), *LIMITS, *PEERS)}
+OURS = next(iter(STORES))
+"""The store that the acceptance lines are about."""

@@ -1,0 +1,243 @@
+"""What is measured: the verbs, the rows of the table, and how an open queue is driven through them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class Verb(StrEnum):
+    """A cycle is send, receive, delete, one after the other; ``once`` is to receive what is settled by that very call."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    DELETE = "delete"
+    CYCLE = "cycle"
+    RECEIVE_ONCE = "receive-once"
+    CYCLE_ONCE = "cycle-once"
+
+
+ACKED = frozenset({Verb.SEND, Verb.RECEIVE, Verb.DELETE, Verb.CYCLE})
+ONCE = frozenset({Verb.SEND, Verb.RECEIVE_ONCE, Verb.CYCLE_ONCE})
+NOTHING: frozenset[Verb] = frozenset()
+
+GROUPS: tuple[tuple[Verb, ...], ...] = (
+    (Verb.SEND, Verb.RECEIVE, Verb.DELETE),
+    (Verb.SEND, Verb.RECEIVE_ONCE),
+    (Verb.CYCLE,),
+    (Verb.CYCLE_ONCE,),
+)
+"""Verbs in the order in which they must run, so that each finds what it needs and the queue ends as it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: a verb on ``batch`` messages a call with bodies of ``size`` bytes."""
+
+    verb: Verb
+    batch: int
+    size: int
+    processes: int = 1
+    backlog: int | None = None
+
+    @property
+    def name(self) -> str:
+        name = f"{self.verb}-{self.batch}x{self.size}B"
+        if self.processes > 1:
+            name += f"-{self.processes}p"
+        if self.backlog is not None:
+            name += f"-at-{self.backlog}"
+        return name
+
+
+class Session(ABC):
+    """A queue that is open for measuring; what it cannot do, its `Target` does not list."""
+
+    @abstractmethod
+    def send(self, bodies: Sequence[bytes]) -> None:
+        """Send them; they are on stable storage when this returns."""
+
+    def receive(self, limit: int) -> list[Any]:
+        """What `delete` wants to have."""
+        raise NotImplementedError
+
+    def delete(self, held: list[Any]) -> None:
+        raise NotImplementedError
+
+    def receive_once(self, limit: int) -> int:
+        """Receive and settle in one; how many."""
+        raise NotImplementedError
+
+    def fill(self, bodies: Sequence[bytes]) -> None:
+        """Send as fast as can be: a backlog that nobody measures."""
+        self.send(bodies)
+
+    def settings(self) -> str:
+        """What it runs with, as read back from it; empty if there is nothing to read."""
+        return ""
+
+    def tidy(self) -> None:  # noqa: B027 (most leave nothing behind)
+        """Clear away what the verbs leave behind; never timed."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Unverified(Exception):
+    """A queue could not be shown to sync as fully as the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that can be measured.
+
+    verbs     what it can do
+    batched   the verbs of which it does many in one commit; in the other rows of batches stands its single rate
+    shared    several processes may work on it
+    durable   it syncs: to be compared with what syncs
+    limit     the name of the target that is its limit
+    module    the library that it needs
+    note      what a reader must know to compare it
+    """
+
+    name: str
+    open: Callable[[Path], Session]
+    verbs: frozenset[Verb]
+    batched: frozenset[Verb]
+    shared: bool = True
+    durable: bool = True
+    peer: bool = False
+    limit: str | None = None
+    module: str | None = None
+    note: str = ""
+
+    def measures(self, row: Row) -> bool:
+        """Whether the row is measured, rather than impossible or taken from single calls."""
+        if row.verb not in self.verbs or (row.processes > 1 and not self.shared):
+            return False
+        if row.backlog is not None and self.verbs.isdisjoint({Verb.RECEIVE, Verb.RECEIVE_ONCE}):
+            return False
+        if row.batch == 1:
+            return True
+        piled = row.backlog is not None or (row.processes > 1 and row.verb is Verb.DELETE)
+        if piled and Verb.RECEIVE in self.verbs - self.batched:
+            return False  # it would have to receive them one by one, which can take minutes
+        return row.verb in self.batched
+
+
+@dataclass(slots=True)
+class Tally:
+    count: int = 0
+    seconds: float = 0
+
+    def add(self, other: Tally) -> None:
+        self.count += other.count
+        self.seconds += other.seconds
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds if self.seconds else 0
+
+
+class Driver:
+    """The verbs of a session as calls that say how many messages they have moved; 0 when there are none left."""
+
+    def __init__(self, session: Session, row: Row) -> None:
+        self._session = session
+        self._batch = row.batch
+        self._bodies = [b"x" * row.size] * row.batch
+        self._held: deque[list[Any]] = deque()
+        self.acts: dict[Verb, Callable[[], int]] = {
+            Verb.SEND: self._send,
+            Verb.RECEIVE: self._receive,
+            Verb.DELETE: self._delete,
+            Verb.CYCLE: self._cycle,
+            Verb.RECEIVE_ONCE: self._receive_once,
+            Verb.CYCLE_ONCE: self._cycle_once,
+        }
+
+    def _send(self) -> int:
+        self._session.send(self._bodies)
+        return self._batch
+
+    def _receive(self) -> int:
+        held = self._session.receive(self._batch)
+        self._held.append(held)
+        return len(held)
+
+    def _delete(self) -> int:
+        held = self._held.popleft() if self._held else []
+        if held:
+            self._session.delete(held)
+        return len(held)
+
+    def _cycle(self) -> int:
+        self._session.send(self._bodies)
+        held = self._session.receive(self._batch)
+        self._session.delete(held)
+        return len(held)
+
+    def _receive_once(self) -> int:
+        return self._session.receive_once(self._batch)
+
+    def _cycle_once(self) -> int:
+        self._session.send(self._bodies)
+        return self._session.receive_once(self._batch)
+
+
+def plan(target: Target, verbs: Collection[Verb], *, drain: bool) -> list[tuple[Verb, ...]]:
+    """The groups that measure ``verbs``; with ``drain``, what was sent is also taken out again, if the target can."""
+    able = [group for group in GROUPS if set(group) <= target.verbs]
+    groups = [group for group in able if not set(group[-2:]).isdisjoint(set(verbs) - {Verb.SEND})]
+    if Verb.SEND in verbs and not any(Verb.SEND in group for group in groups):
+        groups.append(next((group for group in able if drain and Verb.SEND in group), (Verb.SEND,)))
+    return groups
+
+
+def repeat(act: Callable[[], int], seconds: float, calls: int | None = None) -> Tally:
+    """Call until the time or the calls are used up, or there is nothing left to do."""
+    count = done = 0
+    start = now = time.perf_counter()
+    while done != calls and now - start < seconds:
+        moved = act()
+        if not moved:
+            break
+        count += moved
+        done += 1
+        now = time.perf_counter()
+    return Tally(count, now - start)
+
+
+class Course:
+    """One target on one kind of rows: rounds of a few calls of each verb, until ``seconds`` a verb are used up.
+
+    Rounds are short, so that targets can take turns in them: the speed of a disk that others use too changes within a second.
+    What is compared is what whole courses have added up, which holds the checkpoints that no single round need meet."""
+
+    def __init__(self, target: Target, session: Session, rows: Sequence[Row], seconds: float) -> None:
+        self.target = target
+        self.tallies = {row.verb: Tally() for row in rows}
+        self._session = session
+        self._driver = Driver(session, rows[0])
+        self._calls = max(2, min(50, 1000 // rows[0].batch))
+        self._groups = plan(target, self.tallies, drain=True)
+        self._seconds = seconds
+        self._left = seconds * len(self.tallies)
+
+    def round(self) -> bool:
+        """Run one; whether there is time for more."""
+        began = time.perf_counter()
+        for group in self._groups:
+            for verb in group:
+                tally = repeat(self._driver.acts[verb], self._seconds, self._calls)
+                if verb in self.tallies:
+                    self.tallies[verb].add(tally)
+        self._session.tidy()
+        self._left -= time.perf_counter() - began
+        return self._left > 0

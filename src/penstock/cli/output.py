@@ -1,0 +1,163 @@
+"""What a command prints: plain text for people, JSON for programs, one line on stderr for errors."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from penstock.message import OCTETS, Attribute, Message, Redrive, Settings, Stats
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What could take over a terminal, or turn its text around."""
+
+
+def complain(text: str) -> None:
+    if sys.stderr is not None:
+        print("penstock:", shown(text).replace("\n", "\\n"), file=sys.stderr)
+
+
+def shown(text: str) -> str:
+    """Text from others, safe to print."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def emit(value: object) -> None:
+    """One JSON document in one line; in ASCII, because the encoding of stdout is not always UTF-8."""
+    print(json.dumps(value))
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The first column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in (heads, *rows):
+        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in pairs) + 2
+    for name, value in pairs:
+        for line in value.split("\n"):
+            print(f"{name.ljust(width)}{line}" if line else name)
+            name = ""
+
+
+def time(at: int) -> str:
+    """An instant as people read it; one past the calendar, such as FOREVER, never comes."""
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+    except OverflowError:
+        return "never"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"
+
+
+def age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def settings_json(settings: Settings) -> dict[str, Any]:
+    return asdict(settings)
+
+
+def print_settings(settings: Settings) -> None:
+    """As the options of `create` are written."""
+    print_pairs([(field.name, _setting(getattr(settings, field.name))) for field in fields(settings)])
+
+
+def _setting(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "on" if value else "off"
+        case Redrive(dead_letter_queue=name, max_receives=receives):
+            return f"{name}:{receives}"
+    return str(value)
+
+
+def stats_json(name: str, stats: Stats) -> dict[str, Any]:
+    return {"name": name, **asdict(stats)}
+
+
+def receipt(message: Message) -> str:
+    return f"{message.id}#{message.receives}"
+
+
+def message_json(message: Message, *, held: bool = False) -> dict[str, Any]:
+    """All fields of a message; ``held``: with the receipt, which only its receiver should use."""
+    answer: dict[str, Any] = {"id": message.id}
+    if held:
+        answer["receipt"] = receipt(message)
+    for field in fields(message):
+        value = getattr(message, field.name)
+        match field.name:
+            case "id" | "home":
+                continue
+            case "body" | "key":
+                answer |= _bytes_json(field.name, value)
+            case "attributes":
+                answer["attributes"] = {name: _attribute_json(attribute) for name, attribute in value.items()}
+            case "state":
+                answer["state"] = value.name.lower()
+            case "death":
+                answer["death"] = value and asdict(value)
+            case _:
+                answer[field.name] = value
+    return answer
+
+
+def _bytes_json(name: str, value: object) -> dict[str, object]:
+    if not isinstance(value, bytes):  # no key; or a damaged body, which can be anything
+        return {name: value}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _attribute_json(value: Attribute) -> object:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def print_message(message: Message, *, held: bool = False) -> None:
+    pairs = [("id", message.id)]
+    if held:
+        pairs.append(("receipt", receipt(message)))
+    else:
+        pairs += [("state", message.state.name.lower()), ("receives", str(message.receives))]
+    pairs.append(("sent", time(message.sent_at)))
+    if message.settled_at is None:
+        hidden = held or message.state.name == "CONSUMED"
+        pairs += [("hidden until" if hidden else "visible", time(message.visible_at)), ("expires", time(message.expires_at))]
+    else:
+        pairs.append(("settled", time(message.settled_at) + (f", {message.reason}" if message.reason else "")))
+    if message.deadline_at is not None:
+        pairs.append(("deadline", time(message.deadline_at)))
+    if message.death is not None:
+        death = message.death
+        pairs.append(("died", f"{time(death.died_at)} in {death.queue}, {death.reason} after {death.receives} receives"))
+    pairs += [(name, _text(value)) for name, value in (("group", message.group), ("key", message.key)) if value is not None]
+    if message.content_type != OCTETS:
+        pairs.append(("content type", message.content_type))
+    pairs += [("attribute", f"{shown(name)} = {_text(value)}") for name, value in message.attributes.items()]
+    print_pairs([*pairs, ("body", _text(message.body))])
+
+
+def _text(value: Attribute) -> str:
+    if not isinstance(value, bytes):
+        return shown(str(value))
+    try:
+        return shown(value.decode())
+    except UnicodeDecodeError:
+        return f"({len(value)} bytes that are not UTF-8, in base64) {base64.b64encode(value).decode()}"

@@ -1,0 +1,185 @@
+"""The commands on whole queues: create, queues, settings, delete-queue, stats, purge, redrive."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.broker import Broker
+from penstock.cli.output import age, complain, emit, print_pairs, print_settings, print_table, settings_json, stats_json
+from penstock.cli.parser import Commands, Parser, deduplication, redrive, seconds
+from penstock.errors import BadInput, QueueExists, QueueNotFound
+from penstock.message import Mode, Stats
+
+HEADS = ("name", "messages", "visible", "in flight", "delayed", "oldest")
+
+
+def add(command: Commands) -> None:
+    parser = command("create", run_create, "make a queue")
+    parser.add_argument("name", metavar="NAME")
+    _add_settings(parser)
+    parser.add_argument("--exist-ok", action="store_true", help="a queue that is there already is left as it is")
+
+    parser = command("queues", run_queues, "list the queues")
+    parser.add_argument("--offset", metavar="N", type=int, default=0, help="skip the first N")
+    parser.add_argument("--limit", metavar="N", type=int, help="at most N")
+
+    parser = command("settings", run_settings, "show a queue's settings, or change those that are given")
+    parser.add_argument("name", metavar="NAME")
+    _add_settings(parser).add_argument("--no-redrive", action="store_true", help="no dead letter queue any more")
+
+    parser = command("delete-queue", run_delete_queue, "delete a queue with all its messages")
+    parser.add_argument("name", metavar="NAME")
+
+    parser = command("stats", run_stats, "count a queue's messages")
+    parser.add_argument("name", metavar="NAME")
+
+    parser = command("purge", run_purge, "delete all messages of a queue")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+    parser = command("redrive", run_redrive, "send dead letters back to the queues they died in")
+    parser.add_argument("name", metavar="DLQ")
+    parser.add_argument("--limit", metavar="N", type=int, help="at most N messages")
+    parser.add_argument("--to", metavar="NAME", help="all messages to this queue, wherever they died")
+
+
+def _add_settings(parser: Parser) -> Any:
+    """The options of `Settings`; the answer takes what excludes --redrive."""
+    parser.add_argument("--visibility", metavar="S", type=seconds, help="seconds a received message stays hidden")
+    parser.add_argument("--retention", metavar="S", type=seconds, help="seconds a message is kept")
+    parser.add_argument("--delay", metavar="S", type=seconds, help="seconds before a sent message becomes visible")
+    parser.add_argument(
+        "--deduplicate",
+        metavar="off|on|S",
+        type=deduplication,
+        help="refuse an equal message: while one is in the queue, or within S seconds of the first",
+    )
+    parser.add_argument("--groups", action="store_true", default=None, help="keep order within groups (only when created)")
+    parser.add_argument("--mode", choices=list(Mode), help="what a receive does unless told otherwise")
+    parser.add_argument("--history", metavar="S", type=seconds, help="seconds for which settled messages stay readable")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--redrive", metavar="DLQ:N", type=redrive, help="a message received N times in vain goes to the queue DLQ"
+    )
+    return either
+
+
+def _changes(args: Namespace) -> dict[str, Any]:
+    names = ("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history")
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def overview(broker: Broker, names: Iterable[str], *, missing_ok: bool) -> list[tuple[str, Stats]]:
+    """The counts of each queue; ``missing_ok`` for names that were listed, and may have been deleted since."""
+    counts = []
+    for name in names:
+        try:
+            counts.append((name, broker.queue(name).stats()))
+        except QueueNotFound:
+            if not missing_ok:
+                raise
+    return counts
+
+
+def cells(name: str, stats: Stats) -> tuple[str, ...]:
+    """A row under HEADS."""
+    return (name, *map(str, (stats.messages, stats.visible, stats.in_flight, stats.delayed)), age(stats.oldest_age))
+
+
+def run_create(args: Namespace, broker: Broker) -> int:
+    created = True
+    try:
+        queue = broker.create(args.name, **_changes(args))
+    except QueueExists:
+        if not args.exist_ok:
+            raise
+        queue, created = broker.queue(args.name), False
+    if args.json:
+        emit({"name": args.name, "created": created, **settings_json(queue.settings)})
+    else:
+        print(f"created {args.name}" if created else f"{args.name} is there already, and was left as it is")
+    return 0
+
+
+def run_queues(args: Namespace, broker: Broker) -> int:
+    total, names = broker.queues(args.offset, args.limit)
+    counts = overview(broker, names, missing_ok=True)
+    if args.json:
+        emit([stats_json(name, stats) for name, stats in counts])
+    elif counts:
+        print_table(HEADS, [cells(name, stats) for name, stats in counts])
+    if not args.json and len(names) < total:
+        complain(f"{len(names)} of {total} queues are shown")
+    elif not args.json and not total:
+        complain("there are no queues yet; make one: penstock create NAME")
+    return 0
+
+
+def run_settings(args: Namespace, broker: Broker) -> int:
+    queue = broker.queue(args.name)
+    changes = _changes(args) | ({"redrive": None} if args.no_redrive else {})
+    settings = queue.update(**changes) if changes else queue.settings
+    if args.json:
+        emit({"name": args.name, **settings_json(settings)})
+    else:
+        print_settings(settings)
+    return 0
+
+
+def run_delete_queue(args: Namespace, broker: Broker) -> int:
+    broker.delete(args.name)
+    if args.json:
+        emit({"name": args.name, "deleted": True})
+    else:
+        print(f"deleted {args.name}")
+    return 0
+
+
+def run_stats(args: Namespace, broker: Broker) -> int:
+    stats = broker.queue(args.name).stats()
+    if args.json:
+        emit(stats_json(args.name, stats))
+        return 0
+    print_pairs(
+        [
+            ("messages", str(stats.messages)),
+            ("visible", str(stats.visible)),
+            ("in flight", str(stats.in_flight)),
+            ("delayed", str(stats.delayed)),
+            ("blocked", str(stats.blocked)),
+            ("damaged", str(stats.damaged)),
+            ("settled", str(stats.settled)),
+            ("oldest", age(stats.oldest_age)),
+        ]
+    )
+    return 0
+
+
+def run_purge(args: Namespace, broker: Broker) -> int:
+    queue = broker.queue(args.name)
+    if not args.yes:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise BadInput(f"purge deletes all messages of queue {args.name!r}: add --yes if you mean it")
+        question = f"Delete all messages ({queue.stats().messages}) of queue {args.name!r}? [y/N] "
+        print(question, end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            complain("nothing was deleted")
+            return 1
+    purged = queue.purge()
+    if args.json:
+        emit({"name": args.name, "purged": purged})
+    else:
+        print(f"deleted {purged} messages" if purged != 1 else "deleted 1 message")
+    return 0
+
+
+def run_redrive(args: Namespace, broker: Broker) -> int:
+    moved = broker.queue(args.name).redrive(args.limit, to=args.to)
+    if args.json:
+        emit({"name": args.name, "redriven": moved})
+    else:
+        print(f"sent {moved} messages back" if moved != 1 else "sent 1 message back")
+    return 0 if moved else 1

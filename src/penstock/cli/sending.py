@@ -1,0 +1,244 @@
+"""The command send: messages from the command line, from standard input or from files, as a stream of batches."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from penstock.broker import Broker
+from penstock.cli.output import complain, emit
+from penstock.cli.parser import Commands, deadline, seconds
+from penstock.errors import BadInput, BadMessage, PenstockError
+from penstock.message import OCTETS, Attribute, Draft, Sent
+from penstock.policy import MAX_BODY
+from penstock.queue import Queue
+
+BATCH = 1000
+BATCH_BYTES = 8 * 1024 * 1024
+CHUNK = 1024 * 1024
+
+Advance = Callable[[int, int], None]
+"""Told after each batch: its part of the total, and how many messages are safe by now."""
+
+
+def add(command: Commands) -> None:
+    parser = command("send", run_send, "send messages: each BODY is one; without any, standard input is one")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("bodies", metavar="BODY", nargs="*", default=[])
+    parser.add_argument("--lines", action="store_true", help="each line of standard input is a message")
+    parser.add_argument("--files", metavar="PATH", nargs="+", help="each file is a message")
+    parser.add_argument("--content-type", metavar="TYPE", default=OCTETS, help=f"({OCTETS})")
+    parser.add_argument(
+        "--attribute",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="text; a number as NAME:number=5, bytes as NAME:base64=AAEC; may be repeated",
+    )
+    parser.add_argument("--delay", metavar="S", type=seconds, help="visible after S seconds, not after the queue's time")
+    parser.add_argument("--visibility", metavar="S", type=seconds, help="once received, hidden for S seconds")
+    parser.add_argument(
+        "--deadline", metavar="S", type=deadline, help="not delivered later than in S seconds, or than 2030-01-31T12:00Z"
+    )
+    parser.add_argument("--key", metavar="KEY", help="tells duplicates apart instead of the content")
+    parser.add_argument("--group", metavar="NAME", help="keeps its order within this group")
+
+
+def run_send(args: Namespace, broker: Broker) -> int:
+    if (len(args.bodies) > 0) + args.lines + (args.files is not None) > 1:
+        raise BadInput("BODY, --lines and --files exclude each other")
+    if args.key is not None and (args.lines or len(args.files or args.bodies) > 1):
+        raise BadInput("with one --key all messages but the first would be duplicates: send them one by one")
+    draft = partial(
+        Draft,
+        content_type=args.content_type,
+        attributes=attributes(args.attribute),
+        delay=args.delay,
+        visibility=args.visibility,
+        deadline=args.deadline,
+        key=None if args.key is None else os.fsencode(args.key),
+        group=args.group,
+    )
+    queue = broker.queue(args.name)
+    if args.lines:
+        stream = _stdin("lines")
+        return _transfer(args, queue, draft, _lines(stream), "line", _size(stream))
+    if args.files:
+        return _transfer(args, queue, draft, _files(args.files), "file", len(args.files))
+    bodies = [os.fsencode(body) for body in args.bodies] or [_whole(_stdin("the message"))]
+    for sent in queue.send_many([draft(body) for body in bodies]):
+        if args.json:
+            emit(sent._asdict())
+        else:
+            print(f"{sent.id} (a duplicate)" if sent.duplicate else sent.id)
+    return 0
+
+
+def attributes(texts: Sequence[str]) -> dict[str, Attribute]:
+    """NAME=VALUE, with a type after the name's last colon if it has one."""
+    found: dict[str, Attribute] = {}
+    for text in texts:
+        label, equals, value = text.partition("=")
+        name, _, kind = label.rpartition(":") if ":" in label else (label, "", "text")
+        if not equals:
+            raise BadInput(f"attribute {text!r:.200} is not NAME=VALUE")
+        if name in found:
+            raise BadInput(f"attribute {name!r:.200} is given twice")
+        found[name] = _typed(text, kind, value)
+    return found
+
+
+def _typed(text: str, kind: str, value: str) -> Attribute:
+    try:
+        match kind:
+            case "text":
+                return value
+            case "number":
+                return seconds(value)
+            case "base64":
+                return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise BadInput(f"attribute {text!r:.200}: the value is no {kind}") from None
+    raise BadInput(f"attribute {text!r:.200}: the type after ':' is text, number or base64, not {kind!r:.80}")
+
+
+def _stdin(what: str) -> BinaryIO:
+    if sys.stdin is None:
+        raise BadInput("standard input is closed; give the message as an argument, or --files")
+    if sys.stdin.isatty():
+        complain(f"reading {what} from the terminal; end with Ctrl-D")
+    return sys.stdin.buffer
+
+
+def _whole(stream: BinaryIO) -> bytes:
+    body = stream.read(MAX_BODY + 1)
+    if len(body) > MAX_BODY:
+        raise BadMessage(f"standard input has more than {MAX_BODY} bytes, the limit of a message; did you mean --lines?")
+    return body
+
+
+def _size(stream: BinaryIO) -> int | None:
+    """How much there is to read, if that can be known."""
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
+    """Batches of lines, each with its size in bytes, as they come: a slow writer's lines do not wait for a batch to fill."""
+    number = 0
+    rest = bytearray()
+    while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]
+        end = chunk.rfind(b"\n")
+        if end < 0:
+            rest += chunk
+            if len(rest) > MAX_BODY:
+                raise _too_long(number)
+            continue
+        lines = iter((bytes(rest) + chunk[:end]).split(b"\n"))
+        rest = bytearray(chunk[end + 1 :])
+        while batch := list(islice(lines, BATCH)):
+            long = next((place for place, line in enumerate(batch) if len(line) > MAX_BODY), None)
+            batch = batch[:long]
+            number += len(batch)
+            yield batch, sum(map(len, batch)) + len(batch)
+            if long is not None:
+                raise _too_long(number)
+    if len(rest) > MAX_BODY:
+        raise _too_long(number)
+    if rest:
+        yield [bytes(rest)], len(rest)
+
+
+def _too_long(before: int) -> BadMessage:
+    return BadMessage(f"line {before + 1} has more than {MAX_BODY} bytes, the limit of a message")
+
+
+def _files(paths: Sequence[str]) -> Iterator[tuple[list[bytes], int]]:
+    batch: list[bytes] = []
+    size = 0
+    for path in paths:
+        try:
+            with Path(path).open("rb") as file:
+                body = file.read(MAX_BODY + 1)
+            problem = f"it has more than {MAX_BODY} bytes, the limit of a message" if len(body) > MAX_BODY else None
+        except OSError as error:
+            problem = error.strerror
+        if problem is not None:
+            yield batch, len(batch)
+            raise BadMessage(f"file {path!r}: {problem}")
+        batch.append(body)
+        size += len(body)
+        if len(batch) == BATCH or size >= BATCH_BYTES:
+            yield batch, len(batch)
+            batch, size = [], 0
+    yield batch, len(batch)
+
+
+def _transfer(
+    args: Namespace,
+    queue: Queue,
+    draft: Callable[[bytes], Draft],
+    batches: Iterable[tuple[list[bytes], int]],
+    unit: str,
+    total: int | None,
+) -> int:
+    safe = duplicates = 0
+    try:
+        with _progress(args, total) as advance:
+            for bodies, size in batches:
+                sent = queue.send_many(map(draft, bodies))
+                safe += len(sent)
+                duplicates += sum(one.duplicate for one in sent)
+                if args.json:
+                    _emit_all(sent)
+                advance(size, safe)
+    except KeyboardInterrupt as error:
+        error.add_note(f"at least {safe} {unit}s are safely sent")  # the last batch may have been, or not
+        raise
+    except (PenstockError, OSError) as error:
+        first = unit if safe == 1 else f"{safe} {unit}s"
+        error.add_note(f"safely sent: the first {first}" if safe else "nothing was sent")
+        raise
+    if not args.json:
+        twice = f", {duplicates} of them duplicates" if duplicates else ""
+        print(f"sent {safe} messages{twice}" if safe != 1 else f"sent 1 message{twice}")
+    return 0 if safe else 1
+
+
+def _emit_all(sent: Sequence[Sent]) -> None:
+    """One line a message, out at once: they are the answers that a waiting producer reads."""
+    for one in sent:
+        emit(one._asdict())
+    sys.stdout.flush()
+
+
+@contextmanager
+def _progress(args: Namespace, total: int | None) -> Iterator[Advance]:
+    """A bar on stderr, if a person may look at it and nothing else is written or typed on the same screen."""
+    shared = (args.lines and sys.stdin.isatty()) or (args.json and sys.stdout.isatty())
+    if shared or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _size, _safe: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    except ImportError:  # it is an extra
+        yield lambda _size, _safe: None
+        return
+    columns = BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[safe]:,} sent"), TimeElapsedColumn()
+    # rich would take stdout along to its console on stderr, and JSON with it.
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+        task = progress.add_task("", total=total, safe=0)
+        yield lambda size, safe: progress.update(task, advance=size, safe=safe)

@@ -1,0 +1,181 @@
+"""The benchmark measures what it says, beside whom it says, and with the sync it says."""
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import bench
+from penstock.bench.limits import equalise, read_settings
+from penstock.bench.machine import file_system
+from penstock.bench.report import acceptance, cell, markdown
+from penstock.bench.runs import QUICK, Bench, Plan, Results
+from penstock.bench.targets import BARE, OURS, PEERS, STORES, TARGETS
+from penstock.bench.workloads import Course, Row, Session, Tally, Unverified, Verb, plan, repeat
+
+CONNECTIONS = {
+    "litequeue": lambda session: session._queue.conn,
+    "persist-queue": lambda session: session._queue._putter,
+    "huey": lambda session: session._storage.conn,
+}
+
+
+def test_a_quick_run_leaves_a_page_numbers_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["send-1x100B", "cycle-100x100B", "receive-once-1x100B", "cycle-1x100B-4p", "delete-1x100B-at-100"]
+    out = tmp_path / "out"
+    assert bench.main(["--quick", "--only", *names, "--backlog", "100", "--out", str(out), "--folder", str(tmp_path)]) == 0
+    page = (out / "bench.md").read_text()
+    assert page in capsys.readouterr().out
+    assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((out / "bench.json").read_text())
+    assert results["machine"].keys() >= {"cpu", "cores", "python", "apsw", "sqlite in apsw", "file system", "date"}
+    rows = {row["name"]: row["targets"] for row in results["rows"]}
+    assert rows.keys() == set(names)
+    assert all(f"| {name} |" in page for name in names)
+    assert rows["send-1x100B"].keys() == set(TARGETS)
+    assert rows["receive-once-1x100B"].keys() == {*STORES, BARE, "huey"}
+    assert rows["cycle-1x100B-4p"].keys() == {OURS, BARE, "litequeue"}
+    assert rows["delete-1x100B-at-100"].keys() == {*STORES, BARE, "litequeue", "persist-queue"}
+    assert all(found["rate"] > 0 for targets in rows.values() for found in targets.values())
+    assert not list(tmp_path.glob(".penstock-bench-*")), "the queues are cleared away"
+
+
+@pytest.mark.parametrize("target", PEERS, ids=lambda target: target.name)
+def test_a_peer_syncs_every_commit(target: bench.Target, tmp_path: Path) -> None:
+    session = target.open(tmp_path / "queue")
+    session.fill([b"a backlog may be filled without sync"] * 3)
+    connection = CONNECTIONS[target.name](session)
+    assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert "synchronous=2" in session.settings()
+    session.close()
+
+
+def test_a_peer_that_does_not_sync_is_not_reported(tmp_path: Path) -> None:
+    peer = next(target for target in PEERS if target.name == "litequeue")
+
+    def open_unsynced(path: Path) -> Session:
+        session = peer.open(path)
+        session._queue.conn.execute("PRAGMA synchronous = NORMAL")  # type: ignore[attr-defined]
+        return session
+
+    row = Row(Verb.SEND, 1, 100)
+    results = Bench(QUICK, [row], [TARGETS[BARE], replace(peer, open=open_unsynced)], tmp_path).run()
+    assert results.rates.keys() == {(row, BARE)}
+    assert "litequeue is not reported" in markdown(results, {"file system": "ext4"})
+
+
+@pytest.mark.parametrize("setting", ["PRAGMA synchronous = NORMAL", "PRAGMA synchronous = OFF", "PRAGMA journal_mode = DELETE"])
+def test_less_than_full_sync_is_refused(setting: str, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "file")
+    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    equalise(connection)
+    assert "synchronous=2" in read_settings(connection)
+    connection.execute(setting).fetchall()
+    with pytest.raises(Unverified):
+        read_settings(connection)
+    connection.close()
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
+@pytest.mark.parametrize("batch", [1, 10])
+def test_a_round_runs_every_verb_and_leaves_the_queue_as_it_was(target: bench.Target, batch: int, tmp_path: Path) -> None:
+    session = target.open(tmp_path / "queue")
+    course = Course(target, session, [Row(verb, batch, 100) for verb in sorted(target.verbs)], seconds=60)
+    assert course.round(), "there is time left"
+    sent = course.tallies.pop(Verb.SEND).count
+    assert sent > 0
+    assert all(tally.count in (sent, sent // 2) for tally in course.tallies.values()), (
+        "what can settle both ways sends for each"
+    )
+    if Verb.RECEIVE in target.verbs:
+        assert session.receive(1) == []
+    elif Verb.RECEIVE_ONCE in target.verbs:
+        assert session.receive_once(1) == 0
+    session.close()
+
+
+def test_what_cannot_receive_only_sends() -> None:
+    assert plan(TARGETS["append+fdatasync"], {Verb.SEND}, drain=True) == [(Verb.SEND,)]
+    assert plan(TARGETS["huey"], {Verb.SEND}, drain=True) == [(Verb.SEND, Verb.RECEIVE_ONCE)]
+    assert plan(TARGETS[OURS], {Verb.SEND}, drain=False) == [(Verb.SEND,)]
+
+
+def test_repeating_ends_when_nothing_is_left() -> None:
+    left = [3, 2, 0, 5]
+    assert repeat(lambda: left.pop(0), seconds=60).count == 5
+    assert left == [5]
+
+
+def test_every_row_has_its_own_name() -> None:
+    names = [row.name for row in Plan().rows()]
+    assert len(names) == len(set(names))
+    assert {"send-1000x1000B-4p", "receive-100x100B-at-1000000", "cycle-once-1x100B"} <= set(names)
+
+
+def test_a_peer_without_batches_shows_its_single_rate_with_a_star() -> None:
+    single, batch = Row(Verb.SEND, 1, 100), Row(Verb.SEND, 100, 100)
+    results = Results([single, batch], [TARGETS[BARE], TARGETS["huey"]])
+    results.rates = {(single, BARE): [200.0], (batch, BARE): [1000.0], (single, "huey"): [100.0]}
+    assert str(cell(results, single, TARGETS["huey"])) == "100 (0.50)"
+    assert str(cell(results, batch, TARGETS["huey"])) == "100 (0.10)*"
+
+
+def test_a_ratio_is_of_neighbours_in_time() -> None:
+    row = Row(Verb.SEND, 1, 100)
+    results = Results([row], [TARGETS[BARE], TARGETS[OURS]])
+    results.rates = {(row, BARE): [100.0, 1000.0, 10.0], (row, OURS): [50.0, 500.0, 5.0]}
+    found = cell(results, row, TARGETS[OURS])
+    assert found is not None
+    assert (found.rate, found.ratio) == (50, 0.5)
+
+
+def test_the_acceptance_lines_say_met_not_met_or_not_measured() -> None:
+    send, cycle = Row(Verb.SEND, 100, 100), Row(Verb.CYCLE, 100, 100)
+    near, far = (Row(Verb.DELETE, 1, 100, backlog=backlog) for backlog in (100, 1_000_000))
+    results = Results([send, cycle, near, far], [TARGETS[BARE], TARGETS[OURS], TARGETS["litequeue"]])
+    results.rates = {
+        (send, BARE): [100.0],
+        (send, OURS): [60.0],
+        (send, "litequeue"): [61.0],
+        (cycle, BARE): [100.0],
+        (cycle, OURS): [39.0],
+        (near, OURS): [130.0],
+        (far, OURS): [99.0],
+    }
+    met = {line.text: line.met for line in acceptance(results)}
+    assert met["send by 100, 100 B: at least 60% of bare sqlite3"] is True
+    assert met["cycle by 100, 100 B: at least 40% of bare sqlite3"] is False
+    assert met["send by 1, 100 B: at least 70% of bare sqlite3"] is None
+    assert met["delete by 1 at a backlog of 1000000 costs at most 1.3 × that at 100"] is False
+    assert met["receive by 1 at a backlog of 1000000 costs at most 1.3 × that at 100"] is None
+    assert met["ahead of litequeue on every row"] is False
+
+
+def test_a_rate_needs_time() -> None:
+    assert Tally().rate == 0
+    assert Tally(10, 2).rate == 5
+
+
+def test_a_library_is_missed_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    base = ["--quick", "--only", "send-1x100B", "--out", str(tmp_path), "--folder", str(tmp_path)]
+    with pytest.raises(penstock.MissingExtra, match=r"penstock\[bench\]"):
+        bench.main([*base, "--no-plot"])
+    with pytest.raises(penstock.MissingExtra, match=r"penstock\[bench\]"):
+        bench.main([*base, "--targets", "penstock memory"])
+    assert bench.main([*base, "--targets", "penstock memory", "--no-plot"]) == 0
+    assert not (tmp_path / "bench.png").exists()
+
+
+def test_a_pattern_that_names_no_row_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--only", "push-*", "--no-plot", "--out", str(tmp_path)]) == 2
+    assert "no row is named push-*" in capsys.readouterr().err
+
+
+def test_a_file_system_without_sync_is_told() -> None:
+    assert file_system(Path("/proc")) in ("proc", "unknown")
+    assert "a sync does nothing" in markdown(Results([], []), {"file system": "tmpfs"})
