@@ -381,3 +381,39 @@ def test_what_fails_in_a_batch_leaves_the_rest_of_it(url: str) -> None:
             queue.send(b"4")
             raise ZeroDivisionError
         assert [message.body for message in queue.peek(9)] == [b"1", b"3"]
+
+
+def test_a_batch_within_a_batch_can_fail_alone(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        with broker.store.batch():
+            queue.send(b"1")
+            with pytest.raises(ZeroDivisionError), broker.store.batch():
+                queue.send_many([b"2", b"3"])
+                raise ZeroDivisionError
+            queue.send(b"4")
+        assert [message.body for message in queue.peek(9)] == [b"1", b"4"]
+        assert len({message.id for message in queue.peek(9)}) == 2
+
+
+def test_settings_changed_by_another_process_count_at_once(url: str) -> None:
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        (message,) = queue.receive()
+        other["orders"].update(delay=60, history=60, mode="at_most_once")
+        queue.delete(message)
+        assert queue.stats().settled == 1
+        queue.send(b"y")
+        assert queue.stats().delayed == 1
+        queue.send(b"z", delay=0)
+        queue.receive()
+        assert queue.stats().settled == 2
+
+
+def test_numbers_stay_in_the_order_of_sending_between_processes(url: str) -> None:
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        broker.create("orders")
+        sent = [(broker, other)[turn % 2]["orders"].send(b"%d" % turn).id for turn in range(20)]
+        assert sent == sorted(sent)
+        assert len(set(sent)) == 20

@@ -63,6 +63,11 @@ MUTANTS = [
         "stale_receipt_cannot_delete",
         (QUERIES, "receives = COALESCE(:receives, receives)\nRETURNING", "COALESCE(:receives, 0) >= 0\nRETURNING"),
     ),
+    mutant("a stale receipt deletes, alone", "stale_receipt_cannot_delete", (QUERIES, "receives = :receives AND grp", "grp")),
+    mutant("an old number is used again", "never_used_again", (SQLITE, "self._block = (number + 1, last)", "pass")),
+    mutant(
+        "changed settings are not noticed", "changed_by_another", (QUERIES, "AND settings = :settings", "AND :settings <> ''")
+    ),
     mutant("a stale receipt extends", "stale_receipt_cannot_extend", (SQL, "number, home, receives))", "number, home, None))")),
     mutant(
         "a stale receipt releases",

@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any
@@ -122,7 +122,7 @@ def _check_redrive(redrive: object) -> Redrive | None:
     return redrive
 
 
-def admit_all(drafts: Iterable[Draft | bytes], settings: Settings, now: int) -> list[Entry]:
+def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int) -> list[Entry]:
     """Admit a batch; plain bodies for a plain queue, the common case, take the short way."""
     visible_at, expires_at = now + micros(settings.delay), now + micros(settings.retention)
     plain = settings.deduplicate is False

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage, ClaimLapsed, QueueNotFound, ReaderSetBack
@@ -34,6 +34,7 @@ from penstock.waiting import Waiting
 logger = logging.getLogger("penstock")
 
 Clock = Callable[[], int]
+Answer = TypeVar("Answer")
 TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
 EXPIRE_BATCH = 500
@@ -53,16 +54,25 @@ class Queue:
         self._waiting = waiting
         self._clock = clock
         self._tend_at = 0
+        self._known: Settings | None = None
+        self._busy = False
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
 
     @property
     def settings(self) -> Settings:
-        settings = self._store.load(self.name)
+        settings = self._known = self._store.load(self.name)
         if settings is None:
             raise QueueNotFound(self.name)
         return settings
+
+    def _decide(self, act: Callable[[Settings], Answer | None]) -> Answer:
+        """Decide by the settings that we know, and again if the store says that they have changed."""
+        answer = act(self._known or self.settings)
+        while answer is None:
+            answer = act(self.settings)
+        return answer
 
     # sending
 
@@ -82,19 +92,22 @@ class Queue:
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
         content; ``delay`` and ``visibility`` take the place of the queue's own."""
+        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group) == (None,) * 6:
+            return self.send_many([body])[0]
         draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
         return self.send_many([draft])[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes]) -> list[Sent]:
         """Send all or, if one is refused, none; at the price of one commit."""
-        settings = self.settings
-        now = self._clock()
-        entries = policy.admit_all(drafts, settings, now)
-        if len(entries) > policy.MAX_BATCH:
-            raise BadMessage(f"there are {len(entries)} messages in one batch, the limit is {policy.MAX_BATCH}")
-        if not entries:
+        batch = drafts if isinstance(drafts, Sequence) else list(drafts)
+        if len(batch) > policy.MAX_BATCH:
+            raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
+        if not batch:
             return []
-        sent = self._store.insert(self.name, entries, now)
+        now = self._clock()
+        sent = self._decide(
+            lambda settings: self._store.insert(self.name, policy.admit_all(batch, settings, now), now, settings)
+        )
         self._waiting.notify()
         self._tend(now)
         return sent
@@ -131,15 +144,19 @@ class Queue:
         more = True
         while more and len(kept) < limit:
             now = self._clock()
-            due = self._store.due(self.name)
-            if due is None or due > now:  # seen without a write lock
-                break
-            settings = self.settings
-            chosen = mode or settings.mode
+            if not self._busy:
+                due = self._store.due(self.name)
+                if due is None or due > now:  # seen without a write lock
+                    break
+            chosen = mode or (self._known or self.settings).mode
             with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
+                settings = self.settings
+                if chosen is not (mode or settings.mode):
+                    continue
                 delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now)
                 if chosen is Mode.AT_MOST_ONCE:
                     self._settle(delivered, settings, State.PROCESSED, None, now)
+            self._busy = bool(delivered)
             kept += delivered
         self._tend(self._clock())
         return kept
@@ -190,16 +207,12 @@ class Queue:
         return self.delete_many([message])[0]
 
     def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
-        held = self._held(messages)
-        with self._store.batch():
-            return self._settle(held, self.settings, State.PROCESSED, None, self._clock())
+        return self._settle_held(self._held(messages), State.PROCESSED, None)
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
-        held = self._held([message])
         policy.check_reason(reason)
-        with self._store.batch():
-            return self._settle(held, self.settings, State.FAILED, reason, self._clock())[0]
+        return self._settle_held(self._held([message]), State.FAILED, reason)[0]
 
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
         """Keep a received message hidden for so many seconds from now; False if it is no longer the receiver's."""
@@ -215,14 +228,23 @@ class Queue:
         self._waiting.notify()
         return released
 
-    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
+    def _settle_held(self, held: list[Held], state: State, reason: str | None) -> list[bool]:
         if not held:
             return []
-        keep_until = now + micros(settings.history) if settings.history else None
-        settled = self._store.delete(self.name, held, Settlement(state, now, reason, keep_until))
-        if settings.groups:
+        now = self._clock()
+        settled = self._decide(
+            lambda settings: self._store.delete(self.name, held, settlement(settings, state, reason, now), settings)
+        )
+        if self._known and self._known.groups:
             self._waiting.notify()  # the next of a group may be free
         return settled
+
+    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> int:
+        """As `_settle_held`, inside a batch, where the settings cannot change; how many."""
+        gone = self._store.delete(self.name, held, settlement(settings, state, reason, now)) or []
+        if settings.groups:
+            self._waiting.notify()
+        return sum(gone)
 
     def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
         held: list[Held] = []
@@ -317,7 +339,7 @@ class Queue:
             with self._store.batch():
                 head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
                 old = [message for message in head if message.expires_at <= now and message.intact]
-                if not any(self._settle(old, self.settings, State.FAILED, "retention", now)):
+                if not self._settle(old, self.settings, State.FAILED, "retention", now):
                     return
 
     # sets
@@ -325,9 +347,11 @@ class Queue:
     def sadd(self, member: str | bytes) -> bool:
         """Add a member, unless it is there: then False."""
         now = self._clock()
-        (sent,) = self._store.insert(self.name, [policy.admit_member(member, self.settings, now)], now)
+        sent = self._decide(
+            lambda settings: self._store.insert(self.name, [policy.admit_member(member, settings, now)], now, settings)
+        )
         self._waiting.notify()
-        return not sent.duplicate
+        return not sent[0].duplicate
 
     def spop(self) -> str | bytes | None:
         """Take a member out; text if it was added as text, None if there is none."""
@@ -401,9 +425,7 @@ class Queue:
             for claim in self._store.held(self.name, reader)[1]:
                 if claim.epoch <= epoch and not claim.confirmed and claim.lapses_at <= now:
                     raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
-            settings = self.settings
-            keep_until = now + micros(settings.history) if settings.history else None
-            gone = self._store.settle(self.name, reader, epoch, Settlement(State.PROCESSED, now, None, keep_until))
+            gone = self._store.settle(self.name, reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
         self._waiting.notify()
         return gone
 
@@ -436,6 +458,10 @@ class Queue:
         if claim is None:
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
         return claim
+
+
+def settlement(settings: Settings, state: State, reason: str | None, now: int) -> Settlement:
+    return Settlement(state, now, reason, now + micros(settings.history) if settings.history else None)
 
 
 def purge(store: Store, name: str) -> int:

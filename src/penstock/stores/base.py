@@ -7,7 +7,8 @@
 
 One number, ``visible_at``, hides a message: delay, visibility, back-off and give-back are all this one. Every instant is an
 argument; a store reads no clock, sleeps and logs nothing. Verbs are plural, and each is atomic; everything inside ``with
-store.batch():`` becomes durable together at its exit, or not at all. An unknown queue is `QueueNotFound`.
+store.batch():`` becomes durable together at its exit, or not at all. Who catches an error inside a batch and goes on gives what
+may fail a batch of its own, within the other. An unknown queue is `QueueNotFound`.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ class Store(ABC):
     # messages
 
     @abstractmethod
-    def insert(self, queue: str, entries: Sequence[Entry], now: int) -> list[Sent]:
-        """Add messages. One whose mark is in force is a duplicate: nothing is added and the first one's id is returned.
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        """Add messages that were admitted under ``settings``; None, and nothing happens, if these are no longer the queue's.
 
-        In a queue with groups, a message whose group has others is blocked until it is its turn."""
+        One whose mark is in force is a duplicate: nothing is added and the first one's id is returned. In a queue with groups,
+        a message whose group has others is blocked until it is its turn."""
 
     @abstractmethod
     def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
@@ -72,8 +74,12 @@ class Store(ABC):
         """Hide held messages until ``until``; ``release`` also makes them queued. False for each stale receipt."""
 
     @abstractmethod
-    def delete(self, queue: str, receipts: Sequence[Held], settlement: Settlement) -> list[bool]:
-        """Take messages out, into the history if it is kept. False for each stale receipt."""
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        """Take messages out, into the history if it is kept. False for each stale receipt.
+
+        With ``settings``, None, and nothing happens, if these are no longer the queue's."""
 
     @abstractmethod
     def move(
@@ -175,12 +181,15 @@ class Ids:
     def __init__(self, salt: int) -> None:
         digits = f"{salt:015x}"
         self._prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
+        self._usual = f"{self._prefix}8000-"
 
     @staticmethod
     def salt() -> int:
         return secrets.randbits(60)
 
     def make(self, number: int) -> str:
+        if number < 1 << 48:
+            return f"{self._usual}{number:012x}"
         return f"{self._prefix}{number >> 48 | 1 << 15:04x}-{number & (1 << 48) - 1:012x}"
 
     def number(self, id: str) -> int | None:

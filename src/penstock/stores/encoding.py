@@ -58,7 +58,7 @@ def unpack_head(packed: bytes | None) -> Head:
 def checksum(
     body: bytes, head: bytes | None, group: bytes | None, mark: bytes | None, sent_at: int, deadline_at: int | None
 ) -> int:
-    total = crc32(b"%d" % sent_at)
+    total = _begin(sent_at)
     if head is not None:
         total = crc32(head, crc32(b"h", total))
     if group is not None:
@@ -70,6 +70,12 @@ def checksum(
     return crc32(body, total)
 
 
+@lru_cache(maxsize=16)
+def _begin(sent_at: int) -> int:
+    return crc32(b"%d" % sent_at)  # the messages of a batch have it in common
+
+
+@lru_cache(maxsize=1024)
 def pack_settings(settings: Settings) -> str:
     return json.dumps(asdict(settings))
 

@@ -98,9 +98,11 @@ class MemoryStore(Store):
         with self._lock:
             return self._queues.pop(name, None) is not None
 
-    def insert(self, queue: str, entries: Sequence[Entry], now: int) -> list[Sent]:
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._lock:
             home = self._home(queue)
+            if home.settings != settings:
+                return None
             return [self._insert(home, queue, entry, now) for entry in entries]
 
     def _insert(self, home: _Queue, queue: str, entry: Entry, now: int) -> Sent:
@@ -168,9 +170,13 @@ class MemoryStore(Store):
         self._show(home, row, replace(row.message, visible_at=until, state=state))
         return True
 
-    def delete(self, queue: str, receipts: Sequence[Held], settlement: Settlement) -> list[bool]:
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
         with self._lock:
             home = self._home(queue)
+            if settings is not None and home.settings != settings:
+                return None
             return [self._delete(home, receipt, settlement) for receipt in receipts]
 
     def _delete(self, home: _Queue, receipt: Held, settlement: Settlement) -> bool:

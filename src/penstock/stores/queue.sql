@@ -12,7 +12,7 @@
 --   penstock_reader   how far a reader of named claims has settled
 --   penstock_claim    a named claim: tentative until confirmed
 --   penstock_held     its messages in order, each with the receive number that it was claimed under
---   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' last given to a message
+--   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' up to which messages may have one
 --
 -- To change the schema: add a step with the next number; never edit one that was released.
 
@@ -106,7 +106,7 @@ INSERT INTO penstock_meta (name, value) VALUES (:name, :value)
 -- name: change_meta
 UPDATE penstock_meta SET value = :value WHERE name = :name
 
--- name: take_numbers
+-- name: reserve_numbers
 UPDATE penstock_meta SET value = value + :count WHERE name = 'number' RETURNING value
 
 -- name: queues
@@ -145,6 +145,12 @@ DELETE FROM penstock_claim WHERE queue = :queue
 -- name: insert
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
 VALUES (:number, :queue, :visible_at, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body)
+
+-- name: insert_alone
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
+SELECT :number, number, :visible_at, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
+FROM penstock_queue
+WHERE name = :name AND settings = :settings AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
 -- name: mark
 SELECT number, expires_at FROM penstock_mark WHERE queue = :queue AND mark = :mark
@@ -194,6 +200,15 @@ UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :num
 DELETE FROM penstock_message
 WHERE number = :number AND queue = :queue AND receives = COALESCE(:receives, receives)
 RETURNING number, receives, visible_at, state, grp, mark
+
+-- name: delete_alone
+DELETE FROM penstock_message
+WHERE number = :number AND receives = :receives AND grp IS NULL AND mark IS NULL
+AND queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
+
+-- name: delete_plain
+DELETE FROM penstock_message
+WHERE number = :number AND queue = :queue AND receives = :receives AND grp IS NULL AND mark IS NULL
 
 -- name: archive
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)

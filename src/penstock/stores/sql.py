@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, ClassVar
 
 from penstock.errors import QueueNotFound, StoreVersion
 from penstock.message import (
     FOREVER,
+    OCTETS,
     Claim,
     Counts,
     Death,
@@ -68,6 +70,8 @@ class SqlStore(Store):
 
     def __init__(self) -> None:
         self._steps, self._statements = read_sql(self.dialect)
+        self._seen: dict[str, tuple[int, Settings]] = {}
+        """The queues that were looked up in this batch; cleared when one begins."""
 
     def _migrate(self) -> None:
         """Bring the schema to the newest step, in one transaction; nodes that start together wait for each other."""
@@ -95,10 +99,11 @@ class SqlStore(Store):
     # the catalogue
 
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
-        with self.batch():
+        with self._joined():
             found = self._rows("queue", {"name": name})
             if bool(found) == create:
                 return False
+            self._seen.pop(name, None)
             if create:
                 self._run("add_queue", {"name": name, "settings": pack_settings(settings)})
             else:
@@ -106,67 +111,77 @@ class SqlStore(Store):
             return True
 
     def load(self, name: str) -> Settings | None:
-        found = self._rows("queue", {"name": name})
-        return unpack_settings(found[0][1]) if found else None
+        found = self._look_up(name)
+        return found[1] if found else None
 
     def names(self) -> list[str]:
         return sorted(name for (name,) in self._rows("queues", {}))
 
     def drop(self, name: str) -> bool:
-        with self.batch():
+        with self._joined():
             found = self._rows("queue", {"name": name})
             if not found:
                 return False
             for part in ("held", "claims", "readers", "marks", "settled", "messages", "queue"):
                 self._run(f"drop_{part}", {"queue": found[0][0]})
+            self._seen.pop(name, None)
             return True
 
     def _queue(self, name: str) -> tuple[int, Settings]:
-        found = self._rows("queue", {"name": name})
-        if not found:
+        found = self._look_up(name)
+        if found is None:
             raise QueueNotFound(name)
-        return found[0][0], unpack_settings(found[0][1])
+        return found
+
+    def _look_up(self, name: str) -> tuple[int, Settings] | None:
+        """A queue's number and settings. In a batch they are read once, since nobody else can change them before it ends."""
+        found = self._seen.get(name) if self._in_batch() else None
+        if found is None:
+            rows = self._rows("queue", (name,))
+            if not rows:
+                return None
+            found = rows[0][0], unpack_settings(rows[0][1])
+            if self._in_batch():
+                self._seen[name] = found
+        return found
+
+    @contextmanager
+    def _joined(self, *, durable: bool = True) -> Iterator[None]:
+        """The batch that we are in, or else one of our own."""
+        if self._in_batch():
+            yield
+        else:
+            with self.batch(durable=durable):
+                yield
 
     # messages
 
-    def insert(self, queue: str, entries: Sequence[Entry], now: int) -> list[Sent]:
-        with self.batch():
-            home, settings = self._queue(queue)
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        with self._joined():
+            home, current = self._queue(queue)
+            if current != settings:
+                return None
             number = self._take_numbers(len(entries))
-            make = self._ids.make
             rows: list[Row] = []
             answers: list[Sent] = []
             lines: set[bytes] = set()
             for entry in entries:
-                (
-                    body,
-                    content_type,
-                    attributes,
-                    sent_at,
-                    visible_at,
-                    expires_at,
-                    deadline_at,
-                    visibility,
-                    group,
-                    mark,
-                    until,
-                ) = entry
+                visible_at, line, mark = entry.visible_at, None, entry.mark
                 if mark is not None:
                     first = self._marked_by(home, mark, now)
                     if first is not None:
-                        answers.append(Sent(make(first), True))
+                        answers.append(Sent(self._ids.make(first), True))
                         continue
                     self._run("unmark", {"queue": home, "mark": mark})
-                    self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": until})
-                head = pack_head(Head(content_type, attributes, visibility))
-                line = None if group is None else group.encode()
-                if line is not None and settings.groups:
-                    if line in lines or self._rows("in_group", {"queue": home, "grp": line}):
-                        visible_at = -visible_at
-                    lines.add(line)
-                check = checksum(body, head, line, mark, sent_at, deadline_at)
-                rows.append((number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body))
-                answers.append(Sent(make(number)))
+                    self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": entry.mark_until})
+                if entry.group is not None:
+                    line = entry.group.encode()
+                    if settings.groups:
+                        if line in lines or self._rows("in_group", {"queue": home, "grp": line}):
+                            visible_at = -visible_at
+                        lines.add(line)
+                rows.append(insert_row(number, home, visible_at, line, entry))
+                answers.append(Sent(self._ids.make(number)))
                 number += 1
             self._many("insert", rows)
             return answers
@@ -176,14 +191,14 @@ class SqlStore(Store):
         return found[0][0] if found and found[0][1] > now else None
 
     def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
-        with self.batch(durable=False):
+        with self._joined(durable=False):
             home, _ = self._queue(queue)
             rows = self._rows("visible", (home, now, limit))
             self._many("claim", [(until, now, row[0]) for row in rows])
             return [self._message(queue, row, now, until) for row in rows]
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
-        with self.batch():
+        with self._joined():
             home, _ = self._queue(queue)
             return [self._extend(home, self._number(receipt), receipt.receives, until, release) for receipt in receipts]
 
@@ -191,11 +206,15 @@ class SqlStore(Store):
         state = State.QUEUED if release else State.CONSUMED
         return self._run("extend", (until, int(state), number, home, receives)) > 0
 
-    def delete(self, queue: str, receipts: Sequence[Held], settlement: Settlement) -> list[bool]:
-        with self.batch():
-            home, settings = self._queue(queue)
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        with self._joined():
+            home, current = self._queue(queue)
+            if settings is not None and current != settings:
+                return None
             keys = [(self._number(receipt), home, receipt.receives) for receipt in receipts]
-            gone = self._delete(home, settings, keys, settlement)
+            gone = self._delete(home, current, keys, settlement)
             # A message that is named twice is settled once, by the receipt that is not stale.
             return [receives in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, receives in keys]
 
@@ -239,7 +258,7 @@ class SqlStore(Store):
         expires_at: int,
         deaths: Sequence[Death | None],
     ) -> list[bool]:
-        with self.batch():
+        with self._joined():
             home, settings = self._queue(queue)
             there, beyond = self._queue(target)
             moved = []
@@ -266,7 +285,7 @@ class SqlStore(Store):
             return moved
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
-        with self.batch():
+        with self._joined():
             home, settings = self._queue(queue)
             rows = [self._one(home, receipt) for receipt in receipts]
             for row in rows:
@@ -328,7 +347,7 @@ class SqlStore(Store):
             return found[0][0] if found else None
 
     def purge(self, queue: str, limit: int) -> int:
-        with self.batch():
+        with self._joined():
             home, _ = self._queue(queue)
             purged = self._run("purge", {"queue": home, "limit": limit})
             if purged < limit:
@@ -338,7 +357,7 @@ class SqlStore(Store):
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}
         if self._rows("sweepable", fields):  # seen without a write lock
-            with self.batch():
+            with self._joined():
                 self._run("sweep_settled", fields)
                 self._run("sweep_marks", fields)
         return False
@@ -346,7 +365,7 @@ class SqlStore(Store):
     # named claims
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
-        with self.batch():
+        with self._joined():
             home, _ = self._queue(queue)
             if not self._rows("reader", {"queue": home, "reader": reader}):
                 self._run("add_reader", {"queue": home, "reader": reader})
@@ -370,7 +389,7 @@ class SqlStore(Store):
             return sorted(name for (name,) in self._rows("readers", {"queue": self._queue(queue)[0]}))
 
     def confirm(self, queue: str, reader: str, epoch: int) -> None:
-        with self.batch():
+        with self._joined():
             home, _ = self._queue(queue)
             claim = self._claims(home, reader)[epoch]
             self._run("confirm", {"claim": claim, "forever": FOREVER})
@@ -385,7 +404,7 @@ class SqlStore(Store):
             return [self._message(queue, row) for row in rows]
 
     def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
-        with self.batch():
+        with self._joined():
             home, settings = self._queue(queue)
             gone = 0
             for number, claim in self._claims(home, reader).items():
@@ -399,7 +418,7 @@ class SqlStore(Store):
             return gone
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
-        with self.batch():
+        with self._joined():
             home, _ = self._queue(queue)
             claims = self._claims(home, reader)
             given = 0
@@ -457,6 +476,10 @@ class SqlStore(Store):
     # what each database does its own way
 
     @abstractmethod
+    def _in_batch(self) -> bool:
+        """Whether the calling thread is in a batch."""
+
+    @abstractmethod
     def _rows(self, name: str, params: Params) -> list[Row]:
         """Run a named statement; its rows."""
 
@@ -489,6 +512,15 @@ class SqlStore(Store):
 
     @abstractmethod
     def _create_meta(self) -> None: ...
+
+
+def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entry: Entry) -> Row:
+    """The parameters of the statement that inserts a message."""
+    body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _ = entry
+    plain = not attributes and content_type is OCTETS and visibility is None
+    head = None if plain else pack_head(Head(content_type, attributes, visibility))
+    check = checksum(body, head, line, mark, sent_at, deadline_at)
+    return number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body
 
 
 def _whole(value: object) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import ClassVar
@@ -19,13 +19,22 @@ from typing import ClassVar
 import apsw
 
 from penstock.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
-from penstock.stores.sql import Params, Row, SqlStore
+from penstock.message import Entry, Held, Sent, Settings, Settlement
+from penstock.stores.encoding import pack_settings
+from penstock.stores.sql import Params, Row, SqlStore, insert_row
 
 SAFE_SQLITE = (3, 51, 3)
 """Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
 RECLAIM_PAGES = 1024
 RECLAIM_AT_ONCE = 8192
 WAL_BYTES = 16 * 1024 * 1024
+BLOCK = 1000
+"""How many message numbers a process reserves at a time."""
+NO_BLOCK = (1, 0)
+
+
+class _NotPlain(Exception):
+    """The short way does not serve; what was done of it is undone."""
 
 
 class SqliteStore(SqlStore):
@@ -51,6 +60,7 @@ class SqliteStore(SqlStore):
         self._depth = 0
         self._connection: apsw.Connection | None = None
         self._closed = False
+        self._block = NO_BLOCK
         self._connect()
         self._migrate()
         _stores.add(self)
@@ -115,19 +125,28 @@ class SqliteStore(SqlStore):
         with self._lock:
             connection = self._connect()
             nested = self._depth > 0
-            if not nested and durable != self._synchronous:
-                self._execute(connection, f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-                self._synchronous = durable
+            block = self._block
+            if not nested:
+                self._seen.clear()
+                self._set_durable(durable)
             self._execute(connection, "SAVEPOINT verb" if nested else "BEGIN IMMEDIATE")
             self._depth += 1
             try:
                 yield
                 self._execute(connection, "RELEASE verb" if nested else "COMMIT")
             except BaseException:
+                self._seen.clear()
+                self._block = block
                 self._undo(connection, nested)
                 raise
             finally:
                 self._depth -= 1
+
+    def _set_durable(self, durable: bool) -> None:
+        connection = self._connect()
+        if durable != self._synchronous:
+            self._execute(connection, f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._synchronous = durable
 
     def _undo(self, connection: apsw.Connection, nested: bool) -> None:
         if connection is not self._connection or connection.get_autocommit():
@@ -152,6 +171,9 @@ class SqliteStore(SqlStore):
                 self._depth -= 1
                 if connection is self._connection and not connection.get_autocommit():
                     connection.execute("COMMIT")
+
+    def _in_batch(self) -> bool:
+        return self._depth > 0 and self._lock._is_owned()  # type: ignore[attr-defined]
 
     def _rows(self, name: str, params: Params) -> list[Row]:
         with self._lock:
@@ -189,7 +211,67 @@ class SqliteStore(SqlStore):
             return int(self._execute(self._connect(), f"PRAGMA {name}").fetchall()[0][0])  # type: ignore[arg-type]
 
     def _take_numbers(self, count: int) -> int:
-        return int(self._rows("take_numbers", (count,))[0][0]) - count + 1
+        """From the block of numbers that this process has reserved, as long as no other process has reserved one since: so
+        numbers stay in the order of sending, and the counter is not written with each send."""
+        first, last = self._block
+        if first + count - 1 > last or self._meta("number") != last:
+            reserved = count + BLOCK
+            last = int(self._rows("reserve_numbers", (reserved,))[0][0])
+            first = last - reserved + 1
+        self._block = (first + count, last)
+        return first
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        entry = entries[0]
+        if len(entries) == 1 and entry.mark is None and not (settings.groups and entry.group):
+            sent = self._insert_alone(queue, entry, settings)
+            if sent is not None:
+                return [sent]
+        return super().insert(queue, entries, now, settings)
+
+    def _insert_alone(self, queue: str, entry: Entry, settings: Settings) -> Sent | None:
+        """A single message by a single statement, which changes nothing if what we know of the queue has changed."""
+        with self._lock:
+            number, last = self._block
+            if self._depth or number > last:
+                return None
+            line = None if entry.group is None else entry.group.encode()
+            _, _, *values = insert_row(number, 0, entry.visible_at, line, entry)
+            self._set_durable(True)
+            if not self._run("insert_alone", (number, *values, queue, pack_settings(settings), last)):
+                return None
+            self._block = (number + 1, last)
+            return Sent(self._ids.make(number))
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        if settings is not None and settlement.keep_until is None and not self._depth:
+            done = (
+                self._delete_alone(queue, receipts[0], settings) if len(receipts) == 1 else self._delete_plain(queue, receipts)
+            )
+            if done:
+                return [True] * len(receipts)
+        return super().delete(queue, receipts, settlement, settings)
+
+    def _delete_alone(self, queue: str, receipt: Held, settings: Settings) -> bool:
+        """A single message by a single statement, which changes nothing unless the case is simple."""
+        with self._lock:
+            self._set_durable(True)
+            return self._run("delete_alone", (self._number(receipt), receipt.receives, queue, pack_settings(settings))) > 0
+
+    def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
+        """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
+        with suppress(_NotPlain), self.batch():
+            home, settings = self._queue(queue)
+            keys = [(self._number(receipt), home, receipt.receives) for receipt in receipts]
+            connection = self._connect()
+            before = connection.total_changes()
+            self._many("delete_plain", keys)
+            if settings.history or connection.total_changes() - before < len(keys):
+                raise _NotPlain
+            return True
+        return False
 
     def _has_schema(self) -> bool:
         found = self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'")
@@ -248,7 +330,7 @@ class SqliteStore(SqlStore):
         """In the child: SQLite forbids to use, or even to close, the parent's connection."""
         if self._connection is not None:
             _abandoned.append(self._connection)
-        self._connection, self._depth, self._lock = None, 0, RLock()
+        self._connection, self._depth, self._lock, self._block = None, 0, RLock(), NO_BLOCK
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
