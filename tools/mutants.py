@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SQLITE, SQL, QUERIES = "stores/sqlite.py", "stores/sql.py", "stores/queue.sql"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
-TAKES_NUMBERS = "\n            home, settings = self._queue(queue)\n            number = self._take_numbers"
+ADMITTED = "\n            home, current = self._queue(queue)\n            if current != settings:"
 BEGIN = '"SAVEPOINT verb" if nested else "BEGIN IMMEDIATE"'
 
 
@@ -96,8 +96,8 @@ MUTANTS = [
         "killed_at",
         (
             SQL,
-            f"        with self.batch():{TAKES_NUMBERS}",
-            f"        if True:{TAKES_NUMBERS}",
+            f"        with self._joined():{ADMITTED}",
+            f"        if True:{ADMITTED}",
         ),
     ),
     mutant(
