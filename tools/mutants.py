@@ -126,11 +126,7 @@ MUTANTS = [
             "ORDER BY visible_at DESC, number LIMIT :limit {skip_locked}",
         ),
     ),
-    mutant(
-        "the body is changed",
-        "any_bytes",
-        (SQL, "rows.append((number,", 'body = body.replace(b"\\r\\n", b"\\n")\n                rows.append((number,'),
-    ),
+    mutant("the body is changed", "any_bytes", (SQL, "head, check, body\n", 'head, check, body.replace(b"\\r\\n", b"\\n")\n')),
     mutant(
         "claims are lost at restart",
         "survive_a_restart",
@@ -167,7 +163,11 @@ MUTANTS = [
     mutant(
         "a fork uses the parent's connection",
         "forked_child",
-        (SQLITE, "self._connection, self._depth, self._lock = None", "_, self._depth, self._lock = None"),
+        (
+            SQLITE,
+            "self._connection, self._depth, self._lock, self._block = None",
+            "_, self._depth, self._lock, self._block = None",
+        ),
     ),
 ]
 
