@@ -133,6 +133,13 @@ def test_a_ratio_is_of_neighbours_in_time() -> None:
     assert (found.rate, found.ratio) == (50, 0.5)
 
 
+def test_what_stood_still_is_told_and_spoils_nothing() -> None:
+    row = Row(Verb.SEND, 1, 100)
+    results = Results([row], [TARGETS[BARE], TARGETS[OURS], TARGETS["huey"]])
+    results.rates = {(row, BARE): [0.0], (row, OURS): [5.0], (row, "huey"): [0.0]}
+    assert "| send-1x100B | 0 | 5 (inf) | 0 (inf) |" in markdown(results, {"file system": "ext4"})
+
+
 def test_the_acceptance_lines_say_met_not_met_or_not_measured() -> None:
     send, cycle = Row(Verb.SEND, 100, 100), Row(Verb.CYCLE, 100, 100)
     near, far = (Row(Verb.DELETE, 1, 100, backlog=backlog) for backlog in (100, 1_000_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from statistics import median
@@ -52,9 +53,14 @@ def cell(results: Results, row: Row, target: Target) -> Cell | None:
     if target.limit == target.name or not limits:
         return Cell(median(rates), None, single)
     if single:
-        return Cell(median(rates), median(rates) / median(limits), single)
+        return Cell(median(rates), _over(median(rates), median(limits)), single)
     # Each with its neighbour in time: what slowed the machine then slowed both.
-    return Cell(median(rates), median(rate / limit for rate, limit in zip(rates, limits, strict=True)))
+    return Cell(median(rates), median(map(_over, rates, limits)))
+
+
+def _over(rate: float, other: float) -> float:
+    """The ratio; what stood still for a whole measurement, as can happen to one of many processes, has a rate of 0."""
+    return rate / other if other else math.inf
 
 
 def markdown(results: Results, facts: dict[str, str]) -> str:
@@ -135,7 +141,7 @@ def acceptance(results: Results) -> list[Line]:
 def _flatness(results: Results, verb: Verb, batch: int) -> Line:
     def cost(name: str) -> float | None:
         near, far = (results.rates.get((Row(verb, batch, BODY, backlog=backlog), name)) for backlog in (NEAR, FAR))
-        return median(n / f for n, f in zip(near, far, strict=True)) if near and far else None
+        return median(map(_over, near, far)) if near and far else None
 
     ours, bare = cost(OURS), cost(BARE)
     found = "" if ours is None else f"{ours:.2f}×" + ("" if bare is None else f" ({BARE}: {bare:.2f}×)")
@@ -145,7 +151,7 @@ def _flatness(results: Results, verb: Verb, batch: int) -> Line:
 
 def _ahead(results: Results, ours: Target, peer: Target) -> Line:
     both = [(row, cell(results, row, ours), cell(results, row, peer)) for row in results.rows]
-    shared = [(row, mine.rate / theirs.rate) for row, mine, theirs in both if mine and theirs]
+    shared = [(row, _over(mine.rate, theirs.rate)) for row, mine, theirs in both if mine and theirs]
     behind = [f"{row.name} ({times:.2f}×)" for row, times in shared if times < 1]
     found = f"ahead on {len(shared) - len(behind)} of {len(shared)} rows" if shared else ""
     if behind:

@@ -136,7 +136,7 @@ class Bench:
             gc.collect()
             running = [course for course, _ in courses]
             while running:
-                self._show(", ".join(course.target.name for course in running))
+                self._show(f"{courses[0][1][0].name} …: {', '.join(course.target.name for course in running)}")
                 running = [course for course in running if course.round()]
             for course, rows in courses:
                 for row in rows:
@@ -167,6 +167,8 @@ class Bench:
                         raise
                     failed.add(target.name)
                     self.results.notes.append(str(error))
+                    for row in here:
+                        self.results.rates.pop((row, target.name), None)
                     continue
                 for row in here:
                     self.results.add(target, row, rates[row.verb])
@@ -178,8 +180,9 @@ class Bench:
             try:
                 session.settings()
             except Unverified as error:
-                self.results.targets.remove(target)
-                self.results.notes.append(f"{target.name} is not reported: {error}")
+                if target in self.results.targets:
+                    self.results.targets.remove(target)
+                    self.results.notes.append(f"{target.name} is not reported: {error}")
             else:
                 sessions.append((target, session))
         return sessions
