@@ -305,6 +305,108 @@ def test_a_forked_child_has_its_own_connection(url: str) -> None:
         assert sorted(message.body for message in queue.receive(9)) == [b"child", b"parent", b"parent again"]
 
 
+FORKING = """
+import os, sys, threading, penstock
+broker = penstock.open(sys.argv[1])
+queue = broker.create("orders")
+threads = [threading.Thread(target=lambda: [queue.send(b"thread") for _ in range(200)]) for _ in range(2)]
+for thread in threads:
+    thread.start()
+children = []
+gate, gate_writer = os.pipe()
+for _ in range(8):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        queue.send(b"child before")
+        os.write(writer, b"x")
+        os.close(gate_writer)
+        os.read(gate, 1)  # until the parent has closed its store
+        for _ in range(5):
+            queue.send(b"child after")
+        os._exit(0)
+    os.read(reader, 1)
+    children.append(child)
+for thread in threads:
+    thread.join()
+broker.close()
+os.close(gate_writer)
+print(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+
+def test_forked_children_lose_nothing_when_the_parent_closes(url: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING, url], capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"0\n", b"")
+    with penstock.open(url) as broker:
+        bodies = [message.body for message in broker["orders"].peek(1000)]
+    assert [bodies.count(body) for body in (b"thread", b"child before", b"child after")] == [400, 8, 40]
+
+
+def test_a_fork_inside_a_batch_is_refused_in_the_child(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        with broker.store.batch():
+            queue.send(b"parent")
+            child = os.fork()
+            if child == 0:
+                try:
+                    queue.send(b"child")
+                except StoreError as error:
+                    os._exit(0 if "forked inside a batch" in str(error) else 2)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert [message.body for message in queue.peek(9)] == [b"parent"]
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_what_is_done_is_answered_though_the_queue_cannot_be_tended(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    def fail(*_: object) -> bool:
+        raise StoreBusy("locked")
+
+    monkeypatch.setattr(SqliteStore, "sweep", fail)
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", mode=mode)
+        queue.send(b"x")
+        queue._tend_at = 0
+        assert [message.body for message in queue.receive()] == [b"x"]
+        assert caplog.text.count("could not be tended") == 2
+
+
+def test_a_batch_that_sqlite_has_rolled_back_is_over(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        assert isinstance(broker.store, SqliteStore)
+        broker.store._connect().pragma("max_page_count", broker.store._pragma("page_count") + 5)
+        with pytest.raises(StoreError, match="the batch is lost"), broker.store.batch():
+            queue.send(b"first")
+            with pytest.raises(StoreFull), broker.store.batch():
+                queue.send_many([b"x" * 100_000] * 3)
+            queue.send(b"second")
+        assert queue.peek(9) == []
+
+
+def test_an_interrupted_purge_leaves_no_marks(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(penstock.queue, "PURGE_BATCH", 10)
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", deduplicate=True)
+        queue.send_many([b"%d" % number for number in range(15)])
+        assert broker.store.purge("orders", 10) == 10
+        assert sum(sent.duplicate for sent in queue.send_many([b"%d" % number for number in range(15)])) == 5
+        assert queue.purge() == 15
+
+
+def test_a_damaged_group_holds_up_nobody(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("lines", groups=True)
+        queue.send_many([penstock.Draft(b"%d" % number, group="a") for number in range(3)])
+        apsw.Connection(str(path)).execute("UPDATE penstock_message SET grp = x'ff' WHERE number = 1")
+        assert [message.body for message in queue.receive(9)] == [b"1"]
+        assert queue.stats().damaged == 1
+
+
 def test_disk_space_is_returned_after_a_backlog_drains(url: str, path: Path) -> None:
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock import policy
-from penstock.errors import BadInput, BadURL, MissingExtra, QueueExists, QueueNotFound, Unsupported
+from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
 from penstock.queue import Clock, Queue, check_dead_letter_queue, purge, system_clock
 from penstock.stores.base import Store
@@ -29,6 +29,7 @@ class Broker:
         self.store = store
         self._clock = clock
         self._waiting = Waiting(store)
+        self._queues: dict[str, Queue] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -59,6 +60,12 @@ class Broker:
 
     __getitem__ = queue
 
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.store.load(name) is not None
+
+    def __iter__(self) -> Iterator[Queue]:
+        return (self._queue(name) for name in self.store.names())
+
     def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
         policy.check_count(offset, "offset", 0, policy.MAX_NUMBER, BadInput)
         if limit is not None:
@@ -80,11 +87,15 @@ class Broker:
                 if pointing and pointing.redrive and pointing.redrive.dead_letter_queue == name:
                     self.store.save(other, policy.check_settings({"redrive": None}, pointing), create=False)
             self.store.drop(name)
+        self._queues.pop(name, None)
         self._waiting.notify()
         return settings
 
     def _queue(self, name: str) -> Queue:
-        return Queue(name, self.store, self._waiting, self._clock)
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = Queue(name, self.store, self._waiting, self._clock)
+        return found
 
 
 def open(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:  # noqa: A001
@@ -107,11 +118,7 @@ def _open_memory(url: str, options: dict[str, Any]) -> Store:
 
 def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
-    try:
-        module = import_module("penstock.stores.sqlite")
-    except ImportError as error:
-        raise MissingExtra("the sqlite store", "sqlite") from error
-    return module.SqliteStore(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.sqlite").SqliteStore(path, **options)  # type: ignore[no-any-return]
 
 
 def _timeout(value: Any) -> float:

@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
+from penstock.errors import BadMessage
+
 Attribute = str | int | float | bytes
 Attributes = Mapping[str, Attribute]
 
@@ -110,11 +112,11 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The right to settle one delivery: it dies with the next one. ``receives`` None means whoever holds the message."""
+    """The right to settle one delivery: it dies with the next one. ``delivery`` None means whoever holds the message."""
 
     queue: str
     id: str
-    receives: int | None
+    delivery: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Held(Protocol):
     def id(self) -> str: ...
 
     @property
-    def receives(self) -> int | None: ...
+    def delivery(self) -> int | None: ...
 
 
 class Home(Protocol):
@@ -159,6 +161,9 @@ class Message:
     attributes: Attributes
     state: State
     receives: int
+    """How often it was received in this queue."""
+    delivery: int
+    """How often it was received in all its life; with queue and id, its receipt."""
     sent_at: int
     visible_at: int
     expires_at: int
@@ -179,11 +184,14 @@ class Message:
 
     @property
     def receipt(self) -> Receipt:
-        return Receipt(self.queue, self.id, self.receives)
+        return Receipt(self.queue, self.id, self.delivery)
 
     @property
     def text(self) -> str:
-        return self.body.decode()
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError as error:
+            raise BadMessage(f"the body of message {self.id} is no text in UTF-8: {error}") from None
 
     def extend(self, visibility: float) -> bool:
         """Hide it for so many seconds from now; False if it is no longer ours."""
@@ -199,7 +207,7 @@ class Message:
 
     def _home(self) -> Home:
         if self.home is None:
-            raise RuntimeError("only a received message can be settled; this one was looked at")
+            raise BadMessage(f"message {self.id} was only looked at: a message is settled by who received it")
         return self.home
 
 

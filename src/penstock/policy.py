@@ -110,6 +110,11 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     return dataclasses.replace(settings, mode=mode, redrive=_check_redrive(settings.redrive))
 
 
+def same_settings(one: Settings, other: Settings) -> bool:
+    """Equal, and not because True equals 1."""
+    return one == other and (one.deduplicate is True) == (other.deduplicate is True)
+
+
 def _check_redrive(redrive: object) -> Redrive | None:
     if redrive is None:
         return None

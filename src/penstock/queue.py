@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from penstock import policy
-from penstock.errors import BadInput, BadMessage, ClaimLapsed, QueueNotFound, ReaderSetBack
+from penstock.errors import BadInput, BadMessage, ClaimLapsed, QueueNotFound, ReaderSetBack, StoreError
 from penstock.message import (
     OCTETS,
     Attributes,
@@ -35,6 +35,7 @@ logger = logging.getLogger("penstock")
 
 Clock = Callable[[], int]
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
 EXPIRE_BATCH = 500
@@ -99,7 +100,7 @@ class Queue:
 
     def send_many(self, drafts: Iterable[Draft | bytes]) -> list[Sent]:
         """Send all or, if one is refused, none; at the price of one commit."""
-        batch = drafts if isinstance(drafts, Sequence) else list(drafts)
+        batch = check_many(drafts, "send_many", "send")
         if len(batch) > policy.MAX_BATCH:
             raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
         if not batch:
@@ -143,13 +144,13 @@ class Queue:
         kept: list[Message] = []
         more = True
         while more and len(kept) < limit:
-            now = self._clock()
             if not self._busy:
                 due = self._store.due(self.name)
-                if due is None or due > now:  # seen without a write lock
+                if due is None or due > self._clock():  # seen without a write lock
                     break
             chosen = mode or (self._known or self.settings).mode
             with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
+                now = self._clock()  # not before: the lock may have been long in coming
                 settings = self.settings
                 if chosen is not (mode or settings.mode):
                     continue
@@ -184,7 +185,8 @@ class Queue:
                 self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
                 logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
         # What is hidden for no time at all is visible again: a second look would deliver it twice in one answer.
-        return delivered, len(claimed) == limit and until > now
+        more = len(claimed) == limit or len(delivered) < len(claimed)
+        return delivered, more and all(message.visible_at > now for message in delivered)
 
     def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
         """Move it to the dead letter queue; False if that is gone."""
@@ -207,7 +209,7 @@ class Queue:
         return self.delete_many([message])[0]
 
     def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
-        return self._settle_held(self._held(messages), State.PROCESSED, None)
+        return self._settle_held(self._held(check_many(messages, "delete_many", "delete")), State.PROCESSED, None)
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
@@ -241,7 +243,8 @@ class Queue:
 
     def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> int:
         """As `_settle_held`, inside a batch, where the settings cannot change; how many."""
-        gone = self._store.delete(self.name, held, settlement(settings, state, reason, now)) or []
+        gone = self._store.delete(self.name, held, settlement(settings, state, reason, now))
+        assert gone is not None
         if settings.groups:
             self._waiting.notify()
         return sum(gone)
@@ -253,8 +256,10 @@ class Queue:
                 message = Receipt(self.name, message, None)
             elif not isinstance(message, Message | Receipt):
                 raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
-            if message.receives is not None and not 0 <= message.receives < 2**62:
-                raise BadMessage(f"message {message.id} cannot have been received {message.receives} times")
+            if not isinstance(message.id, str):
+                raise BadMessage(f"an id is text, not {type(message.id).__name__}: {message.id!r:.200}")
+            if message.delivery is not None:
+                check_count(message.delivery, "delivery", 0, 2**62)
             if message.queue != self.name:
                 raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {self.name!r}")
             held.append(message)
@@ -265,7 +270,7 @@ class Queue:
     def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
         """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._store.browse(self.name, limit, state=_state(state))
+        return self._store.browse(self.name, limit, state=None if state is None else _state(state))
 
     def settled(self, limit: int = 100) -> list[Message]:
         """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first."""
@@ -295,9 +300,13 @@ class Queue:
         return purge(self._store, self.name)
 
     def redrive(self, limit: int | None = None, *, to: str | None = None) -> int:
-        """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many."""
+        """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many.
+
+        Letters whose queue is gone stay."""
         if limit is not None:
             check_count(limit, "limit", 1, policy.MAX_NUMBER)
+        if to is not None and self._store.load(policy.check_name(to)) is None:
+            raise QueueNotFound(to)
         if to == self.name:
             raise BadInput(f"queue {to!r} cannot be redriven to itself")
         done = 0
@@ -321,7 +330,10 @@ class Queue:
         for target, messages in targets.items():
             beyond = self._store.load(target)
             if beyond is None:
-                raise QueueNotFound(target)
+                logger.warning(
+                    "%d dead letters stay in queue %r: queue %r, where they died, is gone", len(messages), self.name, target
+                )
+                continue
             expires_at = now + micros(beyond.retention)
             moved += sum(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))
         return moved
@@ -329,9 +341,13 @@ class Queue:
     def _tend(self, now: int) -> None:
         """Now and then, clear away what no longer counts."""
         if now >= self._tend_at:
-            self._expire(now)
-            more = self._store.sweep(self.name, now)
-            self._tend_at = now + (policy.SECOND if more else TEND_EVERY)
+            self._tend_at = now + TEND_EVERY
+            try:
+                self._expire(now)
+                if self._store.sweep(self.name, now):
+                    self._tend_at = now + policy.SECOND
+            except StoreError as error:  # what was asked of us is done; this can wait
+                logger.warning("queue %r could not be tended, which will be tried again: %s", self.name, error)
 
     def _expire(self, now: int) -> None:
         """Settle what has outlived its retention at the head of the queue, where nobody may ever receive it."""
@@ -358,7 +374,7 @@ class Queue:
         for message in self._take(1, None, Mode.AT_MOST_ONCE):
             try:
                 return message.text if message.content_type == policy.TEXT else message.body
-            except UnicodeDecodeError:  # someone sent it here as text, which it is not; it must not be lost
+            except BadMessage:  # someone sent it here as text, which it is not; it must not be lost
                 return message.body
         return None
 
@@ -379,11 +395,11 @@ class Queue:
         check_count(epoch, "epoch", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         check_seconds(ttl, "ttl")
-        now = self._clock()
-        found = self._unlapsed(reader, epoch, now)
+        found = self._unlapsed(reader, epoch, self._clock())
         if found is not None:
             return found
         with self._store.batch():
+            now = self._clock()
             found = self._unlapsed(reader, epoch, now)
             if found is not None:
                 return found
@@ -411,7 +427,9 @@ class Queue:
     def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None) -> list[Message]:
         """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order."""
         claim = self._claimed(reader, epoch)
-        return self._store.read(self.name, reader, epoch, start, claim.size if stop is None else stop)
+        check_count(start, "start", 0, policy.MAX_BATCH)
+        stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_BATCH)
+        return self._store.read(self.name, reader, epoch, start, stop)
 
     def settle(self, reader: str, epoch: int) -> int:
         """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""
@@ -423,8 +441,10 @@ class Queue:
         with self._store.batch():
             now = self._clock()
             for claim in self._store.held(self.name, reader)[1]:
-                if claim.epoch <= epoch and not claim.confirmed and claim.lapses_at <= now:
+                if claim.epoch == epoch and claim.lapses_at <= now:
                     raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
+                if claim.epoch < epoch and claim.lapses_at <= now:
+                    self._store.give_back(self.name, reader, claim.epoch, now)
             gone = self._store.settle(self.name, reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
         self._waiting.notify()
         return gone
@@ -441,7 +461,7 @@ class Queue:
 
     def settled_epoch(self, reader: str) -> int | None:
         """How far a reader has settled."""
-        return self._store.held(self.name, reader)[0]
+        return self._store.held(self.name, policy.check_name(reader, "reader name"))[0]
 
     def _unlapsed(self, reader: str, epoch: int, now: int) -> Claim | None:
         """The claim if it stands; None if there is none or it has lapsed; an error if the epoch is settled."""
@@ -454,6 +474,8 @@ class Queue:
         return None
 
     def _claimed(self, reader: str, epoch: int) -> Claim:
+        policy.check_name(reader, "reader name")
+        check_count(epoch, "epoch", 0, 2**62)
         claim = self._unlapsed(reader, epoch, self._clock())
         if claim is None:
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
@@ -490,10 +512,14 @@ def _mode(mode: Mode | str | None) -> Mode | None:
         raise BadInput(f"mode {mode!r:.200} is not one of {', '.join(Mode)}") from None
 
 
-def _state(state: State | str | None) -> State | None:
-    if not isinstance(state, str):
-        return state
-    try:
-        return State[state.upper()]
-    except KeyError:
-        raise BadInput(f"state {state!r:.200} is not one of {', '.join(s.name.lower() for s in State)}") from None
+def _state(state: object) -> State:
+    for known in (State.QUEUED, State.CONSUMED, State.DAMAGED):
+        if state is known or (isinstance(state, str) and state.upper() == known.name):
+            return known
+    raise BadInput(f"state {state!r:.200} is not one of queued, consumed, damaged; what is settled is in settled()")
+
+
+def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:
+    if isinstance(items, bytes | str) or not isinstance(items, Iterable):
+        raise BadMessage(f"{verb} takes a list of messages, not {items!r:.80}; for one, use {single}")
+    return items if isinstance(items, Sequence) else list(items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from threading import Condition
 
+from penstock.forking import watch
 from penstock.stores.base import Store
 
 LOOK_EVERY = 0.025
@@ -20,6 +21,13 @@ class Waiting:
         self._events = 0
         self._version = store.version()
         self._looked = time.monotonic()
+        watch(self)
+
+    def before_fork(self) -> None:
+        self._condition.acquire()
+
+    def after_fork(self, *, child: bool) -> None:  # noqa: ARG002
+        self._condition.release()
 
     def events(self) -> int:
         """How much has happened; take it before you look, and `rest` returns if more has happened since."""

@@ -91,7 +91,7 @@ def stats_json(name: str, stats: Stats) -> dict[str, Any]:
 
 
 def receipt(message: Message) -> str:
-    return f"{message.id}#{message.receives}"
+    return f"{message.id}#{message.delivery}"
 
 
 def message_json(message: Message, *, held: bool = False) -> dict[str, Any]:

@@ -91,7 +91,9 @@ class Store(ABC):
         expires_at: int,
         deaths: Sequence[Death | None],
     ) -> list[bool]:
-        """Put messages into another queue: visible at once, with no receives and no mark. False for each stale receipt."""
+        """Put messages into another queue: visible at once, with no receives and no mark. False for each stale receipt.
+
+        The number of the delivery goes on: a receipt from before the move must not fit one from after it."""
 
     @abstractmethod
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:

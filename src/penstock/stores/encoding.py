@@ -75,8 +75,12 @@ def _begin(sent_at: int) -> int:
     return crc32(b"%d" % sent_at)  # the messages of a batch have it in common
 
 
-@lru_cache(maxsize=1024)
 def pack_settings(settings: Settings) -> str:
+    return _pack_settings(settings, settings.deduplicate is True)
+
+
+@lru_cache(maxsize=1024)
+def _pack_settings(settings: Settings, _: bool) -> str:  # the flag, because True equals 1 in the cache's eyes
     return json.dumps(asdict(settings))
 
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
-from penstock.errors import QueueNotFound
+from penstock.errors import QueueNotFound, StoreClosed
+from penstock.forking import watch
 from penstock.message import (
     FOREVER,
     Claim,
@@ -25,7 +26,7 @@ from penstock.message import (
     Settlement,
     State,
 )
-from penstock.policy import key_of
+from penstock.policy import key_of, same_settings
 from penstock.stores.base import START, Ids, Store
 
 
@@ -69,14 +70,21 @@ class MemoryStore(Store):
         self._queues: dict[str, _Queue] = {}
         self._numbers = itertools.count(1)
         self._ids = Ids(Ids.salt())
+        self._closed = False
+        watch(self)
 
     @contextmanager
     def batch(self, *, durable: bool = True) -> Iterator[None]:  # noqa: ARG002
         with self._lock:
+            self._check_open()
             yield
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the memory store was closed")
+
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
-        with self._lock:
+        with self.batch():
             queue = self._queues.get(name)
             if (queue is None) != create:
                 return False
@@ -87,11 +95,12 @@ class MemoryStore(Store):
             return True
 
     def load(self, name: str) -> Settings | None:
+        self._check_open()
         queue = self._queues.get(name)
         return queue.settings if queue else None
 
     def names(self) -> list[str]:
-        with self._lock:
+        with self.batch():
             return sorted(self._queues)
 
     def drop(self, name: str) -> bool:
@@ -101,7 +110,7 @@ class MemoryStore(Store):
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._lock:
             home = self._home(queue)
-            if home.settings != settings:
+            if not same_settings(home.settings, settings):
                 return None
             return [self._insert(home, queue, entry, now) for entry in entries]
 
@@ -120,6 +129,7 @@ class MemoryStore(Store):
             attributes=entry.attributes,
             state=State.QUEUED,
             receives=0,
+            delivery=0,
             sent_at=entry.sent_at,
             visible_at=entry.visible_at,
             expires_at=entry.expires_at,
@@ -150,12 +160,13 @@ class MemoryStore(Store):
             before,
             state=State.CONSUMED,
             receives=before.receives + 1,
+            delivery=before.delivery + 1,
             visible_at=until,
             received_at=now,
             first_received_at=before.first_received_at or now,
         )
         self._show(home, row, after)
-        return replace(after, lapsed=before.state is State.CONSUMED)
+        return replace(_copy(after), lapsed=before.state is State.CONSUMED)
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._lock:
@@ -175,7 +186,7 @@ class MemoryStore(Store):
     ) -> list[bool] | None:
         with self._lock:
             home = self._home(queue)
-            if settings is not None and home.settings != settings:
+            if settings is not None and not same_settings(home.settings, settings):
                 return None
             return [self._delete(home, receipt, settlement) for receipt in receipts]
 
@@ -243,11 +254,11 @@ class MemoryStore(Store):
                 and (row.message.visible_at, row.message.number) > after
             ]
             rows = heapq.nsmallest(limit, rows, key=lambda row: (row.blocked, row.message.visible_at, row.message.number))
-            return [replace(row.message) for row in rows]
+            return [_copy(row.message) for row in rows]
 
     def settled(self, queue: str, limit: int) -> list[Message]:
         with self._lock:
-            history = (replace(message) for message, _ in self._home(queue).history.values())
+            history = (_copy(message) for message, _ in self._home(queue).history.values())
             return heapq.nsmallest(limit, history, key=lambda message: (message.settled_at, message.number))
 
     def marked(self, queue: str, mark: bytes) -> bool:
@@ -279,8 +290,7 @@ class MemoryStore(Store):
 
     def due(self, queue: str) -> int | None:
         with self._lock:
-            first = self._first(self._home(queue))
-            return None if first == FOREVER else first
+            return self._first(self._home(queue))
 
     def purge(self, queue: str, limit: int) -> int:
         with self._lock:
@@ -311,7 +321,7 @@ class MemoryStore(Store):
             claims = self._home(queue).readers.setdefault(reader, _Reader()).claims
             claims[epoch] = _Held(
                 Claim(reader, epoch, len(receipts), False, lapses_at),
-                [Receipt(queue, receipt.id, receipt.receives) for receipt in receipts],
+                [Receipt(queue, receipt.id, receipt.delivery) for receipt in receipts],
             )
 
     def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
@@ -335,7 +345,7 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             rows = (self._find(home, receipt) for receipt in home.readers[reader].claims[epoch].receipts[start:stop])
-            return [replace(row.message) for row in rows if row is not None]
+            return [_copy(row.message) for row in rows if row is not None]
 
     def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
         with self._lock:
@@ -356,13 +366,20 @@ class MemoryStore(Store):
                 undone = [known.claims.pop(epoch)]
             return sum(self._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
 
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:  # noqa: ARG002
+        self._lock.release()
+
     def version(self) -> int:
         return 0
 
     def close(self) -> None:
-        pass
+        self._closed = True
 
     def _home(self, name: str) -> _Queue:
+        self._check_open()
         try:
             return self._queues[name]
         except KeyError:
@@ -370,7 +387,7 @@ class MemoryStore(Store):
 
     def _find(self, home: _Queue, receipt: Held) -> _Row | None:
         row = home.rows.get(self._ids.number(receipt.id) or 0)
-        return row if row and receipt.receives in (None, row.message.receives) else None
+        return row if row and receipt.delivery in (None, row.message.delivery) else None
 
     def _first(self, home: _Queue) -> int | None:
         """When the first message is due, past the void entries at the head of the heap."""
@@ -384,7 +401,8 @@ class MemoryStore(Store):
 
     def _show(self, home: _Queue, row: _Row, message: Message) -> None:
         row.message = message
-        heapq.heappush(home.heap, (message.visible_at, message.number))
+        if message.visible_at < FOREVER:
+            heapq.heappush(home.heap, (message.visible_at, message.number))
 
     def _arrive(self, home: _Queue, row: _Row) -> None:
         home.rows[row.message.number] = row
@@ -413,3 +431,8 @@ class MemoryStore(Store):
             following = home.rows[turns[0]]
             following.blocked = False
             self._show(home, following, following.message)
+
+
+def _copy(message: Message) -> Message:
+    """What is handed out is the caller's to change."""
+    return replace(message, attributes=dict(message.attributes))

@@ -5,13 +5,14 @@
 --   penstock_message  a message that is in a queue
 --                       visible_at  hidden until then; negative: blocked behind its group's first, and then hidden until -visible_at
 --                       state       0 queued, 1 consumed, 4 damaged
+--                       receives    how often it was received in this queue; delivery: in all its life, which is its receipt
 --                       head        what is rarely there, as JSON: content type, attributes, own visibility, death
 --                       checksum    CRC-32 of all that does not change
 --   penstock_mark     what makes the next equal message a duplicate; expires_at 2^62: while the message is in the queue
 --   penstock_settled  the history: processed (2) and failed (3) messages
 --   penstock_reader   how far a reader of named claims has settled
 --   penstock_claim    a named claim: tentative until confirmed
---   penstock_held     its messages in order, each with the receive number that it was claimed under
+--   penstock_held     its messages in order, each with the delivery that it was claimed under
 --   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' up to which messages may have one
 --
 -- To change the schema: add a step with the next number; never edit one that was released.
@@ -28,6 +29,7 @@ CREATE TABLE penstock_message (
     visible_at {integer} NOT NULL,
     state {integer} NOT NULL,
     receives {integer} NOT NULL,
+    delivery {integer} NOT NULL,
     sent_at {integer} NOT NULL,
     expires_at {integer} NOT NULL,
     deadline_at {integer},
@@ -56,6 +58,7 @@ CREATE TABLE penstock_settled (
     visible_at {integer} NOT NULL,
     state {integer} NOT NULL,
     receives {integer} NOT NULL,
+    delivery {integer} NOT NULL,
     sent_at {integer} NOT NULL,
     expires_at {integer} NOT NULL,
     deadline_at {integer},
@@ -93,7 +96,7 @@ CREATE TABLE penstock_held (
     claim {integer} NOT NULL,
     place {integer} NOT NULL,
     message {integer} NOT NULL,
-    receives {integer} NOT NULL,
+    delivery {integer} NOT NULL,
     PRIMARY KEY (claim, place)
 );
 
@@ -143,12 +146,12 @@ DELETE FROM penstock_held WHERE claim IN (SELECT number FROM penstock_claim WHER
 DELETE FROM penstock_claim WHERE queue = :queue
 
 -- name: insert
-INSERT INTO penstock_message (number, queue, visible_at, state, receives, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
-VALUES (:number, :queue, :visible_at, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body)
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
+VALUES (:number, :queue, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body)
 
 -- name: insert_alone
-INSERT INTO penstock_message (number, queue, visible_at, state, receives, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
-SELECT :number, number, :visible_at, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
+SELECT :number, number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
 FROM penstock_queue
 WHERE name = :name AND settings = :settings AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
@@ -173,6 +176,10 @@ SELECT number FROM penstock_message WHERE queue = :queue AND grp = :grp AND stat
 -- name: next_in_group
 SELECT number FROM penstock_message WHERE queue = :queue AND grp = :grp AND state <> 4 ORDER BY number LIMIT 1
 
+-- name: leaderless
+SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND grp IS NOT NULL AND state <> 4
+GROUP BY grp HAVING MAX(visible_at) < 0
+
 -- name: unblock
 UPDATE penstock_message SET visible_at = -visible_at WHERE number = :number AND visible_at < 0
 
@@ -183,7 +190,8 @@ ORDER BY visible_at, number LIMIT :limit {skip_locked}
 
 -- name: claim
 UPDATE penstock_message
-SET visible_at = :until, state = 1, receives = receives + 1, received_at = :now, first_received_at = COALESCE(first_received_at, :now)
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now)
 WHERE number = :number
 
 -- name: one
@@ -191,29 +199,29 @@ SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number
 
 -- name: extend
 UPDATE penstock_message SET visible_at = :until, state = :state
-WHERE number = :number AND queue = :queue AND state = 1 AND receives = COALESCE(:receives, receives)
+WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(:delivery, delivery)
 
 -- name: set_aside
 UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :number
 
 -- name: delete
 DELETE FROM penstock_message
-WHERE number = :number AND queue = :queue AND receives = COALESCE(:receives, receives)
-RETURNING number, receives, visible_at, state, grp, mark
+WHERE number = :number AND queue = :queue AND delivery = COALESCE(:delivery, delivery)
+RETURNING number, delivery, visible_at, state, grp, mark
 
 -- name: delete_alone
 DELETE FROM penstock_message
-WHERE number = :number AND receives = :receives AND grp IS NULL AND mark IS NULL
+WHERE number = :number AND delivery = :delivery AND grp IS NULL AND mark IS NULL
 AND queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
 
 -- name: delete_plain
 DELETE FROM penstock_message
-WHERE number = :number AND queue = :queue AND receives = :receives AND grp IS NULL AND mark IS NULL
+WHERE number = :number AND queue = :queue AND delivery = :delivery AND grp IS NULL AND mark IS NULL
 
 -- name: archive
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
 SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM penstock_message
-WHERE number = :number AND queue = :queue AND receives = COALESCE(:receives, receives)
+WHERE number = :number AND queue = :queue AND delivery = COALESCE(:delivery, delivery)
 
 -- name: move
 UPDATE penstock_message
@@ -254,19 +262,13 @@ SELECT sent_at FROM penstock_message WHERE number = :number
 SELECT visible_at FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at < :forever
 ORDER BY visible_at LIMIT 1
 
--- name: purge
-DELETE FROM penstock_message WHERE number IN (
-    SELECT number FROM penstock_message
-    WHERE queue = :queue AND (number, receives) NOT IN (
-        SELECT penstock_held.message, penstock_held.receives FROM penstock_held, penstock_claim
-        WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
-    )
-    LIMIT :limit
+-- name: purgeable
+SELECT number FROM penstock_message
+WHERE queue = :queue AND (number, delivery) NOT IN (
+    SELECT penstock_held.message, penstock_held.delivery FROM penstock_held, penstock_claim
+    WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
 )
-
--- name: purge_marks
-DELETE FROM penstock_mark
-WHERE queue = :queue AND expires_at = :forever AND number NOT IN (SELECT number FROM penstock_message WHERE queue = :queue)
+LIMIT :limit
 
 -- name: sweepable
 SELECT 1 FROM penstock_settled WHERE queue = :queue AND keep_until <= :now
@@ -301,18 +303,18 @@ INSERT INTO penstock_claim (queue, reader, epoch, confirmed, lapses_at, size)
 VALUES (:queue, :reader, :epoch, 0, :lapses_at, :size)
 
 -- name: add_held
-INSERT INTO penstock_held (claim, place, message, receives) VALUES (:claim, :place, :message, :receives)
+INSERT INTO penstock_held (claim, place, message, delivery) VALUES (:claim, :place, :message, :delivery)
 
 -- name: confirm
 UPDATE penstock_claim SET confirmed = 1, lapses_at = :forever WHERE number = :claim
 
 -- name: held
-SELECT message, receives FROM penstock_held WHERE claim = :claim ORDER BY place
+SELECT message, delivery FROM penstock_held WHERE claim = :claim ORDER BY place
 
 -- name: read
 SELECT {held_columns} FROM penstock_held, penstock_message
 WHERE penstock_held.claim = :claim AND penstock_held.place >= :start AND penstock_held.place < :stop
-AND penstock_message.number = penstock_held.message AND penstock_message.receives = penstock_held.receives
+AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
 ORDER BY penstock_held.place
 
 -- name: release_claim

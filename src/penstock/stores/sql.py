@@ -28,14 +28,15 @@ from penstock.message import (
     Settlement,
     State,
 )
-from penstock.policy import key_of
+from penstock.policy import key_of, same_settings
 from penstock.stores.base import START, Ids, Store
 from penstock.stores.encoding import Head, checksum, pack_head, pack_settings, unpack_head, unpack_settings
 
 COLUMNS = (
-    "number, visible_at, state, receives, sent_at, expires_at, deadline_at, moved_at, first_received_at, received_at, "
-    "grp, mark, head, checksum, body"
+    "number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at, "
+    "received_at, grp, mark, head, checksum, body"
 )
+DELIVERY, LINE, MARK = (COLUMNS.split(", ").index(name) for name in ("delivery", "grp", "mark"))
 STATES = {int(state): state for state in State}
 Row = tuple[Any, ...]
 Params = Mapping[str, Any] | Sequence[Any]
@@ -159,19 +160,21 @@ class SqlStore(Store):
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._joined():
             home, current = self._queue(queue)
-            if current != settings:
+            if not same_settings(current, settings):
                 return None
             number = self._take_numbers(len(entries))
             rows: list[Row] = []
             answers: list[Sent] = []
             lines: set[bytes] = set()
+            marks: dict[bytes, int] = {}
             for entry in entries:
                 visible_at, line, mark = entry.visible_at, None, entry.mark
                 if mark is not None:
-                    first = self._marked_by(home, mark, now)
+                    first = marks.get(mark) or self._marked_by(home, mark, now)
                     if first is not None:
                         answers.append(Sent(self._ids.make(first), True))
                         continue
+                    marks[mark] = number
                     self._run("unmark", {"queue": home, "mark": mark})
                     self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": entry.mark_until})
                 if entry.group is not None:
@@ -188,7 +191,11 @@ class SqlStore(Store):
 
     def _marked_by(self, home: int, mark: bytes, now: int) -> int | None:
         found = self._rows("mark", {"queue": home, "mark": mark})
-        return found[0][0] if found and found[0][1] > now else None
+        if not found or found[0][1] <= now:
+            return None
+        number, until = found[0]
+        # A mark that lasts as long as its message does not outlive it, whatever happened to either.
+        return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
     def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
         with self._joined(durable=False):
@@ -200,30 +207,30 @@ class SqlStore(Store):
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._joined():
             home, _ = self._queue(queue)
-            return [self._extend(home, self._number(receipt), receipt.receives, until, release) for receipt in receipts]
+            return [self._extend(home, self._number(receipt), receipt.delivery, until, release) for receipt in receipts]
 
-    def _extend(self, home: int, number: int, receives: int | None, until: int, release: bool) -> bool:
+    def _extend(self, home: int, number: int, delivery: int | None, until: int, release: bool) -> bool:
         state = State.QUEUED if release else State.CONSUMED
-        return self._run("extend", (until, int(state), number, home, receives)) > 0
+        return self._run("extend", (until, int(state), number, home, delivery)) > 0
 
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
         with self._joined():
             home, current = self._queue(queue)
-            if settings is not None and current != settings:
+            if settings is not None and not same_settings(current, settings):
                 return None
-            keys = [(self._number(receipt), home, receipt.receives) for receipt in receipts]
+            keys = [(self._number(receipt), home, receipt.delivery) for receipt in receipts]
             gone = self._delete(home, current, keys, settlement)
             # A message that is named twice is settled once, by the receipt that is not stale.
-            return [receives in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, receives in keys]
+            return [delivery in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, delivery in keys]
 
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
         """Each message that is gone, with the number of its last receive."""
         if settlement.keep_until is not None:
             archived: set[int] = set()
-            for number, _, receives in keys:
-                fields = {"number": number, "queue": home, "receives": receives, "state": int(settlement.state)}
+            for number, _, delivery in keys:
+                fields = {"number": number, "queue": home, "delivery": delivery, "state": int(settlement.state)}
                 fields |= {"settled_at": settlement.settled_at, "keep_until": settlement.keep_until}
                 if number not in archived and self._run("archive", {**fields, "reason": settlement.reason}):
                     archived.add(number)
@@ -268,7 +275,7 @@ class SqlStore(Store):
                 moved.append(bool(message and message.intact))
                 if not row or not message or not message.intact:
                     continue
-                number, line, mark = row[0], row[10], row[11]
+                number, line, mark = row[0], row[LINE], row[MARK]
                 blocked = line is not None and beyond.groups and self._rows("in_group", {"queue": there, "grp": line})
                 head = pack_head(Head(message.content_type, message.attributes, message.visibility, death))
                 fields = {
@@ -291,12 +298,14 @@ class SqlStore(Store):
             for row in rows:
                 if row:
                     self._run("set_aside", {"number": row[0], "forever": FOREVER})
-                    self._leave(home, settings, row[0], row[1], row[2], row[10], None)
+                    # Its group may be what is damaged: free whoever waits behind nobody.
+                    for (following,) in self._rows("leaderless", {"queue": home}) if settings.groups else []:
+                        self._run("unblock", {"number": following})
             return [row is not None for row in rows]
 
     def _one(self, home: int, receipt: Held) -> Row | None:
         found = self._rows("one", {"queue": home, "number": self._number(receipt)})
-        return found[0] if found and receipt.receives in (None, found[0][3]) else None
+        return found[0] if found and receipt.delivery in (None, found[0][DELIVERY]) else None
 
     def browse(
         self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
@@ -318,7 +327,7 @@ class SqlStore(Store):
     def marked(self, queue: str, mark: bytes) -> bool:
         with self._reading():
             found = self._rows("mark", {"queue": self._queue(queue)[0], "mark": mark})
-            return bool(found) and found[0][1] == FOREVER
+            return bool(found) and found[0][1] == FOREVER and bool(self._rows("sent_at", {"number": found[0][0]}))
 
     def count_marked(self, queue: str) -> int:
         with self._reading():
@@ -348,11 +357,9 @@ class SqlStore(Store):
 
     def purge(self, queue: str, limit: int) -> int:
         with self._joined():
-            home, _ = self._queue(queue)
-            purged = self._run("purge", {"queue": home, "limit": limit})
-            if purged < limit:
-                self._run("purge_marks", {"queue": home, "forever": FOREVER})
-            return purged
+            home, settings = self._queue(queue)
+            keys = [(number, home, None) for (number,) in self._rows("purgeable", {"queue": home, "limit": limit})]
+            return len(self._delete(home, settings, keys, Settlement(State.PROCESSED, 0)))
 
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}
@@ -372,7 +379,7 @@ class SqlStore(Store):
             fields = {"queue": home, "reader": reader, "epoch": epoch, "lapses_at": lapses_at, "size": len(receipts)}
             self._run("add_claim", fields)
             claim = self._claims(home, reader)[epoch]
-            rows = [(claim, place, self._number(receipt), receipt.receives) for place, receipt in enumerate(receipts)]
+            rows = [(claim, place, self._number(receipt), receipt.delivery) for place, receipt in enumerate(receipts)]
             self._many("add_held", rows)
 
     def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
@@ -393,8 +400,8 @@ class SqlStore(Store):
             home, _ = self._queue(queue)
             claim = self._claims(home, reader)[epoch]
             self._run("confirm", {"claim": claim, "forever": FOREVER})
-            for number, receives in self._rows("held", {"claim": claim}):
-                self._extend(home, number, receives, FOREVER, release=False)
+            for number, delivery in self._rows("held", {"claim": claim}):
+                self._extend(home, number, delivery, FOREVER, release=False)
 
     def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
         with self._reading():
@@ -409,7 +416,7 @@ class SqlStore(Store):
             gone = 0
             for number, claim in self._claims(home, reader).items():
                 if number <= epoch:
-                    keys = [(message, home, receives) for message, receives in self._rows("held", {"claim": claim})]
+                    keys = [(message, home, delivery) for message, delivery in self._rows("held", {"claim": claim})]
                     gone += len(self._delete(home, settings, keys, settlement))
                     self._forget_claim(claim)
             if not self._rows("reader", {"queue": home, "reader": reader}):
@@ -423,8 +430,8 @@ class SqlStore(Store):
             claims = self._claims(home, reader)
             given = 0
             for claim in claims.values() if epoch is None else [claims[epoch]]:
-                for number, receives in self._rows("held", {"claim": claim}):
-                    given += self._extend(home, number, receives, now, release=True)
+                for number, delivery in self._rows("held", {"claim": claim}):
+                    given += self._extend(home, number, delivery, now, release=True)
                 self._forget_claim(claim)
             if epoch is None:
                 self._run("drop_reader", {"queue": home, "reader": reader})
@@ -452,8 +459,8 @@ class SqlStore(Store):
         reason: str | None = None,
     ) -> Message:
         """A row as a message; with ``now``, as the claim made at that instant leaves it."""
-        (number, visible_at, state, receives, sent_at, expires_at, deadline_at, moved_at, first_received_at, received_at,
-         line, mark, packed, check, body) = row  # fmt: skip
+        (number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at,
+         received_at, line, mark, packed, check, body) = row  # fmt: skip
         try:
             intact = check == checksum(body, packed, line, mark, sent_at, deadline_at)
             head = unpack_head(packed if intact else None)
@@ -461,16 +468,18 @@ class SqlStore(Store):
         except (TypeError, ValueError, KeyError):
             intact, head, group = False, unpack_head(None), None
         if not intact:  # damage can turn any value into any other
-            visible_at, receives, sent_at, expires_at = map(_whole, (visible_at, receives, sent_at, expires_at))
+            visible_at, receives, delivery = _whole(visible_at), _whole(receives), _whole(delivery)
+            sent_at, expires_at = _whole(sent_at), _whole(expires_at)
         lapsed = now is not None and state == State.CONSUMED
         if now is not None:
-            visible_at, state, receives, received_at = until, State.CONSUMED, receives + 1, now
+            visible_at, state, received_at = until, State.CONSUMED, now
+            receives, delivery = receives + 1, delivery + 1
             first_received_at = first_received_at or now
         return Message(
             self._ids.make(number), number, queue, body, head.content_type, head.attributes,
-            STATES.get(state, State.DAMAGED), receives, sent_at, abs(visible_at), expires_at, deadline_at, head.visibility,
-            group, key_of(mark) if intact else None, moved_at, first_received_at, received_at, head.death, settled_at, reason,
-            lapsed, intact,
+            STATES.get(state, State.DAMAGED), receives, delivery, sent_at, abs(visible_at), expires_at, deadline_at,
+            head.visibility, group, key_of(mark) if intact else None, moved_at, first_received_at, received_at, head.death,
+            settled_at, reason, lapsed, intact,
         )  # fmt: skip
 
     # what each database does its own way

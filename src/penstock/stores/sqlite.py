@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import RLock
+from threading import RLock, get_ident
 from typing import ClassVar
 
 import apsw
 
 from penstock.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from penstock.forking import watch
 from penstock.message import Entry, Held, Sent, Settings, Settlement
 from penstock.stores.encoding import pack_settings
 from penstock.stores.sql import Params, Row, SqlStore, insert_row
@@ -58,19 +58,25 @@ class SqliteStore(SqlStore):
         self._timeout = timeout
         self._lock = RLock()
         self._depth = 0
+        self._owner = 0
         self._connection: apsw.Connection | None = None
+        self._parents: apsw.Connection | None = None
         self._closed = False
         self._block = NO_BLOCK
         self._connect()
         self._migrate()
-        _stores.add(self)
+        watch(self)
 
     def __str__(self) -> str:
         return f"the queue file {self.path}"
 
     def _connect(self) -> apsw.Connection:
         if self._connection is not None:
+            if self._depth and self._connection.get_autocommit():
+                raise StoreError(f"{self}: the batch is lost; SQLite has rolled it back")
             return self._connection
+        if self._parents is not None:
+            raise StoreError(f"{self}: this process was forked inside a batch, and cannot use the file")
         if self._depth:
             raise StoreError(f"{self}: the batch was lost with its connection")
         if self._closed:
@@ -86,6 +92,8 @@ class SqliteStore(SqlStore):
             if connection.readonly("main"):
                 raise StoreReadOnly(f"{self} is read-only")
             connection.set_busy_handler(self._wait_for_others)
+            # Without this, SQLite prepares statements with a range anew for each set of values, which costs more than they do.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
             self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -131,16 +139,17 @@ class SqliteStore(SqlStore):
                 self._set_durable(durable)
             self._execute(connection, "SAVEPOINT verb" if nested else "BEGIN IMMEDIATE")
             self._depth += 1
+            self._owner = get_ident()
             try:
                 yield
                 self._execute(connection, "RELEASE verb" if nested else "COMMIT")
             except BaseException:
-                self._seen.clear()
-                self._block = block
+                self._block = block if connection is self._connection else NO_BLOCK
                 self._undo(connection, nested)
                 raise
             finally:
                 self._depth -= 1
+                self._seen.clear()
 
     def _set_durable(self, durable: bool) -> None:
         connection = self._connect()
@@ -160,20 +169,18 @@ class SqliteStore(SqlStore):
     def _reading(self) -> Iterator[None]:
         with self._lock:
             connection = self._connect()
-            if self._depth:
+            if self._depth or not connection.get_autocommit():
                 yield
                 return
             self._execute(connection, "BEGIN")
-            self._depth += 1
             try:
                 yield
             finally:
-                self._depth -= 1
                 if connection is self._connection and not connection.get_autocommit():
-                    connection.execute("COMMIT")
+                    self._execute(connection, "COMMIT")
 
     def _in_batch(self) -> bool:
-        return self._depth > 0 and self._lock._is_owned()  # type: ignore[attr-defined]
+        return self._depth > 0 and self._owner == get_ident()
 
     def _rows(self, name: str, params: Params) -> list[Row]:
         with self._lock:
@@ -258,13 +265,13 @@ class SqliteStore(SqlStore):
         """A single message by a single statement, which changes nothing unless the case is simple."""
         with self._lock:
             self._set_durable(True)
-            return self._run("delete_alone", (self._number(receipt), receipt.receives, queue, pack_settings(settings))) > 0
+            return self._run("delete_alone", (self._number(receipt), receipt.delivery, queue, pack_settings(settings))) > 0
 
     def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
         """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
         with suppress(_NotPlain), self.batch():
             home, settings = self._queue(queue)
-            keys = [(self._number(receipt), home, receipt.receives) for receipt in receipts]
+            keys = [(self._number(receipt), home, receipt.delivery) for receipt in receipts]
             connection = self._connect()
             before = connection.total_changes()
             self._many("delete_plain", keys)
@@ -323,26 +330,23 @@ class SqliteStore(SqlStore):
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
+        self._block = NO_BLOCK  # what could not be confirmed may yet turn out to be there
         if connection is not None:
             connection.close(force=True)
 
-    def _after_fork(self) -> None:
-        """In the child: SQLite forbids to use, or even to close, the parent's connection."""
-        if self._connection is not None:
-            _abandoned.append(self._connection)
-        self._connection, self._depth, self._lock, self._block = None, 0, RLock(), NO_BLOCK
+    def before_fork(self) -> None:
+        """SQLite forbids a child to use, or even to close, its parent's connection, and believes in the child that the parent's
+        locks are its own. So there is none while we fork, and each side opens its own afterwards."""
+        self._lock.acquire()
+        self._block = NO_BLOCK
+        if not self._depth and self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-
-_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-_abandoned: list[apsw.Connection] = []
-
-
-def _after_fork() -> None:
-    for store in _stores:
-        store._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    def after_fork(self, *, child: bool) -> None:
+        if child and self._connection is not None:  # the thread that forked is in a batch
+            self._parents, self._connection = self._connection, None
+        self._lock.release()
 
 
 def _sync_folder(folder: Path) -> None:

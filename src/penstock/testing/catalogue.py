@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock import Broker, Queue, QueueExists, QueueNotFound, Redrive, Settings
+from penstock import Broker, Queue, QueueExists, QueueNotFound, Redrive, Settings, StoreClosed
 from penstock.testing.clock import FakeClock
 
 
@@ -121,6 +121,40 @@ class Catalogue:
         clock.advance(30)
         stats = queue.stats()
         assert (stats.messages, stats.visible, stats.in_flight, stats.delayed) == (3, 3, 0, 0)
+
+    def test_a_broker_knows_its_queues(self, broker: Broker, queue: Queue) -> None:
+        assert "orders" in broker
+        assert "nobody" not in broker
+        assert [queue.name for queue in broker] == ["orders"]
+
+    def test_a_queue_deleted_and_made_again_by_another_is_found_at_once(
+        self, broker: Broker, queue: Queue, clock: FakeClock
+    ) -> None:
+        other = Broker(broker.store, clock=clock)
+        assert queue.stats().messages == 0
+        other.delete("orders")
+        with pytest.raises(QueueNotFound):
+            queue.stats()
+        other.create("orders").send(b"x")
+        assert queue.stats().messages == 1
+
+    def test_a_window_of_one_second_is_not_for_ever(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create("ever", deduplicate=True)
+        queue = broker.create("window", deduplicate=1)
+        assert queue.settings.deduplicate is not True
+        queue.send(b"x")
+        Broker(broker.store, clock=clock)["window"].update(deduplicate=True)
+        assert queue.settings.deduplicate is True
+        clock.advance(2)
+        assert queue.send(b"x").duplicate is False
+        clock.advance(2)
+        assert queue.send(b"x").duplicate is True
+
+    def test_a_closed_store_says_so(self, broker: Broker, queue: Queue) -> None:
+        broker.close()
+        for call in (lambda: queue.send(b"x"), queue.receive, queue.stats, lambda: broker.create("new")):
+            with pytest.raises(StoreClosed, match="was closed"):
+                call()
 
     def test_queues_do_not_see_each_other(self, broker: Broker, queue: Queue) -> None:
         other = broker.create("other")

@@ -119,6 +119,15 @@ class Claims:
             queue.settle("spark", 1)
         assert len(queue.receive()) == 1
 
+    def test_an_earlier_claim_that_lapsed_does_not_hold_up_a_settlement(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 1, ttl=10)
+        queue.claim("spark", 2, 1, ttl=10)
+        queue.confirm("spark", 2)
+        clock.advance(10)
+        assert queue.settle("spark", 2) == 1
+        assert bodies(queue.receive(9)) == [b"1"]
+
     def test_giving_up_returns_all_messages_of_a_reader(self, queue: Queue) -> None:
         queue.send_many([b"1", b"2", b"3"])
         queue.claim("spark", 1, 1)
@@ -156,6 +165,10 @@ class Claims:
             with pytest.raises(BadInput):
                 queue.claim(reader, epoch, limit, ttl=ttl)
         assert queue.readers() == {}
+        queue.claim("spark", 1, 1)
+        for start, stop in ((-1, 2), (0, -1), (2**70, None)):
+            with pytest.raises(BadInput, match=r"start|stop"):
+                queue.read("spark", 1, start, stop)
 
     def test_claims_survive_a_restart(self, broker: Broker, url: str, clock: FakeClock) -> None:
         if not broker.store.durable:

@@ -60,6 +60,12 @@ class Receiving:
         assert bodies(queue.receive(10, visibility=0)) == [b"1", b"2"]
         assert [message.receives for message in queue.peek(2)] == [2, 2]
 
+    def test_a_message_s_own_visibility_of_zero_gives_it_once_an_answer(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"late", deadline=1)
+        queue.send(b"zero", visibility=0)
+        clock.advance(2)
+        assert bodies(queue.receive(2)) == [b"zero"]
+
     def test_a_message_is_kept_for_the_retention_and_no_longer(self, broker: Broker, clock: FakeClock) -> None:
         queue = broker.create("brief", retention=10)
         queue.send(b"x")
@@ -146,3 +152,11 @@ class Receiving:
         assert [message.state.name for message in queue.peek(5)] == ["CONSUMED", "CONSUMED"]
         assert bodies(queue.peek(5, state="queued")) == []
         assert bodies(queue.peek(1, state="consumed")) == [b"1"]
+
+    def test_to_change_a_message_changes_only_this_copy(self, queue: Queue) -> None:
+        queue.send(b"x", attributes={"a": 1})
+        (seen,) = queue.peek()
+        seen.attributes["b"] = 2  # type: ignore[index]
+        seen.body = b"y"
+        (message,) = queue.receive()
+        assert (message.body, message.attributes) == (b"x", {"a": 1})

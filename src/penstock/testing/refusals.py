@@ -138,7 +138,18 @@ class Refusals:
             "delay -4": lambda: queue.release("x", -4),
             "not a message.*5": lambda: queue.delete(5),  # type: ignore[arg-type]
             "of queue 'other'": lambda: queue.delete(Receipt("other", "x", 1)),
-            "received 1000000000000000000000 times": lambda: queue.delete(Receipt("orders", "x", 10**21)),
+            "delivery 1000000000000000000000": lambda: queue.delete(Receipt("orders", "x", 10**21)),
+            "delivery.*'1'": lambda: queue.delete(Receipt("orders", "x", "1")),  # type: ignore[arg-type]
+            "an id is text, not int": lambda: queue.delete(Receipt("orders", 5, 1)),  # type: ignore[arg-type]
+            "send_many takes a list.*None": lambda: queue.send_many(None),  # type: ignore[arg-type]
+            "send_many takes a list.*b'ab'.*use send": lambda: queue.send_many(b"ab"),  # type: ignore[arg-type]
+            "delete_many takes a list.*'abc'": lambda: queue.delete_many("abc"),
+            "state 'processed'": lambda: queue.peek(state="processed"),
+            r"state \[\]": lambda: queue.peek(state=[]),  # type: ignore[arg-type]
+            "reader name.*ud800": lambda: queue.confirm("\ud800", 1),
+            "reader name.*list": lambda: queue.settled_epoch([]),  # type: ignore[arg-type]
+            "queue name.*ud800": lambda: queue.redrive(to="\ud800"),
+            "only looked at": lambda: queue.peek()[0].delete(),
             "reason.*UTF-8": lambda: queue.fail("x", "\udcff"),
             "reason.*not int": lambda: queue.fail("x", 5),  # type: ignore[arg-type]
             "4097 bytes, the limit is 4096": lambda: queue.fail("x", "x" * 4097),
@@ -150,6 +161,9 @@ class Refusals:
         for words, call in calls.items():
             with pytest.raises(BadInput, match=words):
                 call()
+        queue.send(b"\xff", delay=60)
+        with pytest.raises(BadMessage, match="no text in UTF-8"):
+            assert queue.peek(2)[1].text
         with pytest.raises(QueueNotFound, match="'nobody'"):
             queue.redrive(to="nobody")
         assert queue.peek()[0].receives == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import Broker, Death, Queue, QueueNotFound, Receipt
+from penstock import Broker, Death, Queue, Receipt
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -174,16 +174,33 @@ class Settling:
         assert dead.redrive(to="orders") == 1
         assert dead.stats().in_flight == 1
 
-    def test_a_redrive_to_a_queue_that_is_gone_changes_nothing(self, broker: Broker, queue: Queue) -> None:
+    def test_dead_letters_whose_queue_is_gone_stay_and_hold_up_nobody(
+        self, broker: Broker, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
         dead = broker.create("dead")
+        other = broker.create("other", redrive=("dead", 1))
         queue.update(redrive=("dead", 1))
-        queue.send(b"x")
-        queue.receive(visibility=0)
-        queue.receive()
+        for source in (queue, other):
+            source.send(source.name.encode())
+            source.receive(visibility=0)
+            source.receive()
         broker.delete("orders")
-        with pytest.raises(QueueNotFound, match="'orders'"):
-            dead.redrive()
-        assert dead.stats().visible == 1
+        assert dead.redrive() == 1
+        assert bodies(other.receive(9)) == [b"other"]
+        assert bodies(dead.peek(9)) == [b"orders"]
+        assert "queue 'orders', where they died, is gone" in caplog.text
+
+    def test_a_receipt_from_before_a_redrive_settles_nothing_after_it(self, broker: Broker) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send(b"x")
+        (slow,) = queue.receive(visibility=0)
+        assert queue.receive() == []
+        dead.redrive()
+        (held,) = queue.receive()
+        assert (slow.id, slow.receives, held.receives) == (held.id, 1, 1)
+        assert [slow.delete(), slow.extend(5), slow.release(), queue.fail(slow)] == [False] * 4
+        assert held.delete() is True
 
     def test_a_redriven_message_has_its_whole_retention_before_it(self, broker: Broker, clock: FakeClock) -> None:
         dead = broker.create("dead", retention=1000)
