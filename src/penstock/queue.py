@@ -168,16 +168,19 @@ class Queue:
         """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
-        claimed = self._store.claim(self.name, limit, now, until)
+        at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
+        claimed = self._store.claim(self.name, limit, now, None if at_once else until)
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
                 verdict = Verdict.DELIVER
             if verdict is Verdict.DELIVER:
-                hidden_until = policy.lease(message, until, visibility is not None, now)
-                if hidden_until != until:
-                    self._store.extend(self.name, [message], hidden_until)
-                message.visible_at, message.home = hidden_until, self
+                if not at_once:
+                    hidden_until = policy.lease(message, until, visibility is not None, now)
+                    if hidden_until != until:
+                        self._store.extend(self.name, [message], hidden_until)
+                        message.visible_at = hidden_until
+                message.home = self
                 delivered.append(message)
             elif verdict is Verdict.EXPIRE:
                 self._settle([message], settings, State.FAILED, reason, now)
@@ -256,10 +259,11 @@ class Queue:
                 message = Receipt(self.name, message, None)
             elif not isinstance(message, Message | Receipt):
                 raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
-            if not isinstance(message.id, str):
-                raise BadMessage(f"an id is text, not {type(message.id).__name__}: {message.id!r:.200}")
-            if message.delivery is not None:
-                check_count(message.delivery, "delivery", 0, 2**62)
+            if not isinstance(message, Message):
+                if not isinstance(message.id, str):
+                    raise BadMessage(f"an id is text, not {type(message.id).__name__}: {message.id!r:.200}")
+                if message.delivery is not None:
+                    check_count(message.delivery, "delivery", 0, 2**62)
             if message.queue != self.name:
                 raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {self.name!r}")
             held.append(message)
@@ -520,6 +524,8 @@ def _state(state: object) -> State:
 
 
 def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:
+    if type(items) is list:
+        return items
     if isinstance(items, bytes | str) or not isinstance(items, Iterable):
         raise BadMessage(f"{verb} takes a list of messages, not {items!r:.80}; for one, use {single}")
     return items if isinstance(items, Sequence) else list(items)

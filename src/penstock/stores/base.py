@@ -64,8 +64,11 @@ class Store(ABC):
         a message whose group has others is blocked until it is its turn."""
 
     @abstractmethod
-    def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
         """Hide the first visible messages until ``until`` and count the receive.
+
+        With None, the caller settles or moves every one of them in this same batch, so that a store with real transactions
+        need not write down that they were claimed.
 
         The answer shows them as the claim leaves them, and ``lapsed`` if they were consumed before it."""
 

@@ -143,7 +143,7 @@ class MemoryStore(Store):
         self._arrive(home, _Row(message, entry.mark))
         return Sent(message.id)
 
-    def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
         with self._lock:
             home = self._home(queue)
             rows: list[_Row] = []
@@ -151,7 +151,7 @@ class MemoryStore(Store):
                 row = home.rows[heapq.heappop(home.heap)[1]]
                 row.blocked = True  # for the length of this loop: hidden until a past instant, it must not be claimed twice
                 rows.append(row)
-            return [self._take(home, row, now, until) for row in rows]
+            return [self._take(home, row, now, FOREVER if until is None else until) for row in rows]
 
     def _take(self, home: _Queue, row: _Row, now: int, until: int) -> Message:
         row.blocked = False

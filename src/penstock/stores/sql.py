@@ -197,11 +197,12 @@ class SqlStore(Store):
         # A mark that lasts as long as its message does not outlive it, whatever happened to either.
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
-    def claim(self, queue: str, limit: int, now: int, until: int) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
             rows = self._rows("visible", (home, now, limit))
-            self._many("claim", [(until, now, row[0]) for row in rows])
+            if until is not None:
+                self._many("claim", [(until, now, row[0]) for row in rows])
             return [self._message(queue, row, now, until) for row in rows]
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
@@ -454,7 +455,7 @@ class SqlStore(Store):
         queue: str,
         row: Row,
         now: int | None = None,
-        until: int = 0,
+        until: int | None = None,
         settled_at: int | None = None,
         reason: str | None = None,
     ) -> Message:
@@ -472,9 +473,11 @@ class SqlStore(Store):
             sent_at, expires_at = _whole(sent_at), _whole(expires_at)
         lapsed = now is not None and state == State.CONSUMED
         if now is not None:
-            visible_at, state, received_at = until, State.CONSUMED, now
-            receives, delivery = receives + 1, delivery + 1
-            first_received_at = first_received_at or now
+            state, receives, received_at, first_received_at = State.CONSUMED, receives + 1, now, first_received_at or now
+            if until is None:
+                visible_at = FOREVER
+            else:
+                visible_at, delivery = until, delivery + 1
         return Message(
             self._ids.make(number), number, queue, body, head.content_type, head.attributes,
             STATES.get(state, State.DAMAGED), receives, delivery, sent_at, abs(visible_at), expires_at, deadline_at,

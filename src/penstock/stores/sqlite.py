@@ -63,6 +63,7 @@ class SqliteStore(SqlStore):
         self._parents: apsw.Connection | None = None
         self._closed = False
         self._block = NO_BLOCK
+        self._last_packed: tuple[Settings | None, str] = (None, "")
         self._connect()
         self._migrate()
         watch(self)
@@ -189,9 +190,8 @@ class SqliteStore(SqlStore):
     def _run(self, name: str, params: Params) -> int:
         with self._lock:
             connection = self._connect()
-            before = connection.total_changes()
             self._execute(connection, self._statements[name], params)
-            return connection.total_changes() - before
+            return connection.changes()
 
     def _many(self, name: str, rows: Iterable[Row]) -> None:
         self._many_rows(name, rows)
@@ -245,7 +245,7 @@ class SqliteStore(SqlStore):
             line = None if entry.group is None else entry.group.encode()
             _, _, *values = insert_row(number, 0, entry.visible_at, line, entry)
             self._set_durable(True)
-            if not self._run("insert_alone", (number, *values, queue, pack_settings(settings), last)):
+            if not self._run("insert_alone", (number, *values, queue, self._packed(settings), last)):
                 return None
             self._block = (number + 1, last)
             return Sent(self._ids.make(number))
@@ -265,7 +265,13 @@ class SqliteStore(SqlStore):
         """A single message by a single statement, which changes nothing unless the case is simple."""
         with self._lock:
             self._set_durable(True)
-            return self._run("delete_alone", (self._number(receipt), receipt.delivery, queue, pack_settings(settings))) > 0
+            return self._run("delete_alone", (self._number(receipt), receipt.delivery, queue, self._packed(settings))) > 0
+
+    def _packed(self, settings: Settings) -> str:
+        """As the catalogue has them; mostly they are the very ones of the last call."""
+        if self._last_packed[0] is not settings:
+            self._last_packed = (settings, pack_settings(settings))
+        return self._last_packed[1]
 
     def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
         """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
