@@ -16,7 +16,8 @@ import pytest
 
 import penstock
 from penstock import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVersion
-from penstock.stores import sql
+from penstock.clock import system_clock
+from penstock.stores import sql_session
 from penstock.stores.sqlite import SAFE_SQLITE, SqliteStore
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
@@ -92,7 +93,7 @@ def test_a_damaged_body_costs_only_its_message(url: str, path: Path, caplog: pyt
     with penstock.open(url) as broker:
         broker.create("orders", retention=100).send_many([b"first", b"SECOND" * 9, b"third"])
     damage(path, b"SECOND" * 9, b"SECOND" * 8 + b"SECONF")
-    clock = FakeClock(penstock.queue.system_clock())
+    clock = FakeClock(system_clock())
     with penstock.open(url, clock=clock) as broker, caplog.at_level(logging.ERROR, "penstock"):
         queue = broker["orders"]
         assert [message.body for message in queue.receive(3)] == [b"first", b"third"]
@@ -445,13 +446,13 @@ def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
 def test_an_older_file_is_brought_up_to_date_with_its_messages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(url) as broker:
         broker.create("orders").send(b"old")
-    read_sql = sql.read_sql
+    read_sql = sql_session.read_sql
 
     def with_a_second_step(dialect: dict[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
         steps, statements = read_sql(dialect)
         return steps | {2: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
 
-    monkeypatch.setattr(sql, "read_sql", with_a_second_step)
+    monkeypatch.setattr(sql_session, "read_sql", with_a_second_step)
     with penstock.open(url) as broker:
         assert broker["orders"].receive()[0].body == b"old"
         assert isinstance(broker.store, SqliteStore)

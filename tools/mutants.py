@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SQLITE, SQL, QUERIES = "stores/sqlite.py", "stores/sql.py", "stores/queue.sql"
+SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
+SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
-ADMITTED = "\n            home, current = self._queue(queue)\n            if current != settings:"
+ADMITTED = "\n            home, current = self._queue(queue)\n            if not same_settings(current, settings):"
 BEGIN = '"SAVEPOINT verb" if nested else "BEGIN IMMEDIATE"'
 
 
@@ -61,18 +62,24 @@ MUTANTS = [
     mutant(
         "a stale receipt deletes",
         "stale_receipt_cannot_delete",
-        (QUERIES, "receives = COALESCE(:receives, receives)\nRETURNING", "COALESCE(:receives, 0) >= 0\nRETURNING"),
+        (QUERIES, "delivery = COALESCE(:delivery, delivery)\nRETURNING", "COALESCE(:delivery, 0) >= 0\nRETURNING"),
     ),
-    mutant("a stale receipt deletes, alone", "stale_receipt_cannot_delete", (QUERIES, "receives = :receives AND grp", "grp")),
+    mutant(
+        "a stale receipt deletes, alone",
+        "stale_receipt_cannot_delete",
+        (QUERIES, "delivery = :delivery AND grp", "COALESCE(:delivery, 0) >= 0 AND grp"),
+    ),
     mutant("an old number is used again", "never_used_again", (SQLITE, "self._block = (number + 1, last)", "pass")),
     mutant(
         "changed settings are not noticed", "changed_by_another", (QUERIES, "AND settings = :settings", "AND :settings <> ''")
     ),
-    mutant("a stale receipt extends", "stale_receipt_cannot_extend", (SQL, "number, home, receives))", "number, home, None))")),
+    mutant(
+        "a stale receipt extends", "stale_receipt_cannot_extend", (MESSAGES, "number, home, delivery))", "number, home, None))")
+    ),
     mutant(
         "a stale receipt releases",
         "stale_receipt_cannot_release",
-        (SQL, "number, home, receives))", "number, home, None if release else receives))"),
+        (MESSAGES, "number, home, delivery))", "number, home, None if release else delivery))"),
     ),
     mutant(
         "extend does nothing",
@@ -95,7 +102,7 @@ MUTANTS = [
         "mark and message in two transactions",
         "killed_at",
         (
-            SQL,
+            MESSAGES,
             f"        with self._joined():{ADMITTED}",
             f"        if True:{ADMITTED}",
         ),
@@ -105,7 +112,7 @@ MUTANTS = [
         "within_the_window",
         (QUERIES, " AND number = :number AND expires_at = :forever", " AND number = :number AND :forever > 0"),
     ),
-    mutant("duplicates forgotten", "equal_message_in_the_queue", (SQL, "if first is not None:", "if first is False:")),
+    mutant("duplicates forgotten", "equal_message_in_the_queue", (MESSAGES, "if first is not None:", "if first is False:")),
     mutant(
         "at most once, twice",
         "claim_settles_the_message",
@@ -126,17 +133,21 @@ MUTANTS = [
             "ORDER BY visible_at DESC, number LIMIT :limit {skip_locked}",
         ),
     ),
-    mutant("the body is changed", "any_bytes", (SQL, "head, check, body\n", 'head, check, body.replace(b"\\r\\n", b"\\n")\n')),
+    mutant(
+        "the body is changed", "any_bytes", (MESSAGES, "head, check, body\n", 'head, check, body.replace(b"\\r\\n", b"\\n")\n')
+    ),
     mutant(
         "claims are lost at restart",
         "survive_a_restart",
         (QUERIES, "CREATE TABLE penstock_held", "CREATE TEMP TABLE penstock_held"),
     ),
-    mutant("a confirmed claim lapses", "never_lapses", (SQL, "receives, FOREVER, release=False", "receives, 0, release=False")),
-    mutant("a reader set back is not noticed", "set_back", ("queue.py", "epoch <= settled:", "epoch < 0:")),
-    mutant("the checksum is not looked at", "damage", (SQL, "intact = check ==", "intact = True or check ==")),
-    mutant("the next of a group is not freed", "no_later_one", (SQL, "visible_at >= 0 and state", "visible_at < 0 and state")),
-    mutant("groups are not kept", "no_later_one", (SQL, "visible_at = -visible_at", "pass")),
+    mutant("a confirmed claim lapses", "never_lapses", (SQL, "delivery, FOREVER, release=False", "delivery, 0, release=False")),
+    mutant("a reader set back is not noticed", "set_back", ("claims.py", "epoch <= settled:", "epoch < 0:")),
+    mutant("the checksum is not looked at", "damage", (SESSION, "intact = check ==", "intact = True or check ==")),
+    mutant(
+        "the next of a group is not freed", "no_later_one", (MESSAGES, "visible_at >= 0 and state", "visible_at < 0 and state")
+    ),
+    mutant("groups are not kept", "no_later_one", (MESSAGES, "visible_at = -visible_at", "pass")),
     mutant(
         "a failed sync is forgiven",
         "failing_disk",
@@ -152,7 +163,9 @@ MUTANTS = [
     ),
     mutant("waiting burns the core", "next_to_nothing", ("waiting.py", "LOOK_EVERY = 0.025", "LOOK_EVERY = 0.0002")),
     mutant(
-        "an idle poll takes the write lock", "locked_too_long", ("queue.py", "if due is None or due > now:", "if due is False:")
+        "an idle poll takes the write lock",
+        "locked_too_long",
+        ("queue.py", "if due is None or due > self._clock():", "if due is False:"),
     ),
     mutant("space is never returned", "space_is_returned", (SQLITE, "if free < RECLAIM_PAGES or", "if True or")),
     mutant(
@@ -161,13 +174,42 @@ MUTANTS = [
         ("policy.py", "return message.expires_at <= now or", "return False and"),
     ),
     mutant(
-        "a fork uses the parent's connection",
-        "forked_child",
-        (
-            SQLITE,
-            "self._connection, self._depth, self._lock, self._block = None",
-            "_, self._depth, self._lock, self._block = None",
-        ),
+        "a fork keeps the parent's connection",
+        "fork",
+        (SQLITE, "if not self._depth and self._connection", "if None and self._connection"),
+    ),
+    mutant(
+        "what a tending error undoes is the answer",
+        "cannot_be_tended",
+        ("queue.py", "except StoreError as error:", "except ZeroDivisionError as error:"),
+    ),
+    mutant(
+        "a redrive revives old receipts",
+        "before_a_redrive",
+        (QUERIES, "state = 0, receives = 0,", "state = 0, receives = 0, delivery = 0,"),
+    ),
+    mutant(
+        "a read believes an old catalogue",
+        "made_again",
+        (SESSION, "self._seen.get(name) if self._in_batch() else None", "self._seen.get(name)"),
+        (SESSION, "if self._in_batch():\n                self._seen[name] = found", "self._seen[name] = found"),
+        (SQLITE, "                self._seen.clear()\n", "                pass\n"),
+    ),
+    mutant(
+        "a batch goes on after SQLite gave it up",
+        "rolled_back",
+        (SQLITE, "if self._depth and self._connection.get_autocommit():", "if False:"),
+    ),
+    mutant(
+        "hidden for no time, given twice",
+        "once_an_answer",
+        ("queue.py", "more and all(message.visible_at > now for message in delivered)", "more"),
+    ),
+    mutant(
+        "numbers reserved in a lost batch are used",
+        "failing_disk",
+        (SQLITE, "self._block = NO_BLOCK  # what could", "pass  # what could"),
+        (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
 ]
 

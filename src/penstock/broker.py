@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock import policy
+from penstock.clock import Clock, system_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
-from penstock.queue import Clock, Queue, check_dead_letter_queue, purge, system_clock
+from penstock.queue import Queue, check_dead_letter_queue, purge
 from penstock.stores.base import Store
 from penstock.waiting import Waiting
 

@@ -31,6 +31,8 @@ from penstock.message import (
     Mode,
     Redrive,
     Settings,
+    Settlement,
+    State,
 )
 
 SECOND = 1_000_000
@@ -314,3 +316,8 @@ def lease(message: Message, until: int, asked: bool, now: int) -> int:
     if message.deadline_at is not None and now < message.deadline_at < until:
         until = message.deadline_at
     return until
+
+
+def settlement(settings: Settings, state: State, reason: str | None, now: int) -> Settlement:
+    """How a message leaves the queue, and for how long that is remembered."""
+    return Settlement(state, now, reason, now + micros(settings.history) if settings.history else None)

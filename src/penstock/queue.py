@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from penstock import policy
-from penstock.errors import BadInput, BadMessage, ClaimLapsed, QueueNotFound, ReaderSetBack, StoreError
+from penstock.claims import NamedClaims
+from penstock.clock import Clock
+from penstock.errors import BadInput, BadMessage, QueueNotFound, StoreError
 from penstock.message import (
     OCTETS,
     Attributes,
-    Claim,
     Death,
     Draft,
     Held,
@@ -23,17 +24,16 @@ from penstock.message import (
     Receipt,
     Sent,
     Settings,
-    Settlement,
     State,
     Stats,
 )
-from penstock.policy import Verdict, check_count, check_seconds, micros
+from penstock.policy import Verdict, check_count, check_seconds, micros, settlement
+from penstock.sets import Sets
 from penstock.stores.base import START, Store
 from penstock.waiting import Waiting
 
 logger = logging.getLogger("penstock")
 
-Clock = Callable[[], int]
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 TEND_EVERY = 30 * policy.SECOND
@@ -42,11 +42,7 @@ EXPIRE_BATCH = 500
 PURGE_BATCH = 10_000
 
 
-def system_clock() -> int:
-    return time.time_ns() // 1000
-
-
-class Queue:
+class Queue(Sets, NamedClaims):
     """One named queue of a store; made by a `Broker`. Safe to share between threads."""
 
     def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock) -> None:
@@ -361,133 +357,6 @@ class Queue:
                 old = [message for message in head if message.expires_at <= now and message.intact]
                 if not self._settle(old, self.settings, State.FAILED, "retention", now):
                     return
-
-    # sets
-
-    def sadd(self, member: str | bytes) -> bool:
-        """Add a member, unless it is there: then False."""
-        now = self._clock()
-        sent = self._decide(
-            lambda settings: self._store.insert(self.name, [policy.admit_member(member, settings, now)], now, settings)
-        )
-        self._waiting.notify()
-        return not sent[0].duplicate
-
-    def spop(self) -> str | bytes | None:
-        """Take a member out; text if it was added as text, None if there is none."""
-        for message in self._take(1, None, Mode.AT_MOST_ONCE):
-            try:
-                return message.text if message.content_type == policy.TEXT else message.body
-            except BadMessage:  # someone sent it here as text, which it is not; it must not be lost
-                return message.body
-        return None
-
-    def sismember(self, member: str | bytes) -> bool:
-        return self._store.marked(self.name, policy.member_mark(member))
-
-    def scard(self) -> int:
-        """How many members there are."""
-        return self._store.count_marked(self.name)
-
-    # named claims
-
-    def claim(self, reader: str, epoch: int, limit: int, *, ttl: float = 60) -> Claim:
-        """Claim up to ``limit`` messages under a name that survives crashes: the same name gives the same messages again.
-
-        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds."""
-        policy.check_name(reader, "reader name")
-        check_count(epoch, "epoch", 0, 2**62)
-        check_count(limit, "limit", 1, policy.MAX_BATCH)
-        check_seconds(ttl, "ttl")
-        found = self._unlapsed(reader, epoch, self._clock())
-        if found is not None:
-            return found
-        with self._store.batch():
-            now = self._clock()
-            found = self._unlapsed(reader, epoch, now)
-            if found is not None:
-                return found
-            _, claims = self._store.held(self.name, reader)
-            if any(claim.epoch == epoch for claim in claims):
-                self._store.give_back(self.name, reader, epoch, now)
-            messages: list[Message] = []
-            more = True
-            while more and len(messages) < limit:
-                delivered, more = self._claim(limit - len(messages), self.settings, ttl, Mode.AT_LEAST_ONCE, now)
-                messages += delivered
-            lapses_at = now + micros(ttl)
-            self._store.extend(self.name, messages, lapses_at)
-            self._store.hold(self.name, reader, epoch, messages, lapses_at)
-            return Claim(reader, epoch, len(messages), False, lapses_at)
-
-    def confirm(self, reader: str, epoch: int) -> Claim:
-        """Make a claim last until it is settled or given up; `ClaimLapsed` if that comes too late."""
-        with self._store.batch():
-            claim = self._claimed(reader, epoch)
-            if not claim.confirmed:
-                self._store.confirm(self.name, reader, epoch)
-            return self._claimed(reader, epoch)
-
-    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None) -> list[Message]:
-        """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order."""
-        claim = self._claimed(reader, epoch)
-        check_count(start, "start", 0, policy.MAX_BATCH)
-        stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_BATCH)
-        return self._store.read(self.name, reader, epoch, start, stop)
-
-    def settle(self, reader: str, epoch: int) -> int:
-        """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""
-        policy.check_name(reader, "reader name")
-        check_count(epoch, "epoch", 0, 2**62)
-        settled, claims = self._store.held(self.name, reader)
-        if settled is not None and settled >= epoch and not any(claim.epoch <= epoch for claim in claims):
-            return 0
-        with self._store.batch():
-            now = self._clock()
-            for claim in self._store.held(self.name, reader)[1]:
-                if claim.epoch == epoch and claim.lapses_at <= now:
-                    raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
-                if claim.epoch < epoch and claim.lapses_at <= now:
-                    self._store.give_back(self.name, reader, claim.epoch, now)
-            gone = self._store.settle(self.name, reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
-        self._waiting.notify()
-        return gone
-
-    def give_up(self, reader: str) -> int:
-        """Forget a reader and give back all that it has claimed; how many messages."""
-        given = self._store.give_back(self.name, policy.check_name(reader, "reader name"), None, self._clock())
-        self._waiting.notify()
-        return given
-
-    def readers(self) -> dict[str, list[Claim]]:
-        """Who has named claims here, and which."""
-        return {reader: self._store.held(self.name, reader)[1] for reader in self._store.readers(self.name)}
-
-    def settled_epoch(self, reader: str) -> int | None:
-        """How far a reader has settled."""
-        return self._store.held(self.name, policy.check_name(reader, "reader name"))[0]
-
-    def _unlapsed(self, reader: str, epoch: int, now: int) -> Claim | None:
-        """The claim if it stands; None if there is none or it has lapsed; an error if the epoch is settled."""
-        settled, claims = self._store.held(self.name, reader)
-        if settled is not None and epoch <= settled:
-            raise ReaderSetBack(f"reader {reader!r} asks for epoch {epoch}, but has settled all up to {settled}")
-        for claim in claims:
-            if claim.epoch == epoch and claim.lapses_at > now:
-                return claim
-        return None
-
-    def _claimed(self, reader: str, epoch: int) -> Claim:
-        policy.check_name(reader, "reader name")
-        check_count(epoch, "epoch", 0, 2**62)
-        claim = self._unlapsed(reader, epoch, self._clock())
-        if claim is None:
-            raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
-        return claim
-
-
-def settlement(settings: Settings, state: State, reason: str | None, now: int) -> Settlement:
-    return Settlement(state, now, reason, now + micros(settings.history) if settings.history else None)
 
 
 def purge(store: Store, name: str) -> int:

@@ -21,7 +21,9 @@ from penstock.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreError, St
 from penstock.forking import watch
 from penstock.message import Entry, Held, Sent, Settings, Settlement
 from penstock.stores.encoding import pack_settings
-from penstock.stores.sql import Params, Row, SqlStore, insert_row
+from penstock.stores.sql import SqlStore
+from penstock.stores.sql_messages import insert_row
+from penstock.stores.sql_session import Params, Row
 
 SAFE_SQLITE = (3, 51, 3)
 """Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
@@ -222,7 +224,7 @@ class SqliteStore(SqlStore):
         numbers stay in the order of sending, and the counter is not written with each send."""
         first, last = self._block
         if first + count - 1 > last or self._meta("number") != last:
-            reserved = count + BLOCK
+            reserved = count if (first, last) == NO_BLOCK else count + BLOCK  # who sends once leaves no gap
             last = int(self._rows("reserve_numbers", (reserved,))[0][0])
             first = last - reserved + 1
         self._block = (first + count, last)

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import penstock
+from penstock.clock import system_clock
 from penstock.policy import SECOND
-from penstock.queue import system_clock
 from penstock.testing.races import start_worker, wait_for
 
 ROUNDS = 8

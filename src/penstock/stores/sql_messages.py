@@ -1,0 +1,280 @@
+"""The catalogue and the messages of an SQL store, by the statements of queue.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.message import (
+    FOREVER,
+    OCTETS,
+    Counts,
+    Death,
+    Entry,
+    Held,
+    Message,
+    Sent,
+    Settings,
+    Settlement,
+    State,
+)
+from penstock.policy import same_settings
+from penstock.stores.base import START
+from penstock.stores.encoding import Head, checksum, pack_head, pack_settings
+from penstock.stores.sql_session import DELIVERY, LINE, MARK, Row, SqlSession
+
+
+class SqlMessages(SqlSession):
+    # the catalogue
+
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        with self._joined():
+            found = self._rows("queue", {"name": name})
+            if bool(found) == create:
+                return False
+            self._seen.pop(name, None)
+            if create:
+                self._run("add_queue", {"name": name, "settings": pack_settings(settings)})
+            else:
+                self._run("change_queue", {"queue": found[0][0], "settings": pack_settings(settings)})
+            return True
+
+    def load(self, name: str) -> Settings | None:
+        found = self._look_up(name)
+        return found[1] if found else None
+
+    def names(self) -> list[str]:
+        return sorted(name for (name,) in self._rows("queues", {}))
+
+    def drop(self, name: str) -> bool:
+        with self._joined():
+            found = self._rows("queue", {"name": name})
+            if not found:
+                return False
+            for part in ("held", "claims", "readers", "marks", "settled", "messages", "queue"):
+                self._run(f"drop_{part}", {"queue": found[0][0]})
+            self._seen.pop(name, None)
+            return True
+
+    # messages
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        with self._joined():
+            home, current = self._queue(queue)
+            if not same_settings(current, settings):
+                return None
+            number = self._take_numbers(len(entries))
+            rows: list[Row] = []
+            answers: list[Sent] = []
+            lines: set[bytes] = set()
+            marks: dict[bytes, int] = {}
+            for entry in entries:
+                visible_at, line, mark = entry.visible_at, None, entry.mark
+                if mark is not None:
+                    first = marks.get(mark) or self._marked_by(home, mark, now)
+                    if first is not None:
+                        answers.append(Sent(self._ids.make(first), True))
+                        continue
+                    marks[mark] = number
+                    self._run("unmark", {"queue": home, "mark": mark})
+                    self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": entry.mark_until})
+                if entry.group is not None:
+                    line = entry.group.encode()
+                    if settings.groups:
+                        if line in lines or self._rows("in_group", {"queue": home, "grp": line}):
+                            visible_at = -visible_at
+                        lines.add(line)
+                rows.append(insert_row(number, home, visible_at, line, entry))
+                answers.append(Sent(self._ids.make(number)))
+                number += 1
+            self._many("insert", rows)
+            return answers
+
+    def _marked_by(self, home: int, mark: bytes, now: int) -> int | None:
+        found = self._rows("mark", {"queue": home, "mark": mark})
+        if not found or found[0][1] <= now:
+            return None
+        number, until = found[0]
+        # A mark that lasts as long as its message does not outlive it, whatever happened to either.
+        return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
+
+    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+        with self._joined(durable=False):
+            home, _ = self._queue(queue)
+            rows = self._rows("visible", (home, now, limit))
+            if until is not None:
+                self._many("claim", [(until, now, row[0]) for row in rows])
+            return [self._message(queue, row, now, until) for row in rows]
+
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        with self._joined():
+            home, _ = self._queue(queue)
+            return [self._extend(home, self._number(receipt), receipt.delivery, until, release) for receipt in receipts]
+
+    def _extend(self, home: int, number: int, delivery: int | None, until: int, release: bool) -> bool:
+        state = State.QUEUED if release else State.CONSUMED
+        return self._run("extend", (until, int(state), number, home, delivery)) > 0
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        with self._joined():
+            home, current = self._queue(queue)
+            if settings is not None and not same_settings(current, settings):
+                return None
+            keys = [(self._number(receipt), home, receipt.delivery) for receipt in receipts]
+            gone = self._delete(home, current, keys, settlement)
+            # A message that is named twice is settled once, by the receipt that is not stale.
+            return [delivery in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, delivery in keys]
+
+    def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
+        """Each message that is gone, with the number of its last receive."""
+        if settlement.keep_until is not None:
+            archived: set[int] = set()
+            for number, _, delivery in keys:
+                fields = {"number": number, "queue": home, "delivery": delivery, "state": int(settlement.state)}
+                fields |= {"settled_at": settlement.settled_at, "keep_until": settlement.keep_until}
+                if number not in archived and self._run("archive", {**fields, "reason": settlement.reason}):
+                    archived.add(number)
+        rows = self._many_rows("delete", keys)
+        for number, _, visible_at, state, line, mark in rows:
+            self._leave(home, settings, number, visible_at, state, line, mark)
+        return {row[0]: row[1] for row in rows}
+
+    def _leave(
+        self,
+        home: int,
+        settings: Settings,
+        number: int,
+        visible_at: int,
+        state: int,
+        line: bytes | None,
+        mark: bytes | None,
+    ) -> None:
+        """After a message has left its queue: forget its mark, and if it stood first in its group, free the next."""
+        if mark is not None:
+            self._run("unmark_gone", {"queue": home, "mark": mark, "number": number, "forever": FOREVER})
+        if line is not None and settings.groups and visible_at >= 0 and state != State.DAMAGED:
+            for (following,) in self._rows("next_in_group", {"queue": home, "grp": line}):
+                self._run("unblock", {"number": following})
+
+    def move(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        target: str,
+        now: int,
+        expires_at: int,
+        deaths: Sequence[Death | None],
+    ) -> list[bool]:
+        with self._joined():
+            home, settings = self._queue(queue)
+            there, beyond = self._queue(target)
+            moved = []
+            for receipt, death in zip(receipts, deaths, strict=True):
+                row = self._one(home, receipt)
+                message = row and self._message(queue, row)
+                moved.append(bool(message and message.intact))
+                if not row or not message or not message.intact:
+                    continue
+                number, line, mark = row[0], row[LINE], row[MARK]
+                blocked = line is not None and beyond.groups and self._rows("in_group", {"queue": there, "grp": line})
+                head = pack_head(Head(message.content_type, message.attributes, message.visibility, death))
+                fields = {
+                    "number": number,
+                    "queue": there,
+                    "visible_at": -now if blocked else now,
+                    "expires_at": expires_at,
+                    "now": now,
+                    "head": head,
+                    "checksum": checksum(message.body, head, line, None, message.sent_at, message.deadline_at),
+                }
+                self._run("move", fields)
+                self._leave(home, settings, number, row[1], row[2], line, mark)
+            return moved
+
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
+        with self._joined():
+            home, settings = self._queue(queue)
+            rows = [self._one(home, receipt) for receipt in receipts]
+            for row in rows:
+                if row:
+                    self._run("set_aside", {"number": row[0], "forever": FOREVER})
+                    # Its group may be what is damaged: free whoever waits behind nobody.
+                    for (following,) in self._rows("leaderless", {"queue": home}) if settings.groups else []:
+                        self._run("unblock", {"number": following})
+            return [row is not None for row in rows]
+
+    def _one(self, home: int, receipt: Held) -> Row | None:
+        found = self._rows("one", {"queue": home, "number": self._number(receipt)})
+        return found[0] if found and receipt.delivery in (None, found[0][DELIVERY]) else None
+
+    def browse(
+        self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            wanted = {"queue": home, "state": None if state is None else int(state)}
+            place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
+            rows = self._rows("browse", {**wanted, **place, "limit": limit})
+            if now is None and len(rows) < limit:
+                rows += self._rows("browse_blocked", {**wanted, "limit": limit - len(rows)})
+            return [self._message(queue, row) for row in rows]
+
+    def settled(self, queue: str, limit: int) -> list[Message]:
+        with self._reading():
+            rows = self._rows("settled", {"queue": self._queue(queue)[0], "limit": limit})
+            return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
+
+    def marked(self, queue: str, mark: bytes) -> bool:
+        with self._reading():
+            found = self._rows("mark", {"queue": self._queue(queue)[0], "mark": mark})
+            return bool(found) and found[0][1] == FOREVER and bool(self._rows("sent_at", {"number": found[0][0]}))
+
+    def count_marked(self, queue: str) -> int:
+        with self._reading():
+            return int(self._rows("count_marked", {"queue": self._queue(queue)[0], "forever": FOREVER})[0][0])
+
+    def count(self, queue: str, now: int) -> Counts:
+        with self._reading():
+            home, _ = self._queue(queue)
+            fields = {"queue": home, "now": now}
+            counts: dict[str, int] = {"visible": 0, "in_flight": 0, "delayed": 0, "blocked": 0, "damaged": 0}
+            firsts = []
+            for kind, count, first in self._rows("count", fields):
+                counts[kind] = count
+                firsts.append(first)
+            oldest = self._rows("sent_at", {"number": min(firsts)}) if firsts else []
+            return Counts(
+                messages=sum(counts.values()),
+                **counts,
+                settled=self._rows("count_settled", {"queue": home})[0][0],
+                oldest_at=oldest[0][0] if oldest else None,
+            )
+
+    def due(self, queue: str) -> int | None:
+        with self._reading():
+            found = self._rows("due", (self._queue(queue)[0], FOREVER))
+            return found[0][0] if found else None
+
+    def purge(self, queue: str, limit: int) -> int:
+        with self._joined():
+            home, settings = self._queue(queue)
+            keys = [(number, home, None) for (number,) in self._rows("purgeable", {"queue": home, "limit": limit})]
+            return len(self._delete(home, settings, keys, Settlement(State.PROCESSED, 0)))
+
+    def sweep(self, queue: str, now: int) -> bool:
+        fields = {"queue": self._queue(queue)[0], "now": now}
+        if self._rows("sweepable", fields):  # seen without a write lock
+            with self._joined():
+                self._run("sweep_settled", fields)
+                self._run("sweep_marks", fields)
+        return False
+
+
+def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entry: Entry) -> Row:
+    """The parameters of the statement that inserts a message."""
+    body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _ = entry
+    plain = not attributes and content_type is OCTETS and visibility is None
+    head = None if plain else pack_head(Head(content_type, attributes, visibility))
+    check = checksum(body, head, line, mark, sent_at, deadline_at)
+    return number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body

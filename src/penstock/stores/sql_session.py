@@ -1,0 +1,197 @@
+"""What every SQL store stands on: the texts of queue.sql, the schema's steps, rows as messages, and the few primitives that
+each database does its own way.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any, ClassVar
+
+from penstock.errors import QueueNotFound, StoreVersion
+from penstock.message import (
+    FOREVER,
+    Held,
+    Message,
+    Settings,
+    State,
+)
+from penstock.policy import key_of
+from penstock.stores.base import Ids, Store
+from penstock.stores.encoding import checksum, unpack_head, unpack_settings
+
+COLUMNS = (
+    "number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at, "
+    "received_at, grp, mark, head, checksum, body"
+)
+DELIVERY, LINE, MARK = (COLUMNS.split(", ").index(name) for name in ("delivery", "grp", "mark"))
+STATES = {int(state): state for state in State}
+Row = tuple[Any, ...]
+Params = Mapping[str, Any] | Sequence[Any]
+
+
+def read_sql(dialect: Mapping[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
+    """The schema's steps and the named statements of queue.sql, with the dialect's words in place."""
+    words = {
+        "columns": COLUMNS,
+        "columns_settled": COLUMNS.replace(" state,", " :state,"),
+        "held_columns": ", ".join(f"penstock_message.{column}" for column in COLUMNS.split(", ")),
+        **dialect,
+    }
+    text = (files("penstock.stores") / "queue.sql").read_text()
+    text = re.sub(r"\{(\w+)\}", lambda found: words[found[1]], text)
+    steps: dict[int, list[str]] = {}
+    statements: dict[str, str] = {}
+    for kind, name, body in re.findall(r"^-- (step|name): (\w+)\n(.*?)(?=^-- (?:step|name):|\Z)", text, re.M | re.S):
+        if kind == "step":
+            steps[int(name)] = [part.strip() for part in body.split(";") if part.strip()]
+        else:
+            statements[name] = body.strip()
+    return steps, statements
+
+
+class SqlSession(Store):
+    dialect: ClassVar[Mapping[str, str]]
+    _ids: Ids
+
+    def __init__(self) -> None:
+        self._steps, self._statements = read_sql(self.dialect)
+        self._seen: dict[str, tuple[int, Settings]] = {}
+        """The queues that were looked up in this batch; cleared when one begins."""
+
+    def _migrate(self) -> None:
+        """Bring the schema to the newest step, in one transaction; nodes that start together wait for each other."""
+        newest = max(self._steps)
+        if (self._meta("version") if self._has_schema() else 0) != newest:
+            with self.batch():
+                version = self._meta("version") if self._has_schema() else 0
+                if version > newest:
+                    raise StoreVersion(
+                        f"{self} has schema version {version}, this Penstock knows {newest}: use a newer Penstock"
+                    )
+                if version == 0:
+                    self._create_meta()
+                    for name, value in (("version", newest), ("salt", Ids.salt()), ("number", 0)):
+                        self._run("set_meta", {"name": name, "value": value})
+                for step in range(version + 1, newest + 1):
+                    for statement in self._steps[step]:
+                        self._script(statement)
+                self._run("change_meta", {"name": "version", "value": newest})
+        self._ids = Ids(self._meta("salt"))
+
+    def _meta(self, name: str) -> int:
+        return int(self._rows("meta", {"name": name})[0][0])
+
+    def _queue(self, name: str) -> tuple[int, Settings]:
+        found = self._look_up(name)
+        if found is None:
+            raise QueueNotFound(name)
+        return found
+
+    def _look_up(self, name: str) -> tuple[int, Settings] | None:
+        """A queue's number and settings. In a batch they are read once, since nobody else can change them before it ends."""
+        found = self._seen.get(name) if self._in_batch() else None
+        if found is None:
+            rows = self._rows("queue", (name,))
+            if not rows:
+                return None
+            found = rows[0][0], unpack_settings(rows[0][1])
+            if self._in_batch():
+                self._seen[name] = found
+        return found
+
+    @contextmanager
+    def _joined(self, *, durable: bool = True) -> Iterator[None]:
+        """The batch that we are in, or else one of our own."""
+        if self._in_batch():
+            yield
+        else:
+            with self.batch(durable=durable):
+                yield
+
+    # rows and values
+
+    def _number(self, receipt: Held) -> int:
+        return self._ids.number(receipt.id) or 0
+
+    def _message(
+        self,
+        queue: str,
+        row: Row,
+        now: int | None = None,
+        until: int | None = None,
+        settled_at: int | None = None,
+        reason: str | None = None,
+    ) -> Message:
+        """A row as a message; with ``now``, as the claim made at that instant leaves it."""
+        (number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at,
+         received_at, line, mark, packed, check, body) = row  # fmt: skip
+        try:
+            intact = check == checksum(body, packed, line, mark, sent_at, deadline_at)
+            head = unpack_head(packed if intact else None)
+            group = line.decode() if line is not None and intact else None
+        except (TypeError, ValueError, KeyError):
+            intact, head, group = False, unpack_head(None), None
+        if not intact:  # damage can turn any value into any other
+            visible_at, receives, delivery = _whole(visible_at), _whole(receives), _whole(delivery)
+            sent_at, expires_at = _whole(sent_at), _whole(expires_at)
+        lapsed = now is not None and state == State.CONSUMED
+        if now is not None:
+            state, receives, received_at, first_received_at = State.CONSUMED, receives + 1, now, first_received_at or now
+            if until is None:
+                visible_at = FOREVER
+            else:
+                visible_at, delivery = until, delivery + 1
+        return Message(
+            self._ids.make(number), number, queue, body, head.content_type, head.attributes,
+            STATES.get(state, State.DAMAGED), receives, delivery, sent_at, abs(visible_at), expires_at, deadline_at,
+            head.visibility, group, key_of(mark) if intact else None, moved_at, first_received_at, received_at, head.death,
+            settled_at, reason, lapsed, intact,
+        )  # fmt: skip
+
+    # what each database does its own way
+
+    @abstractmethod
+    def _in_batch(self) -> bool:
+        """Whether the calling thread is in a batch."""
+
+    @abstractmethod
+    def _rows(self, name: str, params: Params) -> list[Row]:
+        """Run a named statement; its rows."""
+
+    @abstractmethod
+    def _run(self, name: str, params: Params) -> int:
+        """Run a named statement; how many rows it changed."""
+
+    @abstractmethod
+    def _many(self, name: str, rows: Iterable[Row]) -> None:
+        """Run a named statement for each row of parameters, which stand in the order of their first use."""
+
+    @abstractmethod
+    def _many_rows(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        """As `_many`; the rows that the statements return."""
+
+    @abstractmethod
+    def _script(self, text: str) -> None:
+        """Run a statement of the schema."""
+
+    @abstractmethod
+    def _reading(self) -> Any:
+        """A context in which several reads see one state."""
+
+    @abstractmethod
+    def _take_numbers(self, count: int) -> int:
+        """Reserve ``count`` message numbers that were never given before; the first of them."""
+
+    @abstractmethod
+    def _has_schema(self) -> bool: ...
+
+    @abstractmethod
+    def _create_meta(self) -> None: ...
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
