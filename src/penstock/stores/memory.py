@@ -1,4 +1,7 @@
-"""Queues in this process' memory: the specification that runs. Every other store must give the same answers."""
+"""Queues in this process' memory: the specification that runs. Every other store must give the same answers.
+
+Its batch is a lock and undoes nothing: no verb here fails after it has begun to change something.
+"""
 
 from __future__ import annotations
 
