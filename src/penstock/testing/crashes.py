@@ -37,13 +37,17 @@ class Crashes:
         check_account(url, "orders", log)
 
 
-def check_account(url: str, name: str, log: Path) -> None:
-    """Sent = deleted + still there; none delivered again after a successful delete."""
-    lines = [line.split() for line in log.read_text().splitlines()]
+def check_account(url: str, name: str, log: Path, known: int | None = None) -> None:
+    """Sent = deleted + still there; none delivered again after a successful delete.
+
+    Of the log, answers count as far as ``known``; what was answered later than that may or may not have happened."""
+    text = log.read_text()
+    lines = [line.split() for line in text.splitlines()]
+    answered = [line.split() for line in text[:known].splitlines()]
     tried = {line[1] for line in lines if line[0] == "try"}
-    sent = {line[1] for line in lines if line[0] == "sent"}
+    sent = {line[1] for line in answered if line[0] == "sent"}
     deleting = {line[1] for line in lines if line[0] == "deleting"}
-    deleted = {line[2]: int(line[1]) for line in lines if line[0] == "deleted"}
+    deleted = {line[2]: int(line[1]) for line in answered if line[0] == "deleted"}
     # Later than any visibility: whatever the dead held is visible again, or it is stuck.
     with penstock.open(url, clock=lambda: system_clock() + 3600 * SECOND) as broker:
         queue = broker[name]
