@@ -135,7 +135,7 @@ class SqlMessages(SqlSession):
                 fields |= {"settled_at": settlement.settled_at, "keep_until": settlement.keep_until}
                 if number not in archived and self._run("archive", {**fields, "reason": settlement.reason}):
                     archived.add(number)
-        rows = self._many_rows("delete", keys)
+        rows = self._many("delete", keys)
         for number, _, visible_at, state, line, mark in rows:
             self._leave(home, settings, number, visible_at, state, line, mark)
         return {row[0]: row[1] for row in rows}

@@ -167,12 +167,8 @@ class SqlSession(Store):
         """Run a named statement; how many rows it changed."""
 
     @abstractmethod
-    def _many(self, name: str, rows: Iterable[Row]) -> None:
-        """Run a named statement for each row of parameters, which stand in the order of their first use."""
-
-    @abstractmethod
-    def _many_rows(self, name: str, rows: Iterable[Row]) -> list[Row]:
-        """As `_many`; the rows that the statements return."""
+    def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        """Run a named statement for each row of parameters, which stand in the order of their first use; what it returns."""
 
     @abstractmethod
     def _script(self, text: str) -> None:

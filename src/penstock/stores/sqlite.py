@@ -187,7 +187,7 @@ class SqliteStore(SqlStore):
 
     def _rows(self, name: str, params: Params) -> list[Row]:
         with self._lock:
-            return self._execute(self._connect(), self._statements[name], params).fetchall()
+            return self._execute(self._connect(), self._statements[name], params)
 
     def _run(self, name: str, params: Params) -> int:
         with self._lock:
@@ -195,10 +195,7 @@ class SqliteStore(SqlStore):
             self._execute(connection, self._statements[name], params)
             return connection.changes()
 
-    def _many(self, name: str, rows: Iterable[Row]) -> None:
-        self._many_rows(name, rows)
-
-    def _many_rows(self, name: str, rows: Iterable[Row]) -> list[Row]:
+    def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
         with self._lock:
             connection = self._connect()
             try:
@@ -209,15 +206,15 @@ class SqliteStore(SqlStore):
     def _script(self, text: str) -> None:
         self._execute(self._connect(), text)
 
-    def _execute(self, connection: apsw.Connection, text: str, params: Params = ()) -> apsw.Cursor:
+    def _execute(self, connection: apsw.Connection, text: str, params: Params = ()) -> list[Row]:
         try:
-            return connection.execute(text, params)
+            return connection.execute(text, params).fetchall()
         except apsw.Error as error:
             raise self._translate(error) from error
 
     def _pragma(self, name: str) -> int:
         with self._lock:
-            return int(self._execute(self._connect(), f"PRAGMA {name}").fetchall()[0][0])  # type: ignore[arg-type]
+            return int(self._execute(self._connect(), f"PRAGMA {name}")[0][0])
 
     def _take_numbers(self, count: int) -> int:
         """From the block of numbers that this process has reserved, as long as no other process has reserved one since: so
@@ -289,8 +286,7 @@ class SqliteStore(SqlStore):
         return False
 
     def _has_schema(self) -> bool:
-        found = self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'")
-        return bool(found.fetchall())
+        return bool(self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'"))
 
     def _create_meta(self) -> None:
         self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
@@ -305,8 +301,8 @@ class SqliteStore(SqlStore):
         free, pages = self._pragma("freelist_count"), self._pragma("page_count")
         if free < RECLAIM_PAGES or free * 4 < pages:
             return False
-        self._execute(connection, f"PRAGMA incremental_vacuum({RECLAIM_AT_ONCE})").fetchall()
-        self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._execute(connection, f"PRAGMA incremental_vacuum({RECLAIM_AT_ONCE})")
+        self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
         return free > RECLAIM_AT_ONCE
 
     def version(self) -> int:
