@@ -99,7 +99,7 @@ class Broker:
         return found
 
 
-def open(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:  # noqa: A001
+def open(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:
     """The broker of the store at ``url``: ``memory:``, ``sqlite:///relative/file``, ``sqlite:////absolute/file``.
 
     Options of the store are keywords or the URL's query: ``sqlite:///jobs.db?timeout=5``."""
@@ -120,6 +120,23 @@ def _open_memory(url: str, options: dict[str, Any]) -> Store:
 def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
     return import_module("penstock.stores.sqlite").SqliteStore(path, **options)  # type: ignore[no-any-return]
+
+
+def _open_vsqs(url: str, options: dict[str, Any]) -> Store:
+    path, _ = _path_and_options(url, options, {})
+    return import_module("penstock.stores.vsqs").VsqsStore(path)  # type: ignore[no-any-return]
+
+
+def _open_spool(url: str, options: dict[str, Any]) -> Store:
+    path, options = _path_and_options(url, options, {"peers": _peers})
+    return import_module("penstock.stores.spool").SpoolStore(path, **options)  # type: ignore[no-any-return]
+
+
+def _peers(value: Any) -> int:
+    peers = int(value)
+    if not 0 <= peers <= 1000:
+        raise ValueError("it must be between 0 and 1000")
+    return peers
 
 
 def _timeout(value: Any) -> float:
@@ -149,5 +166,10 @@ def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable
     return path, options
 
 
-STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {"memory": _open_memory, "sqlite": _open_sqlite}
+STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+    "vsqs": _open_vsqs,
+    "spool": _open_spool,
+}
 """How to open the store of each URL scheme."""

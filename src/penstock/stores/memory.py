@@ -65,10 +65,11 @@ class _Queue:
 
 class MemoryStore(Store):
     durable = False
-    ordered = True
     groups = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, ordered: bool = True) -> None:
+        """Not ``ordered``: what is visible is claimed in the order of sending, whenever it became visible."""
+        self.ordered = ordered
         self._lock = RLock()
         self._queues: dict[str, _Queue] = {}
         self._numbers = itertools.count(1)
@@ -150,7 +151,10 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             rows: list[_Row] = []
-            while len(rows) < limit and (due := self._first(home)) is not None and due <= now:
+            if not self.ordered:
+                visible = (row for row in home.rows.values() if row.message.visible_at <= now and not row.blocked)
+                rows = heapq.nsmallest(limit, visible, key=lambda row: row.message.number)
+            while self.ordered and len(rows) < limit and (due := self._first(home)) is not None and due <= now:
                 row = home.rows[heapq.heappop(home.heap)[1]]
                 row.blocked = True  # for the length of this loop: hidden until a past instant, it must not be claimed twice
                 rows.append(row)
@@ -254,9 +258,9 @@ class MemoryStore(Store):
                 for row in self._home(queue).rows.values()
                 if (state is None or row.message.state is state)
                 and (now is None or (row.message.visible_at <= now and not row.blocked))
-                and (row.message.visible_at, row.message.number) > after
+                and self._order(row) > ((False, *after) if self.ordered else (False, after[1]))
             ]
-            rows = heapq.nsmallest(limit, rows, key=lambda row: (row.blocked, row.message.visible_at, row.message.number))
+            rows = heapq.nsmallest(limit, rows, key=self._order)
             return [_copy(row.message) for row in rows]
 
     def settled(self, queue: str, limit: int) -> list[Message]:
@@ -380,6 +384,11 @@ class MemoryStore(Store):
 
     def close(self) -> None:
         self._closed = True
+
+    def _order(self, row: _Row) -> tuple[int, ...]:
+        """The order of delivery, the blocked last."""
+        instant = (row.message.visible_at,) if self.ordered else ()
+        return (row.blocked, *instant, row.message.number)
 
     def _home(self, name: str) -> _Queue:
         self._check_open()

@@ -7,8 +7,8 @@
         def url(self, tmp_path):
             return f"mystore:///{tmp_path}/queue"
 
-A store that several processes may open also takes `SharedStoreContract`, one that writes files `DurableStoreContract`; one that
-cannot keep ordered groups takes `UngroupedStoreContract` instead.
+A store that several processes may open also takes `SharedStoreContract`, one that writes files `DurableStoreContract`, or
+`FilesStoreContract` if it keeps a message a file; one that cannot keep ordered groups takes `UngroupedStoreContract` instead.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ from penstock.testing.clock import FakeClock
 if TYPE_CHECKING:
     from penstock.testing.contract import (
         DurableStoreContract,
+        FilesStoreContract,
         SharedStoreContract,
         StoreContract,
         UngroupedStoreContract,
     )
 
-__all__ = ["DurableStoreContract", "FakeClock", "SharedStoreContract", "StoreContract", "UngroupedStoreContract"]
+__all__ = [
+    "DurableStoreContract",
+    "FakeClock",
+    "FilesStoreContract",
+    "SharedStoreContract",
+    "StoreContract",
+    "UngroupedStoreContract",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from penstock.testing.claims import Claims
 from penstock.testing.clock import FakeClock
 from penstock.testing.crashes import Crashes
 from penstock.testing.duplicates import Duplicates, Sets
+from penstock.testing.file_crashes import FileCrashes
 from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import History
 from penstock.testing.model import Model
@@ -76,3 +77,9 @@ class DurableStoreContract(StepCrashes, PowerLoss):
     """What a store does that writes files.
 
     It takes the list ``syscalls``, a fixture ``make_url`` that names a new store, and ``make_url_in`` for one in a folder."""
+
+
+class FilesStoreContract(FileCrashes, PowerLoss):
+    """What a store does that keeps a message a file, so that a batch is not one step.
+
+    It takes the fixtures ``make_url``, which names a new store below ``tmp_path``, and ``make_url_in`` for one in a folder."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Broker, Draft, Message, PenstockError
+from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import FakeClock
 
 EXAMPLES = 80
@@ -72,7 +73,7 @@ class Player:
         self.broker = broker
         self.clock = clock
         self.suffix = suffix
-        self.places: dict[str, int] = {}
+        self.places: dict[tuple[str, str], int] = {}
         self.hands: list[Message] = []
 
     def start(self, configuration: dict[str, Any]) -> None:
@@ -88,7 +89,8 @@ class Player:
             return type(error).__name__, str(error).replace(self.suffix, "")
 
     def play_send(self, name: str, batch: list[Draft]) -> object:
-        return getattr(self, name).send_many(batch)
+        queue = getattr(self, name)
+        return [(self.place(queue.name, sent.id), sent.duplicate) for sent in queue.send_many(batch)]
 
     def play_receive(self, name: str, limit: int, visibility: float | None, mode: str | None) -> object:
         messages = getattr(self, name).receive(limit, visibility=visibility, mode=mode)
@@ -139,22 +141,29 @@ class Player:
     def plain(self, answer: object) -> object:
         if isinstance(answer, list):
             return [self.plain(part) for part in answer]
-        if isinstance(answer, penstock.Sent):
-            return self.place(answer.id), answer.duplicate
         if isinstance(answer, Message):
             fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.compare}
             death = answer.death and dataclasses.replace(answer.death, queue=answer.death.queue.replace(self.suffix, ""))
-            fields |= {"id": self.place(answer.id), "number": 0, "queue": answer.queue.replace(self.suffix, ""), "death": death}
+            fields |= {
+                "id": self.place(answer.queue, answer.id),
+                "number": 0,
+                "queue": answer.queue.replace(self.suffix, ""),
+                "death": death,
+            }
             return fields
         return answer
 
-    def place(self, id: str) -> int:
-        return self.places.setdefault(id, len(self.places))
+    def place(self, queue: str, id: str) -> int:
+        """An id is a queue's own; a message that is moved may get another."""
+        return self.places.setdefault((queue, id), len(self.places))
 
 
 class Model:
     def test_random_calls_are_answered_as_the_specification_does(self, url: str) -> None:
-        with penstock.open(url, clock=(clock := FakeClock())) as subject, penstock.open("memory:", clock=clock) as memory:
+        with (
+            penstock.open(url, clock=(clock := FakeClock())) as subject,
+            Broker(MemoryStore(ordered=subject.store.ordered), clock=clock) as memory,
+        ):
 
             @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
             @given(configurations, st.lists(steps, min_size=5, max_size=30))

@@ -1,0 +1,245 @@
+"""What the file formats have no room for, kept beside the messages where a foreign program does not trip over it.
+
+    ROOT/.penstock/QUEUE/
+      settings             the queue's settings (JSON) and, as messages bear no date of expiry, every retention it had
+      lock                 held (flock) while names change; its 16 bytes: last id given, the message folder's mtime
+      head/ID              content type, attributes, deadline, … of a message that has any
+      held/ID              a fixed record of a message that was ever received: receives, instants, where it lies
+      mark/SHA256          the message that makes the next equal one a duplicate
+      settled/AT.ID        a settled message: one line of JSON, then the body
+      reader/SHA256/…      a reader of named claims: `settled`, and a file an epoch
+
+A message that uses none of it has none of these files. All of them are written before the message they belong to is visible and
+removed after it has gone, so that what a crash leaves behind are orphans here, never a message without its head.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.stores.encoding import Head, pack_head, unpack_head
+
+FOLDER = ".penstock"
+PARTS = ("head", "held", "mark", "settled", "reader")
+MEMO = struct.Struct("<qq")
+PIECE = 65536
+HELD = struct.Struct("<9q")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Hold(NamedTuple):
+    """The record of a message that was received.
+
+    ``released`` is 1 once it was given back. A receipt counts while the message lies where ``hidden_until`` says or, as the
+    record is written before the rename, ``hidden_before``. ``seal`` tells our hiding from a stranger's where the path does not.
+    """
+
+    receives: int
+    delivery: int
+    sent_at: int
+    first_received_at: int
+    received_at: int
+    hidden_until: int
+    released: int
+    hidden_before: int = 0
+    seal: int = 0
+
+
+def sync(path: Path | str) -> None:
+    """Bring a file's bytes, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_whole(path: str) -> bytes | None:
+    """A small file, with as few calls as there can be; None if it is not there."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        content = os.read(handle, PIECE)
+        while len(content) % PIECE == 0 and (more := os.read(handle, PIECE)):
+            content += more
+        return content
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Replace a file in one step: whoever reads it sees the old bytes or the new ones."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}~")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        while content:
+            content = content[os.write(handle, content) :]
+        if durable:
+            os.fsync(handle)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    finally:
+        os.close(handle)
+    draft.rename(path)
+    if durable:
+        sync(path.parent)
+
+
+def sync_file_system(folder: Path) -> None:
+    if not hasattr(_libc, "syncfs"):
+        os.sync()
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if _libc.syncfs(handle) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(handle)
+
+
+def rename_new(source: str, target: str) -> None:
+    """Rename, but never over another file: `FileExistsError`."""
+    here, no_replace = -100, 1  # AT_FDCWD, RENAME_NOREPLACE
+    if hasattr(_libc, "renameat2") and _libc.renameat2(here, os.fsencode(source), here, os.fsencode(target), no_replace) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (0, errno.EINVAL, errno.ENOSYS):
+        raise OSError(number, os.strerror(number), str(target))
+    os.link(source, target)  # a file system that knows no such rename
+    os.unlink(source)
+
+
+def digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+class Extra(NamedTuple):
+    """What a message's head file holds."""
+
+    head: Head
+    sent_at: int | None = None
+    visible_at: int | None = None
+    expires_at: int | None = None
+    deadline_at: int | None = None
+    group: str | None = None
+    mark: bytes | None = None
+    moved_at: int | None = None
+
+    def pack(self) -> dict[str, Any]:
+        head = pack_head(self.head)
+        fields = self._replace(head=None, mark=self.mark and self.mark.hex())._asdict()  # type: ignore[arg-type]
+        return {name: value for name, value in fields.items() if value is not None} | ({"head": head.decode()} if head else {})
+
+    @classmethod
+    def unpack(cls, fields: dict[str, Any] | None) -> Extra:
+        if fields is None:
+            return cls(unpack_head(None))
+        head, mark = fields.pop("head", None), fields.pop("mark", None)
+        return cls(unpack_head(head and head.encode()), **fields, mark=mark and bytes.fromhex(mark))
+
+
+@lru_cache(maxsize=1024)
+def _parse(content: bytes) -> Any:
+    return json.loads(content)
+
+
+class Beside:
+    """The folder beside one queue's messages."""
+
+    def __init__(self, root: Path, queue: str) -> None:
+        self.folder = root / FOLDER / queue
+        self._at = os.fspath(self.folder)
+
+    def clear(self) -> None:
+        """Forget a queue that was here; but not the lock, which knows the last id: a successor must not give it again.
+
+        Under the lock; all is renamed before it is removed, as others may be using it."""
+        gone = self.gone()
+        for part in PARTS:
+            with suppress(FileNotFoundError):
+                os.rename(f"{self._at}/{part}", gone / part)
+        self.remove("settings")
+        shutil.rmtree(gone.parent, ignore_errors=True)
+
+    def gone(self) -> Path:
+        """A folder for what is about to be removed."""
+        folder = self.folder / "gone"
+        if not folder.is_dir():
+            folder.mkdir()
+        return Path(tempfile.mkdtemp(dir=folder))
+
+    def make(self) -> None:
+        """Under the lock."""
+        for part in PARTS:
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[int]:
+        """Serialise the changes of names among Penstock's processes; gives the handle that the memo is read and written by."""
+        try:
+            handle = os.open(f"{self._at}/lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # the first time
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(f"{self._at}/lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield handle
+        finally:
+            os.close(handle)
+
+    def names(self, *parts: str) -> list[str]:
+        """What is in a folder, without what is being written (or was, when its writer died)."""
+        return [name for name in os.listdir(self.folder.joinpath(*parts)) if not name.endswith("~")]
+
+    def read_json(self, *parts: str) -> Any:
+        content = read_whole(f"{self._at}/{'/'.join(parts)}")
+        return None if content is None else json.loads(content)
+
+    def write_json(self, value: object, *parts: str, durable: bool = True) -> None:
+        write_whole(self.folder.joinpath(*parts), json.dumps(value).encode(), durable=durable)
+
+    def settings(self) -> Any:
+        """The record of the queue's settings; not to be changed."""
+        content = read_whole(f"{self._at}/settings")
+        return None if content is None else _parse(content)
+
+    def remove(self, *parts: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._at}/{'/'.join(parts)}")
+
+    def hold(self, id: str) -> Hold | None:
+        content = read_whole(f"{self._at}/held/{id}")
+        # Never received, or killed before the first record was written.
+        return Hold(*HELD.unpack(content)) if content is not None and len(content) == HELD.size else None
+
+    def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
+        """One write of a fixed size, so that a kill leaves the old record or the new one."""
+        handle = os.open(f"{self._at}/held/{id}", os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(handle, HELD.pack(*hold), 0)
+            if durable:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def forget(self, id: str) -> None:
+        for part in ("head", "held"):
+            self.remove(part, id)

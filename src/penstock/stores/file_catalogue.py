@@ -1,0 +1,229 @@
+"""The queues of a store of files: its catalogue, its transactions and its errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import RLock
+
+from penstock.errors import BadName, QueueNotFound, StoreClosed, StoreError, StoreFull, StoreReadOnly
+from penstock.forking import watch
+from penstock.message import Settings
+from penstock.stores.base import Store
+from penstock.stores.beside import FOLDER, sync
+from penstock.stores.encoding import pack_settings, unpack_settings
+from penstock.stores.shelf import Shelf, Stamp
+
+
+class FileCatalogue(Store):
+    durable = True
+    ordered = False
+    groups = False
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self._lock = RLock()
+        self._depth = 0
+        self._dirty: set[str] = set()
+        self._shelves: dict[str, Shelf] = {}
+        self._closed = False
+        watch(self)
+        with self._errors():
+            (self.root / FOLDER).mkdir(parents=True, exist_ok=True)
+            self._prepare()
+
+    def __str__(self) -> str:
+        return f"the folder {self.root}"
+
+    # what each format does its own way
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make the folders that all queues share."""
+
+    @abstractmethod
+    def _shelf(self, queue: str) -> Shelf: ...
+
+    @abstractmethod
+    def _queue_folder(self) -> Path:
+        """The folder whose folders are the queues."""
+
+    @abstractmethod
+    def _clear(self, shelf: Shelf) -> None:
+        """Remove a queue's messages that lie elsewhere than in its folder."""
+
+    # transactions and errors
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        if self._closed:
+            raise StoreClosed(f"{self} was closed")
+        try:
+            yield
+        except OSError as error:
+            match error.errno:
+                case errno.ENOSPC | errno.EDQUOT:
+                    raise StoreFull(f"{self}: no space left on its disk") from error
+                case errno.EROFS | errno.EACCES | errno.EPERM:
+                    raise StoreReadOnly(f"{self} cannot be written: {error.strerror}") from error
+            raise StoreError(f"{self}: {error}") from error
+
+    @contextmanager
+    def batch(self, *, durable: bool = True) -> Iterator[None]:
+        with self._lock, self._errors():
+            self._depth += 1
+            try:
+                yield
+                if self._depth == 1 and durable:
+                    for folder in self._dirty:
+                        with suppress(FileNotFoundError):  # a queue that was dropped
+                            sync(folder)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self._dirty.clear()
+
+    @contextmanager
+    def _queue(self, name: str, *, durable: bool = True) -> Iterator[Shelf]:
+        """A batch on one queue, which another process may drop at any time."""
+        with self.batch(durable=durable):
+            shelf = self._open(name)
+            try:
+                yield shelf
+            except FileNotFoundError as error:
+                if shelf.folder.is_dir() and self._born(shelf) == shelf.born:
+                    raise
+                self._shelves.pop(name, None)
+                raise QueueNotFound(name) from error
+
+    def _open(self, name: str) -> Shelf:
+        shelf = self._shelves.get(name)
+        if shelf is not None and shelf.folder.is_dir():
+            return shelf
+        self._shelves.pop(name, None)
+        shelf = self._shelf(name)
+        if not shelf.folder.is_dir():
+            raise QueueNotFound(name)
+        with shelf.beside.lock():
+            if self._other_name(shelf) is not None or not shelf.folder.is_dir():
+                raise QueueNotFound(name)
+            shelf.beside.make()
+            shelf.born = self._born(shelf)
+            self._recover(shelf)
+        self._shelves[name] = shelf
+        return shelf
+
+    def _born(self, shelf: Shelf) -> str | None:
+        """Tells a queue from one of the same name that was there before; None for one that a stranger made."""
+        record = shelf.beside.settings()
+        return str(record["born"]) if record else None
+
+    @abstractmethod
+    def _recover(self, shelf: Shelf) -> None:
+        """Finish what the dead left half done, when a queue is first used. Under the lock."""
+
+    def _other_name(self, shelf: Shelf) -> str | None:
+        """The queue whose folder this really is, where the file system does not tell 'A' from 'a'."""
+        record = shelf.beside.settings()
+        return None if not record or record["name"] == shelf.queue else str(record["name"])
+
+    # the catalogue
+
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        with self.batch():
+            shelf = self._shelf(name)
+            if not create and not shelf.folder.is_dir():
+                return False
+            with shelf.beside.lock():
+                there, other = shelf.folder.is_dir(), self._other_name(shelf)
+                if there and other is not None:
+                    if create:
+                        raise BadName(f"queue name {name!r}: the file system of {self} does not tell it from queue {other!r}")
+                    return False
+                if there == create:
+                    return False
+                self._create_queue(shelf, settings) if create else self._change_queue(shelf, settings)
+                return True
+
+    def _create_queue(self, shelf: Shelf, settings: Settings) -> None:
+        shelf.beside.clear()  # what a drop that was cut short may have left
+        shelf.beside.make()
+        shelf.born = secrets.token_hex(8)
+        self._save_settings(shelf, settings, [[0, settings.retention]])
+        for folder in (shelf.beside.folder, shelf.beside.folder.parent, self.root):
+            sync(folder)
+        shelf.folder.mkdir()
+        sync(self._queue_folder())
+
+    def _change_queue(self, shelf: Shelf, settings: Settings) -> None:
+        shelf.beside.make()
+        record = shelf.beside.settings()
+        shelf.born = record["born"] if record else secrets.token_hex(8)
+        before = list(record["retentions"]) if record else [[0, Settings().retention]]  # a stranger made this queue
+        if before[-1][1] != settings.retention:
+            shelf.refresh()
+            before.append([max((shelf.number(id) for id in shelf.index), default=0), settings.retention])
+        self._save_settings(shelf, settings, before)
+
+    def _save_settings(self, shelf: Shelf, settings: Settings, retentions: list[list[float]]) -> None:
+        record = {"name": shelf.queue, "born": shelf.born, "settings": pack_settings(settings), "retentions": retentions}
+        shelf.beside.write_json(record, "settings")
+
+    def load(self, name: str) -> Settings | None:
+        with self._lock, self._errors():
+            shelf = self._shelves.get(name) or self._shelf(name)
+            if not shelf.folder.is_dir():
+                return None
+            return None if self._other_name(shelf) is not None else self._settings(shelf)
+
+    def _settings(self, shelf: Shelf) -> Settings:
+        record = shelf.beside.settings()
+        return unpack_settings(record["settings"]) if record else Settings()  # a stranger made this queue
+
+    def names(self) -> list[str]:
+        with self._lock, self._errors():
+            return sorted(entry.name for entry in os.scandir(self._queue_folder()) if entry.is_dir() and entry.name[0] != ".")
+
+    def drop(self, name: str) -> bool:
+        with self.batch():
+            try:
+                shelf = self._open(name)
+            except QueueNotFound:
+                return False
+            with shelf.beside.lock():
+                if not shelf.folder.is_dir():  # another process was first
+                    return False
+                self._clear(shelf)
+                os.rename(shelf.folder, shelf.beside.gone() / "messages")
+                sync(self._queue_folder())
+                self._clear(shelf)
+                shelf.beside.clear()
+            self._shelves.pop(name, None)
+            return True
+
+    # life
+
+    def version(self) -> int:
+        with self._lock:
+            return hash(tuple([_stamp(shelf) for shelf in self._shelves.values()]))
+
+    def close(self) -> None:
+        self._closed = True
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:  # noqa: ARG002
+        self._lock.release()
+
+
+def _stamp(shelf: Shelf) -> Stamp | None:
+    try:
+        return shelf.stamp()
+    except OSError:  # the queue was dropped, or the disk fails: whoever looks closer is told
+        return None

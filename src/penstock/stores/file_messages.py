@@ -1,0 +1,339 @@
+"""What happens to messages that are files: sent, claimed, extended, deleted, moved."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+from penstock.message import FOREVER, Death, Entry, Held, Message, Sent, Settings, Settlement, State
+from penstock.policy import SECOND, same_settings
+from penstock.stores.beside import Extra, Hold, digest, sync, sync_file_system
+from penstock.stores.encoding import Head
+from penstock.stores.file_views import FileViews
+from penstock.stores.shelf import Shelf
+
+FEW = 8
+"""From so many messages on, one sync of the file system is cheaper than one of each file."""
+BRIEFLY = 60 * SECOND
+"""How long a message stays hidden that is to be settled at once, should its receiver die before that."""
+ATTEMPTS = 20
+"""How often a sender looks for numbers that no foreign program uses."""
+
+
+class FileMessages(FileViews):
+    # sending
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        entered = time.monotonic_ns()
+        with self._queue(queue) as shelf:
+            for attempt in range(ATTEMPTS):
+                try:
+                    return self._insert(shelf, entries, now, settings, entered)
+                except FileExistsError:  # a foreign program took the same number in the same moment
+                    if attempt + 1 == ATTEMPTS:
+                        raise
+        return None
+
+    def _insert(self, shelf: Shelf, entries: Sequence[Entry], now: int, settings: Settings, entered: int) -> list[Sent] | None:
+        fresh: list[tuple[str, Entry]] = []
+        drafts: dict[str, int] = {}
+        published: dict[str, int] = {}
+        try:
+            with shelf.changing() as lock:
+                waited = (time.monotonic_ns() - entered) // 1000  # for the lock, since `now`
+                ids = iter(shelf.take_ids(lock, len(entries), now + waited))
+                answers = self._without_duplicates(shelf, entries, ids, now, fresh)
+                for id, _ in fresh:
+                    drafts[id] = os.open(shelf.draft(id), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                shelf.check_drafts(drafts)
+            self._write(shelf, fresh, drafts)
+            with shelf.changing():
+                if not same_settings(self._settings(shelf), settings):
+                    self._take_back(shelf, fresh, drafts, published)
+                    return None
+                for id, entry in fresh:
+                    published[id] = self._publish(shelf, id, entry, now)
+        except BaseException:
+            self._take_back(shelf, fresh, drafts, published)
+            raise
+        touched = shelf.folders()
+        self._dirty.update(touched)
+        marked = [(id, entry) for id, entry in fresh if entry.mark]
+        for folder in touched if marked else ():
+            sync(folder)
+        for id, entry in marked:
+            self._mark(shelf, entry.mark or b"", id, entry.mark_until, published=True)
+        return answers
+
+    def _publish(self, shelf: Shelf, id: str, entry: Entry, now: int) -> int:
+        hidden = shelf.writable(entry.visible_at) if entry.visible_at > now else 0
+        shelf.publish(id, hidden)
+        shelf.note(id, hidden)
+        if hidden and (seal := shelf.seal(id, hidden)):
+            shelf.beside.set_hold(id, Hold(0, 0, entry.sent_at, 0, 0, hidden, 1, seal=seal))
+        return hidden
+
+    def _take_back(
+        self, shelf: Shelf, fresh: list[tuple[str, Entry]], drafts: dict[str, int], published: dict[str, int]
+    ) -> None:
+        """A send failed: leave nothing of it, as far as the disk lets us."""
+        for id, handle in drafts.items():
+            if handle >= 0:
+                os.close(handle)
+            if id in published:
+                with suppress(OSError):
+                    shelf.remove(shelf.path(id, published[id]), id)
+                shelf.note(id, None)
+            else:
+                with suppress(OSError):
+                    os.unlink(shelf.draft(id))
+        for id, entry in fresh:
+            with suppress(OSError):
+                shelf.beside.forget(id)
+                if entry.mark:
+                    self._unmark(shelf, entry.mark, id)
+
+    def _without_duplicates(
+        self, shelf: Shelf, entries: Sequence[Entry], ids: Iterator[str], now: int, fresh: list[tuple[str, Entry]]
+    ) -> list[Sent]:
+        """The answer to each; those that are no duplicates are added to ``fresh``."""
+        answers: list[Sent] = []
+        marks: dict[bytes, str] = {}
+        for entry in entries:
+            first = entry.mark and (marks.get(entry.mark) or self._marked_by(shelf, entry.mark, now))
+            if first:
+                answers.append(Sent(first, True))
+                continue
+            id = next(ids)
+            if entry.mark:
+                marks[entry.mark] = id
+                self._mark(shelf, entry.mark, id, entry.mark_until, published=False)
+            fresh.append((id, entry))
+            answers.append(Sent(id))
+        return answers
+
+    def _write(self, shelf: Shelf, fresh: list[tuple[str, Entry]], drafts: dict[str, int]) -> None:
+        """The bytes, and the heads of those that have one, to the disk; not yet for anyone to see."""
+        few = len(fresh) < FEW
+        for id, entry in fresh:
+            body, handle = memoryview(entry.body), drafts[id]
+            while body:
+                body = body[os.write(handle, body) :]
+            os.utime(handle, ns=(entry.sent_at * 1000, entry.sent_at * 1000))
+            if few:
+                os.fsync(handle)
+            drafts[id] = -1
+            os.close(handle)
+        for id, entry in fresh:
+            extra = Extra(
+                Head(entry.content_type, entry.attributes, entry.visibility),
+                sent_at=entry.sent_at if entry.visible_at != entry.sent_at else None,
+                visible_at=entry.visible_at if entry.visible_at != entry.sent_at else None,
+                deadline_at=entry.deadline_at,
+                group=entry.group,
+                mark=entry.mark,
+            ).pack()
+            if extra:
+                shelf.beside.write_json(extra, "head", id, durable=few)
+        if not few:
+            sync_file_system(self.root)
+
+    # duplicates
+
+    def _mark(self, shelf: Shelf, mark: bytes, id: str, until: int, *, published: bool) -> None:
+        record = {"id": id, "until": until, "published": published}
+        shelf.beside.write_json(record, "mark", digest(mark))
+
+    def _marked_by(self, shelf: Shelf, mark: bytes, now: int) -> str | None:
+        """The message that carries the mark, if it counts: one that was never published, by a sender who died, does not."""
+        record = shelf.beside.read_json("mark", digest(mark))
+        if not record or record["until"] <= now:
+            return None
+        if (record["until"] == FOREVER or not record["published"]) and shelf.find(record["id"]) is None:
+            return None
+        return str(record["id"])
+
+    def _unmark(self, shelf: Shelf, mark: bytes, id: str) -> None:
+        record = shelf.beside.read_json("mark", digest(mark))
+        if record and record["id"] == id and record["until"] == FOREVER:
+            shelf.beside.remove("mark", digest(mark))
+
+    def marked(self, queue: str, mark: bytes) -> bool:
+        with self._queue(queue, durable=False) as shelf:
+            record = shelf.beside.read_json("mark", digest(mark))
+            return bool(record) and record["until"] == FOREVER and shelf.find(record["id"]) is not None
+
+    def count_marked(self, queue: str) -> int:
+        with self._queue(queue, durable=False) as shelf:
+            shelf.refresh()
+            records = [shelf.beside.read_json("mark", name) for name in shelf.beside.names("mark")]
+            return sum(record["until"] == FOREVER and record["id"] in shelf.index for record in records if record)
+
+    # receiving and settling
+
+    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+        with self._queue(queue, durable=False) as shelf:
+            until = shelf.writable(now + BRIEFLY if until is None else until)
+            with shelf.changing():
+                shelf.refresh(eager=False)
+                shelf.requeue(now)
+                claimed: list[Message] = []
+                while len(claimed) < limit and (id := shelf.choose_ready()) is not None:
+                    message = self._claim(shelf, id, now, until)
+                    if message is not None:
+                        claimed.append(message)
+                for message in claimed:
+                    shelf.note(message.id, message.visible_at)
+                return claimed
+
+    def _claim(self, shelf: Shelf, id: str, now: int, until: int) -> Message | None:
+        shelf.note(id, None)
+        message = self._message(shelf, id, 0)  # beforehand, because in the spool the claim's timer is put where the date was
+        if message is None:
+            return None
+        try:
+            shelf.rename(shelf.path(id, 0), id, until)
+            seal = shelf.seal(id, until)
+        except FileNotFoundError:  # someone else was first
+            return None
+        before = shelf.beside.hold(id)
+        hold = before or Hold(0, 0, message.sent_at, now, now, 0, 1)
+        hold = hold._replace(
+            receives=hold.receives + 1,
+            delivery=hold.delivery + 1,
+            first_received_at=hold.first_received_at or now,
+            received_at=now,
+            hidden_until=until,
+            hidden_before=until,
+            released=0,
+            seal=seal,
+        )
+        shelf.beside.set_hold(id, hold)
+        return replace(
+            message,
+            state=State.CONSUMED,
+            visible_at=until,
+            receives=hold.receives,
+            delivery=hold.delivery,
+            first_received_at=hold.first_received_at,
+            received_at=now,
+            lapsed=before is not None and not before.released,
+        )
+
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        with self._queue(queue) as shelf, shelf.changing():
+            return [self._extend(shelf, receipt, until, release) for receipt in receipts]
+
+    def _extend(self, shelf: Shelf, receipt: Held, until: int, release: bool) -> bool:
+        hidden = self._hidden_if_held(shelf, receipt)
+        hold = shelf.beside.hold(receipt.id) if hidden is not None else None
+        if hidden is None or hold is None or hold.released:
+            return False
+        until = shelf.writable(until)
+        hold = hold._replace(hidden_until=until, hidden_before=hidden, released=int(release))
+        lasting = until >= FOREVER  # without its record, nobody could settle what is hidden for ever
+        shelf.beside.set_hold(receipt.id, hold, durable=lasting)
+        if lasting:
+            self._dirty.add(f"{shelf.beside.folder}/held")
+        try:
+            shelf.rename(shelf.path(receipt.id, hidden), receipt.id, until)
+            seal = shelf.seal(receipt.id, until)
+        except FileNotFoundError:  # someone else was first
+            shelf.note(receipt.id, None)
+            return False
+        if seal:
+            shelf.beside.set_hold(receipt.id, hold._replace(seal=seal))
+        shelf.note(receipt.id, until)
+        self._dirty.update(shelf.folders())
+        return True
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        with self._queue(queue) as shelf:
+            if settings is not None and not same_settings(self._settings(shelf), settings):
+                return None
+            with shelf.changing():
+                return [self._delete(shelf, receipt, settlement) for receipt in receipts]
+
+    def _delete(self, shelf: Shelf, receipt: Held, settlement: Settlement | None) -> bool:
+        hidden = self._hidden_if_held(shelf, receipt)
+        if hidden is None:
+            return False
+        extra = Extra.unpack(shelf.beside.read_json("head", receipt.id))
+        if settlement is not None and settlement.keep_until is not None:
+            self._archive(shelf, receipt.id, hidden, settlement)
+        try:
+            shelf.remove(shelf.path(receipt.id, hidden), receipt.id)
+        except FileNotFoundError:  # someone else was first
+            return False
+        shelf.note(receipt.id, None)
+        self._dirty.update(shelf.folders())
+        if extra.mark is not None:
+            self._unmark(shelf, extra.mark, receipt.id)
+        shelf.beside.forget(receipt.id)
+        return True
+
+    def _hidden_if_held(self, shelf: Shelf, receipt: Held) -> int | None:
+        """Where the message lies, unless the receipt is stale: claimed again since, by us or by a stranger."""
+        if not shelf.number(receipt.id):
+            return None
+        hold = shelf.beside.hold(receipt.id)
+        if receipt.delivery is None or hold is None:
+            return shelf.find(receipt.id, hold) if not receipt.delivery else None
+        if receipt.delivery != hold.delivery:
+            return None
+        hidden = shelf.find(receipt.id, hold)
+        return hidden if hidden in (0, hold.hidden_until, hold.hidden_before) else None
+
+    def move(
+        self, queue: str, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
+    ) -> list[bool]:
+        with self._queue(queue) as shelf, self._queue(target) as there, ExitStack() as stack:
+            # In one order, whoever moves what where; and a queue's lock cannot be taken twice.
+            locks = {name: stack.enter_context(self._open(name).changing()) for name in sorted({queue, target})}
+            lock = locks[target]
+            pairs = zip(receipts, deaths, strict=True)
+            return [self._move(shelf, receipt, there, lock, now, expires_at, death) for receipt, death in pairs]
+
+    def _move(
+        self, shelf: Shelf, receipt: Held, there: Shelf, lock: int, now: int, expires_at: int, death: Death | None
+    ) -> bool:
+        hidden = self._hidden_if_held(shelf, receipt)
+        message = None if hidden is None else self._message(shelf, receipt.id, hidden)
+        if hidden is None or message is None:
+            return False
+        id = receipt.id if there.find(receipt.id) is None else there.take_ids(lock, 1, now)[0]
+        head = Head(message.content_type, message.attributes, message.visibility, death)
+        extra = Extra(
+            head,
+            sent_at=message.sent_at,
+            visible_at=now,
+            expires_at=expires_at,
+            deadline_at=message.deadline_at,
+            group=message.group,
+            moved_at=now,
+        )
+        mark = Extra.unpack(shelf.beside.read_json("head", receipt.id)).mark
+        there.beside.write_json(extra.pack(), "head", id)
+        if message.delivery:
+            seen = message.first_received_at or now, message.received_at or now
+            there.beside.set_hold(id, Hold(0, message.delivery, message.sent_at, *seen, 0, 1))
+        shelf.note(receipt.id, None)
+        try:
+            there.rename(shelf.path(receipt.id, hidden), id, 0)
+        except FileNotFoundError:  # someone else was first
+            there.beside.forget(id)
+            return False
+        there.note(id, 0)
+        if mark is not None:
+            self._unmark(shelf, mark, receipt.id)
+        shelf.beside.forget(receipt.id)
+        self._dirty.update(shelf.folders() + there.folders())
+        return True
+
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
+        return self.extend(queue, receipts, FOREVER)

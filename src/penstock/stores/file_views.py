@@ -1,0 +1,164 @@
+"""Looking at messages that are files: one, all, how many, and those that were settled."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from typing import Any
+
+from penstock.message import FOREVER, Counts, Message, Settings, Settlement, State
+from penstock.policy import key_of, micros
+from penstock.stores.base import START
+from penstock.stores.beside import Extra, read_whole, write_whole
+from penstock.stores.encoding import Head
+from penstock.stores.file_catalogue import FileCatalogue
+from penstock.stores.shelf import Shelf
+
+
+class FileViews(FileCatalogue):
+    # one message
+
+    def _message(self, shelf: Shelf, id: str, hidden: int) -> Message | None:
+        path = shelf.path(id, hidden)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:  # someone else was first
+            return None
+        body = read_whole(path)
+        if body is None:
+            return None
+        extra = Extra.unpack(shelf.beside.read_json("head", id))
+        hold = shelf.beside.hold(id)
+        number = shelf.number(id)
+        sent_at = extra.sent_at or (hold.sent_at if hold else shelf.sent_at(id, status))
+        foreign = hold is None and hidden > 0 and extra.visible_at != hidden  # a program that keeps no record has claimed it
+        consumed = foreign if hold is None else not hold.released
+        received = hold if hold and hold.first_received_at else None
+        shown = extra.visible_at if hold is None or not hold.hidden_until else hold.hidden_until
+        return Message(
+            id=id,
+            number=number,
+            queue=shelf.queue,
+            body=body,
+            content_type=extra.head.content_type,
+            attributes=extra.head.attributes,
+            state=State.CONSUMED if consumed else State.QUEUED,
+            receives=hold.receives if hold else 0,
+            delivery=hold.delivery if hold else 0,
+            sent_at=sent_at,
+            visible_at=hidden or (sent_at if shown is None else shown),
+            expires_at=extra.expires_at or sent_at + self._retention(shelf, number),
+            deadline_at=extra.deadline_at,
+            visibility=extra.head.visibility,
+            group=extra.group,
+            key=key_of(extra.mark),
+            moved_at=extra.moved_at,
+            first_received_at=received and received.first_received_at,
+            received_at=received and received.received_at,
+            death=extra.head.death,
+        )
+
+    def _archive(self, shelf: Shelf, id: str, hidden: int, settlement: Settlement) -> None:
+        message = self._message(shelf, id, hidden)
+        if message is None:
+            return
+        fields = asdict(replace(message, body=b"", attributes={}, death=None, key=None, state=settlement.state))
+        extra = Extra(Head(message.content_type, message.attributes, message.visibility, message.death), mark=message.key)
+        fields |= {"settled_at": settlement.settled_at, "reason": settlement.reason}
+        record = {
+            "fields": {name: fields[name] for name in fields if name not in ("body", "attributes", "home")},
+            "extra": extra.pack(),
+            "keep_until": settlement.keep_until,
+        }
+        name = f"{settlement.settled_at:017d}.{id}"
+        content = json.dumps(record).encode() + b"\n" + message.body
+        write_whole(shelf.beside.folder / "settled" / name, content)
+
+    def _retention(self, shelf: Shelf, number: int) -> int:
+        """The retention that was in force when the message came."""
+        record = shelf.beside.settings()
+        if not record:
+            return micros(Settings().retention)
+        return micros([seconds for since, seconds in record["retentions"] if since < number][-1])
+
+    # looking
+
+    def browse(
+        self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
+        with self._queue(queue, durable=False) as shelf:
+            shelf.refresh()
+            numbers = sorted((shelf.number(id), id) for id, hidden in shelf.index.items() if now is None or hidden <= now)
+            found: list[Message] = []
+            for number, id in numbers:
+                if number > after[1] and len(found) < limit:
+                    message = self._message(shelf, id, shelf.index[id])
+                    if message is not None and (state is None or message.state is state):
+                        found.append(message)
+            return found
+
+    def count(self, queue: str, now: int) -> Counts:
+        with self._queue(queue, durable=False) as shelf:
+            shelf.refresh()
+            visible = in_flight = 0
+            for id, hidden in shelf.index.items():
+                if hidden <= now:
+                    visible += 1
+                    continue
+                hold = shelf.beside.hold(id)
+                if hold is None:
+                    extra = Extra.unpack(shelf.beside.read_json("head", id))
+                    in_flight += extra.visible_at != hidden
+                else:
+                    in_flight += not hold.released
+            first = min(shelf.index, key=shelf.number, default=None)
+            oldest = None if first is None else self._message(shelf, first, shelf.index[first])
+            return Counts(
+                messages=len(shelf.index),
+                visible=visible,
+                in_flight=in_flight,
+                delayed=len(shelf.index) - visible - in_flight,
+                blocked=0,
+                damaged=0,
+                settled=len(shelf.beside.names("settled")),
+                oldest_at=None if oldest is None else oldest.sent_at,
+            )
+
+    def due(self, queue: str) -> int | None:
+        with self._queue(queue, durable=False) as shelf:
+            shelf.refresh()
+            if shelf.first_ready() is not None:
+                return 0
+            first = shelf.first_hidden()
+            return None if first is None or first[0] >= FOREVER else first[0]
+
+    # the history
+
+    def settled(self, queue: str, limit: int) -> list[Message]:
+        with self._queue(queue, durable=False) as shelf:
+            shelf.refresh()
+            found: list[Message] = []
+            names = sorted(shelf.beside.names("settled"), key=lambda name: _settled_order(shelf, name))
+            for name in names:
+                if name.split(".", 1)[1] in shelf.index:
+                    continue  # whoever settled it was killed between the record and the removal
+                head, _, body = (shelf.beside.folder / "settled" / name).read_bytes().partition(b"\n")
+                record = json.loads(head)
+                extra = Extra.unpack(record["extra"])
+                fields = record["fields"] | {"state": State(record["fields"]["state"]), "death": extra.head.death}
+                fields |= {"key": extra.mark, "attributes": extra.head.attributes, "body": body}
+                found.append(Message(**fields))
+                if len(found) == limit:
+                    break
+            return found
+
+
+def settled_head(shelf: Shelf, name: str) -> Any:
+    with (shelf.beside.folder / "settled" / name).open("rb") as file:
+        return json.loads(file.readline())
+
+
+def _settled_order(shelf: Shelf, name: str) -> tuple[int, int]:
+    at, _, id = name.partition(".")
+    return int(at), shelf.number(id)

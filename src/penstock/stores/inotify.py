@@ -1,0 +1,49 @@
+"""To be told when something comes into a folder: inotify where there is one, else a look every so often."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ARRIVALS = 0x00000008 | 0x00000080 | 0x00000004  # IN_CLOSE_WRITE: fully written, IN_MOVED_TO, IN_ATTRIB: a timer was set
+POLL = 0.25
+"""Seconds between two looks where nothing tells us."""
+
+
+class Watch:
+    """Watches folders. An event may come for nothing; whoever is woken looks for itself."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._handle = -1
+        libc = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(libc, "inotify_init1"):
+            return
+        self._handle = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        for folder in folders:
+            if self._handle >= 0 and libc.inotify_add_watch(self._handle, os.fsencode(folder), ARRIVALS) < 0:
+                self._close()  # too many watches: poll
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+    def wait(self, seconds: float) -> None:
+        """Return when something came, or after so many seconds."""
+        if self._handle < 0:
+            time.sleep(min(seconds, POLL))
+            return
+        if select.select([self._handle], [], [], seconds)[0]:
+            os.read(self._handle, 1 << 16)  # all that are there; one look serves them all

@@ -1,0 +1,257 @@
+"""The MQ-Core spool: a message is written once and unlinked once; all else is a move.
+
+    new/QUEUE:ID       written by a stranger, not yet delivered    ──► queues/QUEUE/ID
+    queues/QUEUE/ID    ready                                       ──► delay/QUEUE:ID    fetched, or delayed
+    delay/QUEUE:ID     hidden until its mtime, which is the timer and survives a restart   ──► queues/QUEUE/ID
+    remove/QUEUE:ID    removed from any of the three, in this order; unlinked some time later
+
+An id is a time-ordered UUID (RFC 9562, version 7). Whoever finds a file whose time has come may move it on: this store does so
+before it fetches, `penstock mover` and `penstock reaper` do it all the time, and other MQ-Core programs may as well. Who sends
+through this store needs no mover, so the file goes from a folder of drafts to its queue in one move.
+
+A stranger that fetches sets no timer that we can read: the file keeps an mtime of the past, even one that was our timer once.
+Such a file stays for the queue's visibility from when it was moved. Our own ones are known by their ctime, written down beside.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.message import FOREVER, Settings
+from penstock.policy import micros
+from penstock.stores.beside import FOLDER, MEMO, Beside, Hold
+from penstock.stores.encoding import unpack_settings
+from penstock.stores.files import FileStore
+from penstock.stores.shelf import Shelf, is_open_for_writing
+
+PARTS = ("new", "queues", "delay", "remove")
+NEVER_AT = 2**33 * 1_000_000
+"""The instant (in the year 2242) that stands for never: file systems keep no later ones."""
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+OTHER = re.compile(r"[0-9a-fA-F-]{1,64}")
+STILL = 5
+"""Seconds without a write after which a file in new/ counts as written, where a lease cannot tell."""
+
+
+def timer(root: Path, queue: str, id: str) -> int:
+    """Until when a file in delay/ stays there."""
+    status = os.stat(f"{root}/delay/{queue}:{id}")
+    instant = status.st_mtime_ns // 1000
+    beside = Beside(root, queue)
+    hold = beside.hold(id)
+    if instant >= NEVER_AT:
+        return FOREVER
+    if hold is not None and hold.seal == status.st_ctime_ns:
+        return instant
+    record = beside.settings()
+    visibility = (unpack_settings(record["settings"]) if record else Settings()).visibility
+    return max(instant, status.st_ctime_ns // 1000 + micros(visibility))
+
+
+def set_timer(path: str, instant: int) -> None:
+    nanoseconds = min(instant, NEVER_AT) * 1000
+    os.utime(path, ns=(nanoseconds, nanoseconds))
+
+
+def is_written(path: str) -> bool:
+    """Whether nobody has a file of new/ open for writing any more."""
+    writing = is_open_for_writing(path)
+    if writing is not None:
+        return not writing
+    with suppress(FileNotFoundError):
+        return time.time() - os.stat(path).st_ctime > STILL
+    return False
+
+
+def deliver_new(root: Path, queue: str | None = None) -> bool:
+    """Move what is fully written to its queue; whether something is still being written."""
+    waiting = False
+    for entry in os.scandir(root / "new"):
+        name, colon, id = entry.name.partition(":")
+        if not colon or queue not in (None, name) or not (root / "queues" / name).is_dir():
+            continue
+        if is_written(entry.path):
+            with suppress(FileNotFoundError):  # someone else was first
+                os.rename(entry.path, root / "queues" / name / id)
+        else:
+            waiting = True
+    return waiting
+
+
+def deliver_delayed(root: Path, now: int) -> int | None:
+    """Move what has waited long enough back to its queue; when the next is due."""
+    due = None
+    for entry in os.scandir(root / "delay"):
+        name, colon, id = entry.name.partition(":")
+        if not colon or not (root / "queues" / name).is_dir():
+            continue
+        with suppress(FileNotFoundError):  # someone else was first
+            instant = timer(root, name, id)
+            if instant <= now:
+                os.rename(entry.path, root / "queues" / name / id)
+            elif instant < FOREVER:
+                due = instant if due is None else min(due, instant)
+    return due
+
+
+def destroy_removed(root: Path) -> int:
+    """Unlink what was removed; how many."""
+    gone = 0
+    for entry in os.scandir(root / "remove"):
+        with suppress(FileNotFoundError):
+            os.unlink(entry.path)
+            gone += 1
+    return gone
+
+
+class SpoolShelf(Shelf):
+    def __init__(self, root: Path, queue: str, peers: int) -> None:
+        super().__init__(root, queue, root / "queues" / queue, root / "new", root / "delay")
+        self._peers = peers
+        self._unfinished = False
+        self._delay, self._remove, self._drafts = f"{root}/delay", f"{root}/remove", f"{root}/{FOLDER}/.drafts"
+        self._touched: set[str] = set()
+
+    def refresh(self, *, eager: bool = True) -> None:
+        """A file of new/ that is still being written is finished without any folder changing."""
+        if self._unfinished:
+            self._stamp = None
+        super().refresh(eager=eager)
+
+    def scan(self) -> Iterator[tuple[str, int]]:
+        self._unfinished = deliver_new(self.root, self.queue)
+        for entry in os.scandir(self.root / "delay"):
+            name, _, id = entry.name.partition(":")
+            if name == self.queue and self.number(id):
+                with suppress(FileNotFoundError):
+                    yield id, timer(self.root, name, id)
+        for id in os.listdir(self.folder):
+            if self.number(id):
+                yield id, 0
+
+    def path(self, id: str, hidden: int) -> str:
+        return f"{self._delay}/{self.queue}:{id}" if hidden else f"{self._at}/{id}"
+
+    def draft(self, id: str) -> str:
+        return f"{self._drafts}/{self.queue}:{id}"
+
+    def drafts(self) -> list[str]:
+        return [f"{self._drafts}/{name}" for name in os.listdir(self._drafts) if name.partition(":")[0] == self.queue]
+
+    def sent_at(self, id: str, status: os.stat_result) -> int:
+        """The mtime, unless it is a timer, which lies in the file's future; then the id knows it nearly as well."""
+        written = super().sent_at(id, status)
+        if written * 1000 <= status.st_ctime_ns or not UUID.fullmatch(id):
+            return written
+        known = (self.number(id) >> 12) * 1000
+        return written if abs(written - known) < 1_000_000 else known
+
+    def publish(self, id: str, hidden: int) -> None:
+        self.rename(self.draft(id), id, hidden)
+        self._touched.discard(self._drafts)  # a draft that comes back is an orphan, and nobody's message
+
+    def rename(self, source: str, id: str, hidden: int) -> None:
+        target = self.path(id, hidden)
+        if hidden:
+            set_timer(source, hidden)
+        os.rename(source, target)
+        self._touched |= {os.path.dirname(source), os.path.dirname(target)}
+        if source == target:
+            os.utime(self._delay)  # the timer alone was changed: let those notice who watch the folder
+
+    def seal(self, id: str, hidden: int) -> int:
+        return os.stat(self.path(id, hidden)).st_ctime_ns if hidden else 0
+
+    def find(self, id: str, hold: Hold | None = None) -> int | None:
+        if self.index.get(id) and self.number(id):
+            with suppress(FileNotFoundError):
+                return timer(self.root, self.queue, id)
+        return super().find(id, hold)
+
+    def requeue(self, now: int) -> None:
+        while (first := self.first_hidden()) and first[0] <= now:
+            id = first[1]
+            try:
+                instant = timer(self.root, self.queue, id)
+                if instant <= now:
+                    os.rename(self.path(id, 1), self.path(id, 0))
+                self.note(id, 0 if instant <= now else instant)
+            except FileNotFoundError:  # someone else was first
+                self.note(id, None)
+
+    def remove(self, path: str, id: str) -> None:
+        removed = f"{self._remove}/{self.queue}:{id}"
+        os.rename(path, removed)
+        self._touched.add(os.path.dirname(path))
+        with suppress(FileNotFoundError):  # a reaper was first
+            os.unlink(removed)
+
+    def choose_ready(self) -> str | None:
+        """The oldest; with peers, one of the oldest by chance, so that they seldom reach for the same."""
+        if not self._peers:
+            return self.first_ready()
+        oldest = self.ready(self._peers + 1)
+        return random.choice(oldest) if oldest else None  # noqa: S311
+
+    def take_ids(self, lock: int, count: int, now: int) -> list[str]:
+        memo = os.pread(lock, MEMO.size, 0)
+        last = MEMO.unpack(memo)[0] if len(memo) == MEMO.size else 0
+        first = max(last + 1, now // 1000 << 12 | -(-(now % 1000) * 4096 // 1000))
+        os.pwrite(lock, MEMO.pack(first + count - 1, 0), 0)
+        return [_uuid(number) for number in range(first, first + count)]
+
+    def number(self, id: str) -> int:
+        if UUID.fullmatch(id):
+            return int(id[:8] + id[9:13] + id[15:18], 16)
+        return int(id.replace("-", "")[:15] or "1", 16) or 1 if OTHER.fullmatch(id) else 0  # another program's
+
+    def folders(self) -> list[str]:
+        touched, self._touched = self._touched, set()
+        return list(touched)
+
+
+def _uuid(number: int) -> str:
+    digits = f"{number:015x}"
+    tail = f"{secrets.randbits(62) | 1 << 63:016x}"
+    return f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-{tail[:4]}-{tail[4:]}"
+
+
+class SpoolStore(FileStore):
+    def __init__(self, root: str | Path, *, peers: int = 0) -> None:
+        """``peers``: how many others fetch from the same spool; with any, order is given up for fewer lost races."""
+        self._peers = peers
+        super().__init__(root)
+
+    def move_on(self, now: int) -> tuple[bool, int | None]:
+        """What a mover does: whether something is still being written, and when the next delay ends."""
+        with self._errors():
+            return deliver_new(self.root), deliver_delayed(self.root, now)
+
+    def reap(self) -> int:
+        with self._errors():
+            return destroy_removed(self.root)
+
+    def _prepare(self) -> None:
+        for part in PARTS:
+            (self.root / part).mkdir(exist_ok=True)
+        (self.root / FOLDER / ".drafts").mkdir(exist_ok=True)
+
+    def _shelf(self, queue: str) -> SpoolShelf:
+        return SpoolShelf(self.root, queue, self._peers)
+
+    def _queue_folder(self) -> Path:
+        return self.root / "queues"
+
+    def _clear(self, shelf: Shelf) -> None:
+        for part in ("new", "delay"):
+            for entry in os.scandir(self.root / part):
+                if entry.name.partition(":")[0] == shelf.queue:
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path)

@@ -1,0 +1,132 @@
+"""VSQS directories: a folder a queue, a file a message, its state in its name.
+
+    1415776871123.new             being written
+    1415776871123                 ready: the oldest number goes first
+    1415776871123.1415776879654   hidden (claimed, or delayed) until this millisecond
+
+A number is the millisecond of creation, or the next one that is free; another VSQS program can work on the same folder. The
+file's mtime is the instant of sending.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from penstock.message import FOREVER
+from penstock.stores.beside import MEMO, rename_new
+from penstock.stores.files import FileStore
+from penstock.stores.shelf import Shelf, Stamp
+
+NEVER = FOREVER // 1000
+AHEAD = 2
+"""So many milliseconds before the clock are our numbers, …"""
+AHEAD_SHARE = 16
+"""… and one more for so many drafts, as long as it takes at most to create them."""
+
+
+def milliseconds(instant: int) -> int:
+    """Whole milliseconds, rounded up: nothing is shown before its time."""
+    return NEVER if instant >= FOREVER else -(-instant // 1000)
+
+
+def from_milliseconds(millisecond: int) -> int:
+    return FOREVER if millisecond >= NEVER else millisecond * 1000
+
+
+class VsqsShelf(Shelf):
+    def scan(self) -> Iterator[tuple[str, int]]:
+        for name in os.listdir(self.folder):
+            id, _, extension = name.partition(".")
+            if self.number(id) and (not extension or extension.isdecimal()):
+                yield id, from_milliseconds(int(extension)) if extension else 0
+
+    def path(self, id: str, hidden: int) -> str:
+        return f"{self._at}/{id}.{milliseconds(hidden)}" if hidden else f"{self._at}/{id}"
+
+    def draft(self, id: str) -> str:
+        return f"{self._at}/{id}.new"
+
+    def drafts(self) -> list[str]:
+        return [f"{self._at}/{name}" for name in os.listdir(self._at) if name.endswith(".new")]
+
+    def writable(self, instant: int) -> int:
+        return from_milliseconds(milliseconds(instant))
+
+    def publish(self, id: str, hidden: int) -> None:
+        """Never over a foreign message that has the same number, however it came by it: `FileExistsError`."""
+        rename_new(self.draft(id), self.path(id, hidden))
+
+    def rename(self, source: str, id: str, hidden: int) -> None:
+        os.rename(source, self.path(id, hidden))
+
+    def remove(self, path: str, id: str) -> None:  # noqa: ARG002
+        os.unlink(path)
+
+    def _begin(self, lock: int, stamp: Stamp) -> None:
+        """The lock's file knows the last number given, and what the folder looked like when its last holder left it."""
+        memo = os.pread(lock, MEMO.size, 0)
+        self._last, known = MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
+        self._ours = known == stamp[0]
+
+    def _end(self, lock: int, stamp: Stamp) -> None:
+        if self._ours:
+            os.pwrite(lock, MEMO.pack(self._last, stamp[0]), 0)
+
+    def take_ids(self, lock: int, count: int, now: int) -> list[str]:  # noqa: ARG002
+        """More than any number in use, and later than now: no foreign publisher can have used such a number yet.
+
+        The seed lists the folder after each create, to find the same number in another state. Here a listing is needed only if
+        the folder was changed by someone who did not hold the lock, or if the clock has come up with us meanwhile."""
+        if not self._ours:
+            self._last = max([self._last, *(self.number(name.partition(".")[0]) for name in os.listdir(self.folder))])
+            self._ours = True
+        first = max(self._last + 1, now // 1000 + AHEAD + count // AHEAD_SHARE)
+        self._last = first + count - 1
+        return [str(number) for number in range(first, first + count)]
+
+    def check_drafts(self, ids: Collection[str]) -> None:
+        if ids and time.time_ns() // 1_000_000 >= min(map(int, ids)):
+            mine = {f"{id}.new" for id in ids}
+            taken = {name for name in os.listdir(self.folder) if name.partition(".")[0] in ids} - mine
+            if taken:
+                raise FileExistsError(errno.EEXIST, "a stranger has the same number", str(self.folder / min(taken)))
+
+    def number(self, id: str) -> int:
+        return int(id) if id.isdecimal() and id.isascii() and len(id) < 18 and id[0] != "0" else 0
+
+    def folders(self) -> list[str]:
+        return [self._at]
+
+
+class VsqsStore(FileStore):
+    def _prepare(self) -> None:
+        pass
+
+    def _shelf(self, queue: str) -> VsqsShelf:
+        return VsqsShelf(self.root, queue, self.root / queue)
+
+    def _queue_folder(self) -> Path:
+        return self.root
+
+    def _clear(self, shelf: Shelf) -> None:
+        pass
+
+
+def uuid_of(queue: str, id: str) -> str:
+    """A UUID for programs that want one, from queue and number (RFC 9562, version 8)."""
+    salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
+    return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
+
+
+def id_of(queue: str, given: str) -> str | None:
+    """The number in a UUID; None if `uuid_of` never made it for this queue."""
+    try:
+        id = str(uuid.UUID(given).int & (1 << 62) - 1)
+    except ValueError:
+        return None
+    return id if uuid_of(queue, id) == given.lower() else None

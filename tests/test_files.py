@@ -1,0 +1,347 @@
+"""What both stores of files do beyond the contract: orphans, half-done claims, names, full disks, foreign numbers."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+import penstock
+from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, StoreReadOnly
+from penstock.message import FOREVER
+from penstock.stores.shelf import ORPHANED
+from penstock.testing import FakeClock
+from penstock.testing.power import need_mounts
+
+ID = {"vsqs": "1415776871123", "spool": "0191b9d5-7d3c-7000-8000-000000000001"}
+OLD = ORPHANED + 60
+
+
+@pytest.fixture(params=["vsqs", "spool"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(scheme: str, tmp_path: Path) -> str:
+    return f"{scheme}:///{tmp_path}/root"
+
+
+def folder_of(root: Path, scheme: str, queue: str = "orders") -> Path:
+    return root / queue if scheme == "vsqs" else root / "queues" / queue
+
+
+def draft(root: Path, scheme: str) -> Path:
+    if scheme == "vsqs":
+        return root / "orders" / f"{ID[scheme]}.new"
+    return root / ".penstock" / ".drafts" / f"orders:{ID[scheme]}"
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system's clock cannot be set back, so its reader looks at it from later."""
+    import time
+
+    now = time.time
+    monkeypatch.setattr("penstock.stores.shelf.time.time", lambda: now() + OLD)
+
+
+def test_a_draft_of_a_dead_sender_is_cleared_away(url: str, scheme: str, tmp_path: Path, later: None) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders")
+        path = draft(tmp_path / "root", scheme)
+        path.write_bytes(b"half")
+        broker.store.sweep("orders", 0)
+        assert not path.exists()
+        assert broker["orders"].receive() == []
+
+
+def test_a_draft_that_is_young_or_still_open_stays(
+    url: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders")
+        path = draft(tmp_path / "root", scheme)
+        path.write_bytes(b"half")
+        broker.store.sweep("orders", 0)
+        assert path.exists()
+        request.getfixturevalue("later")
+        with path.open("ab"):
+            broker.store.sweep("orders", 0)
+            assert path.exists()
+
+
+@pytest.mark.parametrize("part", ["head", "held"])
+def test_what_lay_beside_a_message_that_is_gone_is_cleared_away(
+    url: str, scheme: str, tmp_path: Path, later: None, part: str
+) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send(penstock.Draft(b"x", attributes={"a": 1}))
+        [held] = queue.receive()
+        beside = tmp_path / "root" / ".penstock" / "orders" / part
+        (beside / ID[scheme]).write_bytes(b"{}")
+        broker.store.sweep("orders", 0)
+        assert [path.name for path in beside.iterdir()] == [held.id]
+
+
+def test_the_mark_of_a_message_that_never_came_is_cleared_away(url: str, scheme: str, tmp_path: Path, later: None) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", deduplicate=True)
+        queue.send(b"x")
+        beside = tmp_path / "root" / ".penstock" / "orders" / "mark"
+        mark = beside / ("0" * 64)
+        mark.write_text(f'{{"id": "{ID[scheme]}", "until": {FOREVER}, "published": false}}')
+        broker.store.sweep("orders", 0)
+        assert len(list(beside.iterdir())) == 1
+        assert not mark.exists()
+        assert queue.send(b"x").duplicate
+
+
+def test_a_settlement_cut_short_is_finished_when_the_queue_is_opened(url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", history=100)
+        queue.send_many([b"1", b"2", b"3"])
+        queue.claim("reader", 1, 2)
+        queue.confirm("reader", 1)
+        delete, calls = broker.store._delete, []
+
+        def die(*args: object) -> bool:
+            calls.append(args)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return bool(delete(*args))
+
+        broker.store._delete = die
+        with pytest.raises(KeyboardInterrupt):
+            queue.settle("reader", 1)
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker["orders"]
+        assert [message.body for message in queue.peek(9)] == [b"3"]
+        assert [message.body for message in queue.settled(9)] == [b"1", b"2"]
+        assert queue.settled_epoch("reader") == 1
+        assert queue.readers() == {"reader": []}
+
+
+def test_a_confirmation_cut_short_is_finished_when_the_queue_is_opened(url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2"])
+        queue.claim("reader", 1, 2)
+        extend, calls = broker.store._extend, []
+
+        def die(*args: object, **options: object) -> bool:
+            calls.append(args)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return bool(extend(*args, **options))
+
+        broker.store._extend = die
+        with pytest.raises(KeyboardInterrupt):
+            queue.confirm("reader", 1)
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker["orders"]
+        assert [claim.confirmed for claim in queue.readers()["reader"]] == [True]
+        clock.advance(3600)
+        assert queue.receive() == []
+        assert [message.body for message in queue.read("reader", 1)] == [b"1", b"2"]
+
+
+def test_a_lapsed_claim_leaves_no_file(url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send(b"1")
+        queue.claim("reader", 1, 1, ttl=60)
+        clock.advance(61)
+        broker.store.sweep("orders", clock())
+        assert queue.readers() == {"reader": []}
+        assert queue.receive()[0].body == b"1"
+
+
+def test_where_a_and_A_are_one_folder_only_one_can_be_a_queue(  # noqa: N802
+    url: str, scheme: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    with penstock.open(url) as broker:
+        broker.create("A").send(b"x")
+        # What a case-folding file system does, as far as a test can do it on another.
+        folder_of(root, scheme, "a").symlink_to(folder_of(root, scheme, "A"))
+        (root / ".penstock" / "a").symlink_to(root / ".penstock" / "A")
+        with pytest.raises(BadName, match="does not tell it from queue 'A'"):
+            broker.create("a")
+        assert "a" not in broker
+        with pytest.raises(QueueNotFound):
+            broker.store.count("a", 0)
+        assert not broker.store.save("a", penstock.Settings(), create=False)
+        assert broker["A"].receive()[0].body == b"x"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    need_mounts()
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_on_a_full_tmpfs_nothing_acknowledged_is_lost_and_nothing_half_written_seen(scheme: str, small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(2**20))
+    url = f"{scheme}:///{small_disk}/root"
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        sent = 0
+        with pytest.raises(StoreFull, match="no space left"):
+            while True:
+                queue.send(b"%08d" % sent * 2000)
+                sent += 1
+        assert sent > 20
+        with pytest.raises(StoreFull):
+            queue.send_many([b"x" * 30_000] * 20)
+        assert queue.stats().messages == sent
+        assert not [path for path in small_disk.rglob("*") if path.name.endswith((".new", "~"))]
+        ballast.unlink()
+        queue.send(b"%08d" % sent * 2000)
+        sent += 1
+    with penstock.open(url) as broker:
+        bodies = [message.body for message in broker["orders"].peek(1000)]
+        assert bodies == [b"%08d" % number * 2000 for number in range(sent)]
+        assert broker["orders"].receive()[0].body == bodies[0]
+
+
+def test_a_folder_that_only_we_work_on_is_not_listed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(100)])
+        queue.receive()
+        shelf = broker.store._shelves["orders"]
+        listed = []
+        scan = shelf.scan
+        monkeypatch.setattr(shelf, "scan", lambda: listed.append(1) or scan())
+        for _ in range(30):
+            queue.send(b"more")
+            queue.delete(queue.receive()[0])
+        assert len(listed) <= 1  # within a second
+
+
+def test_a_send_lists_nothing_while_only_penstock_writes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url, clock=FakeClock()) as broker, penstock.open(url, clock=FakeClock()) as other:
+        queue, theirs = broker.create("orders"), other["orders"]
+        theirs.send(b"x")
+        queue.send(b"x")
+        with monkeypatch.context() as patch:
+            for call in ("listdir", "scandir"):
+                patch.setattr(os, call, lambda *_: pytest.fail("the folder was listed"))
+            for _ in range(10):
+                queue.send(b"x")
+                theirs.send_many([b"x"] * 20)
+        assert queue.stats().messages == 212
+
+
+def test_of_many_creators_one_creates(url: str) -> None:
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(8) as pool:
+        brokers = [stack.enter_context(penstock.open(url)) for _ in range(8)]
+
+        def create(broker: penstock.Broker) -> bool:
+            try:
+                broker.create("orders").send(b"first")
+            except QueueExists:
+                return False
+            return True
+
+        def delete(broker: penstock.Broker) -> bool:
+            try:
+                broker.delete("orders")
+            except QueueNotFound:
+                return False
+            return True
+
+        for _ in range(5):
+            assert sum(pool.map(create, brokers)) == 1
+            assert brokers[0]["orders"].stats().messages == 1
+            assert sum(pool.map(delete, brokers)) >= 1
+
+
+def test_whoever_uses_a_queue_while_it_is_dropped_is_told_so(url: str) -> None:
+    with penstock.open(url) as broker, penstock.open(url) as other, ThreadPoolExecutor(1) as pool:
+        done = Event()
+
+        def use() -> set[type[Exception]]:
+            """Which errors there were."""
+            seen: set[type[Exception]] = set()
+            queue = other.create("orders", exist_ok=True)
+            while not done.is_set():
+                try:
+                    queue.send(b"x", attributes={"a": 1})
+                    for message in queue.receive(2):
+                        message.delete()
+                except penstock.PenstockError as error:
+                    seen.add(type(error))
+            return seen
+
+        used = pool.submit(use)
+        try:
+            for _ in range(40):
+                broker.create("orders", exist_ok=True)
+                broker.delete("orders")
+        finally:
+            done.set()
+        assert used.result() <= {QueueNotFound}
+
+
+def test_a_read_only_disk_is_an_error_of_its_own_and_changes_nothing(scheme: str, small_disk: Path) -> None:
+    url = f"{scheme}:///{small_disk}/root"
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        (message,) = queue.receive()
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+        for verb in (lambda: queue.send(b"y"), message.delete, lambda: queue.receive(), lambda: broker.create("more")):
+            with pytest.raises(StoreReadOnly, match="cannot be written"):
+                verb()
+        subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+        assert queue.stats().messages == 1
+        assert message.delete()
+
+
+def test_a_change_of_another_program_is_seen_at_once(url: str, scheme: str, tmp_path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        for number in range(20):
+            assert queue.receive() == []
+            queue.send(b"ours")
+            name = ID[scheme][:-2] + f"{number + 10}"
+            (folder_of(tmp_path / "root", scheme) / name).write_bytes(b"theirs")
+            assert {message.body for message in queue.receive(2)} == {b"ours", b"theirs"}
+            queue.purge()
+
+
+def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(f"vsqs:///{tmp_path}/root", clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send(b"first")
+        shelf = broker.store._shelves["orders"]
+        take, foreign = shelf.take_ids, []
+
+        def race(lock: int, count: int, now: int) -> list[str]:
+            ids = take(lock, count, now)
+            if not foreign:
+                foreign.extend(ids)
+                (shelf.folder / ids[0]).write_bytes(b"foreign")
+                os.utime(shelf.folder / ids[0], (now // 10**6, now // 10**6))
+            return ids
+
+        shelf.take_ids = race
+        assert queue.send(b"second").id != foreign[0]
+        clock.advance(1)
+        assert [message.body for message in queue.receive(9)] == [b"first", b"foreign", b"second"]

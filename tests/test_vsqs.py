@@ -1,0 +1,33 @@
+"""The VSQS store keeps the contract."""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.stores.vsqs import id_of, uuid_of
+from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
+
+
+class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"vsqs:///{tmp_path}/queues"
+
+    @pytest.fixture
+    def make_url(self, tmp_path: Path) -> Callable[[str], str]:
+        return lambda name: f"vsqs:///{tmp_path}/{name}"
+
+    @pytest.fixture
+    def make_url_in(self) -> Callable[[Path], str]:
+        return lambda folder: f"vsqs:///{folder}/queues"
+
+
+def test_a_uuid_is_derived_from_queue_and_number_and_back() -> None:
+    name = uuid_of("orders", "1415776871123")
+    assert UUID(name).version == 8
+    assert id_of("orders", name.upper()) == "1415776871123"
+    assert id_of("others", name) is None
+    assert id_of("orders", "no UUID") is None
+    assert uuid_of("orders", "1415776871124") > name
