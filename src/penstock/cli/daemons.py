@@ -1,0 +1,72 @@
+"""The commands mover and reaper: the daemons of an MQ-Core spool, of which none, one or several of each may run."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from penstock.broker import Broker
+from penstock.cli.parser import Commands, Parser
+from penstock.clock import system_clock
+from penstock.errors import BadInput
+from penstock.policy import SECOND
+from penstock.stores.inotify import Watch
+from penstock.stores.spool import SpoolStore
+
+LOOK_EVERY = 5.0
+"""Seconds after which to look even if nothing was heard: what another machine does is not told here."""
+SOON = 0.05
+"""Seconds after which to look again at what is still being written."""
+
+
+def add(command: Commands) -> None:
+    _add_arguments(command("mover", run_mover, "deliver what comes into a spool's new/ and what has waited in its delay/"))
+    _add_arguments(command("reaper", run_reaper, "unlink what was removed from a spool's queues"))
+
+
+def _add_arguments(parser: Parser) -> None:
+    parser.add_argument("store", metavar="URL", nargs="?", default=argparse.SUPPRESS, help="the spool; else that of --store")
+    parser.add_argument("--once", action="store_true", help="look once and end")
+
+
+def run_mover(args: argparse.Namespace, broker: Broker) -> int:
+    def look(store: SpoolStore) -> float:
+        waiting, due = store.move_on(system_clock())
+        pause = LOOK_EVERY if due is None else max(0.0, (due - system_clock()) / SECOND)
+        return min(pause, SOON) if waiting else pause
+
+    return _run(args, broker, ["new", "delay"], look)
+
+
+def run_reaper(args: argparse.Namespace, broker: Broker) -> int:
+    def look(store: SpoolStore) -> float:
+        store.reap()
+        return LOOK_EVERY
+
+    return _run(args, broker, ["remove"], look)
+
+
+def _run(args: argparse.Namespace, broker: Broker, parts: list[str], look: Callable[[SpoolStore], float]) -> int:
+    """Look at once, for what is there already, and then whenever something comes or a timer runs out."""
+    store = broker.store
+    if not isinstance(store, SpoolStore):
+        raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {args.store}")
+    with Watch([store.root / part for part in parts]) as watch, _ended_by_sigterm():
+        while True:
+            pause = look(store)
+            if args.once:
+                return 0
+            watch.wait(min(pause, LOOK_EVERY))
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """At any moment: every step is one rename or unlink, and the next daemon goes on."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
