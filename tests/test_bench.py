@@ -1,6 +1,7 @@
 """The benchmark measures what it says, beside whom it says, and with the sync it says."""
 
 import json
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -36,14 +37,32 @@ def test_a_quick_run_leaves_a_page_numbers_and_a_picture(tmp_path: Path, capsys:
     assert rows.keys() == set(names)
     assert all(f"| {name} |" in page for name in names)
     assert rows["send-1x100B"].keys() == set(TARGETS)
-    assert rows["receive-once-1x100B"].keys() == {*STORES, BARE, "huey"}
-    assert rows["cycle-1x100B-4p"].keys() == {OURS, BARE, "litequeue"}
+    assert rows["receive-once-1x100B"].keys() == {*STORES, BARE, "huey", "persist-queue files"}
+    assert rows["cycle-1x100B-4p"].keys() == {OURS, "penstock vsqs", "penstock spool", BARE, "litequeue"}
     assert rows["delete-1x100B-at-100"].keys() == {*STORES, BARE, "litequeue", "persist-queue"}
     assert all(found["rate"] > 0 for targets in rows.values() for found in targets.values())
     assert not list(tmp_path.glob(".penstock-bench-*")), "the queues are cleared away"
 
 
-@pytest.mark.parametrize("target", PEERS, ids=lambda target: target.name)
+def test_the_peer_of_files_has_on_the_disk_all_that_it_needs_to_find_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = TARGETS["persist-queue files"].open(tmp_path / "queue")
+    fsync, synced = os.fsync, []
+
+    def count(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", count)
+    session.send([b"x"])
+    assert [Path(path).name for path in synced] == ["q00000", "info", "queue"]
+    session.receive_once(1)
+    assert [Path(path).name for path in synced[3:]] == ["info", "queue"]
+    session.close()
+
+
+@pytest.mark.parametrize("target", [peer for peer in PEERS if peer.limit == BARE], ids=lambda target: target.name)
 def test_a_peer_syncs_every_commit(target: bench.Target, tmp_path: Path) -> None:
     session = target.open(tmp_path / "queue")
     session.fill([b"a backlog may be filled without sync"] * 3)
@@ -154,12 +173,12 @@ def test_the_acceptance_lines_say_met_not_met_or_not_measured() -> None:
         (far, OURS): [99.0],
     }
     met = {line.text: line.met for line in acceptance(results)}
-    assert met["send by 100, 100 B: at least 60% of bare sqlite3"] is True
-    assert met["cycle by 100, 100 B: at least 40% of bare sqlite3"] is False
-    assert met["send by 1, 100 B: at least 70% of bare sqlite3"] is None
-    assert met["delete by 1 at a backlog of 1000000 costs at most 1.3 × that at 100"] is False
-    assert met["receive by 1 at a backlog of 1000000 costs at most 1.3 × that at 100"] is None
-    assert met["ahead of litequeue on every row"] is False
+    assert met["penstock sqlite: send by 100, 100 B: at least 60% of bare sqlite3"] is True
+    assert met["penstock sqlite: cycle by 100, 100 B: at least 40% of bare sqlite3"] is False
+    assert met["penstock sqlite: send by 1, 100 B: at least 70% of bare sqlite3"] is None
+    assert met["penstock sqlite: delete by 1 at a backlog of 1000000 costs at most 1.3 × that at 100"] is False
+    assert met["penstock sqlite: receive by 1 at a backlog of 1000000 costs at most 1.3 × that at 100"] is None
+    assert met["penstock sqlite: ahead of litequeue on every row"] is False
 
 
 def test_a_rate_needs_time() -> None:

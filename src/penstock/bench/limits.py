@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.workloads import Session, Unverified
+from penstock.stores.beside import sync_file_system
 
 WAIT = 60
 """Seconds for which a process waits for others who write."""
@@ -89,6 +90,39 @@ class BareSqlite(Session):
 
     def close(self) -> None:
         self._connection.close()
+
+
+class BareFiles(Session):
+    """A file a message: create, write, fsync, rename, fsync the folder; many with one sync of the file system between."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+        self._path = path
+        self._folder = os.open(path, os.O_RDONLY)
+        self._number = 0
+
+    def send(self, bodies: Sequence[bytes]) -> None:
+        names = []
+        for body in bodies:
+            self._number += 1
+            names.append(str(self._path / str(self._number)))
+            handle = os.open(f"{names[-1]}.new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            os.write(handle, body)
+            if len(bodies) == 1:
+                os.fsync(handle)
+            os.close(handle)
+        if len(bodies) > 1:
+            sync_file_system(self._path)
+        for name in names:
+            os.rename(f"{name}.new", name)
+        os.fsync(self._folder)
+
+    def tidy(self) -> None:
+        for name in os.listdir(self._path):
+            os.unlink(self._path / name)
+
+    def close(self) -> None:
+        os.close(self._folder)
 
 
 class Append(Session):

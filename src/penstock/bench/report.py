@@ -9,11 +9,7 @@ from statistics import median
 from typing import Any
 
 from penstock.bench.runs import BODY, Results
-from penstock.bench.targets import BARE, OURS
 from penstock.bench.workloads import Row, Target, Verb
-
-FAR = 1_000_000
-NEAR = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +92,10 @@ def _facts(facts: dict[str, str]) -> Iterator[str]:
 
 def _reading(results: Results) -> Iterator[str]:
     yield (
-        f"Cells are messages a second and, in parentheses, the ratio to {BARE} in the same row and run (1.00 is as fast as the "
-        "limit). A name is verb-batch×body in bytes, -4p: processes together, -at-N: messages that lay in the queue "
-        "beforehand. A star: no batches there, so this is the rate of single calls."
+        "Cells are messages a second and, in parentheses, the ratio to the limit (bare sqlite3, or bare files for stores of "
+        "files) in the same row and run (1.00 is as fast as the limit). A name is verb-batch×body in bytes, -4p: processes "
+        "together, -at-N: messages that lay in the queue beforehand. A star: no batches there, so this is the rate of single "
+        "calls."
     )
     yield (
         "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no promise, so "
@@ -120,33 +117,61 @@ def _table(results: Results, rows: list[Row]) -> Iterator[str]:
         yield f"| {row.name} | {' | '.join('–' if found is None else str(found) for found in cells)} |"
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a store must show: shares of its limit, and how much dearer a verb may be at a far backlog than at a near one."""
+
+    shares: tuple[tuple[Verb, int, float], ...]
+    flatness: dict[Verb, float]
+    near: int
+    far: int
+
+
+FILES = Wanted(((Verb.SEND, 100, 0.6), (Verb.SEND, 1, 0.8)), {Verb.SEND: 1.5, Verb.RECEIVE: 2}, 0, 100_000)
+WANTED = {
+    "penstock sqlite": Wanted(
+        ((Verb.SEND, 100, 0.6), (Verb.CYCLE, 100, 0.4), (Verb.SEND, 1, 0.7)),
+        {Verb.RECEIVE: 1.3, Verb.DELETE: 1.3},
+        100,
+        1_000_000,
+    ),
+    "penstock vsqs": FILES,
+    "penstock spool": FILES,
+}
+
+
 def acceptance(results: Results) -> list[Line]:
-    targets = {target.name: target for target in results.targets}
-    if OURS not in targets:
-        return []
-    ours = targets[OURS]
-    lines = []
+    return [line for target in results.targets if target.name in WANTED for line in _lines(results, target)]
+
+
+def _lines(results: Results, ours: Target) -> Iterator[Line]:
+    wanted = WANTED[ours.name]
     for size in sorted({row.size for row in results.rows}):
-        for verb, batch, least in ((Verb.SEND, 100, 0.6), (Verb.CYCLE, 100, 0.4), (Verb.SEND, 1, 0.7)):
+        for verb, batch, least in wanted.shares:
             found = cell(results, Row(verb, batch, size), ours)
             ratio = found.ratio if found else None
-            text = f"{verb} by {batch}, {size} B: at least {least:.0%} of {BARE}"
-            lines.append(Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least))
+            text = f"{ours.name}: {verb} by {batch}, {size} B: at least {least:.0%} of {ours.limit}"
+            yield Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least)
     batches = sorted({row.batch for row in results.rows if row.backlog is not None})
-    lines += [_flatness(results, verb, batch) for verb in (Verb.RECEIVE, Verb.DELETE) for batch in batches]
-    lines += [_ahead(results, ours, target) for target in results.targets if target.peer]
-    return lines
+    for verb, most in wanted.flatness.items():
+        yield from (_flatness(results, ours, verb, batch, most) for batch in batches)
+    for peer in results.targets:
+        if peer.peer and peer.limit == ours.limit:
+            yield _ahead(results, ours, peer)
 
 
-def _flatness(results: Results, verb: Verb, batch: int) -> Line:
+def _flatness(results: Results, ours: Target, verb: Verb, batch: int, most: float) -> Line:
+    wanted = WANTED[ours.name]
+
     def cost(name: str) -> float | None:
-        near, far = (results.rates.get((Row(verb, batch, BODY, backlog=backlog), name)) for backlog in (NEAR, FAR))
+        backlogs = (wanted.near, wanted.far)
+        near, far = (results.rates.get((Row(verb, batch, BODY, backlog=backlog), name)) for backlog in backlogs)
         return median(map(_over, near, far)) if near and far else None
 
-    ours, bare = cost(OURS), cost(BARE)
-    found = "" if ours is None else f"{ours:.2f}×" + ("" if bare is None else f" ({BARE}: {bare:.2f}×)")
-    text = f"{verb} by {batch} at a backlog of {FAR} costs at most 1.3 × that at {NEAR}"
-    return Line(text, found, None if ours is None else ours <= 1.3)
+    mine, bare = cost(ours.name), cost(ours.limit or "")
+    found = "" if mine is None else f"{mine:.2f}×" + ("" if bare is None else f" ({ours.limit}: {bare:.2f}×)")
+    text = f"{ours.name}: {verb} by {batch} at a backlog of {wanted.far} costs at most {most} × that at {wanted.near}"
+    return Line(text, found, None if mine is None else mine <= most)
 
 
 def _ahead(results: Results, ours: Target, peer: Target) -> Line:
@@ -156,7 +181,7 @@ def _ahead(results: Results, ours: Target, peer: Target) -> Line:
     found = f"ahead on {len(shared) - len(behind)} of {len(shared)} rows" if shared else ""
     if behind:
         found += "; behind on " + ", ".join(behind)
-    return Line(f"ahead of {peer.name} on every row", found, not behind if shared else None)
+    return Line(f"{ours.name}: ahead of {peer.name} on every row", found, not behind if shared else None)
 
 
 def document(results: Results, facts: dict[str, str]) -> dict[str, Any]:

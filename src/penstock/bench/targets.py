@@ -10,11 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 import penstock
-from penstock.bench.limits import Append, BareSqlite
-from penstock.bench.peers import Huey, LiteQueue, PersistQueue
+from penstock.bench.limits import Append, BareFiles, BareSqlite
+from penstock.bench.peers import Huey, LiteQueue, PersistFiles, PersistQueue
 from penstock.bench.workloads import ACKED, NOTHING, ONCE, Session, Target, Verb
 
 BARE = "bare sqlite3"
+BARE_FILES = "bare files"
 
 
 class Penstock(Session):
@@ -68,11 +69,22 @@ class Store:
 
 STORES = {
     "penstock sqlite": Store("sqlite:///{path}", limit=BARE),
+    "penstock vsqs": Store("vsqs:///{path}", limit=BARE_FILES),
+    "penstock spool": Store("spool:///{path}", limit=BARE_FILES),
     "penstock memory": Store("memory:", shared=False, durable=False),
 }
 
 LIMITS = (
     Target(BARE, BareSqlite, ACKED | ONCE, ACKED | ONCE, limit=BARE),
+    Target(
+        BARE_FILES,
+        BareFiles,
+        frozenset({Verb.SEND}),
+        frozenset({Verb.SEND}),
+        shared=False,
+        limit=BARE_FILES,
+        note="singly create, write, fsync, rename, fsync the folder; in batches one syncfs between the writes and the renames",
+    ),
     Target(
         "append+fdatasync",
         Append,
@@ -107,6 +119,19 @@ PEERS = (
         note="SQLiteAckQueue's put, get, ack; it leaves synchronous as SQLite was built, and was set to FULL. It has no "
         "batches. ack only marks; clear_acked_data() runs outside the timing. Not for several processes: its claim is a SELECT "
         "and then an UPDATE without a condition.",
+    ),
+    Target(
+        "persist-queue files",
+        PersistFiles,
+        ONCE,
+        NOTHING,
+        shared=False,
+        peer=True,
+        limit=BARE_FILES,
+        module="persistqueue",
+        note="its Queue of files: put, get, task_done with autosave. It syncs nothing but full chunks; as it forgets whatever "
+        "its info file does not know of, a put is followed by an fsync of chunk, info and folder, a get by one of info and "
+        "folder. It has no batches and no ack.",
     ),
     Target(
         "huey",
