@@ -18,6 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
+CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
+VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
+TESTS = {
+    name: ["tests/test_vsqs.py", "tests/test_spool.py", "tests/test_files.py", "tests/test_interop.py"]
+    for name in (CATALOGUE, FILES, SHELF, VSQS, SPOOL, "stores/beside.py")
+}
+"""Which tests run for a fault in which file; else those of SQLite."""
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = "\n            home, current = self._queue(queue)\n            if not same_settings(current, settings):"
 BEGIN = '"SAVEPOINT verb" if nested else "BEGIN IMMEDIATE"'
@@ -211,6 +218,50 @@ MUTANTS = [
         (SQLITE, "self._block = NO_BLOCK  # what could", "pass  # what could"),
         (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
+    mutant("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
+    mutant("a folder is not synced", "power_cut", (CATALOGUE, "                            sync(folder)", "pass".rjust(32))),
+    mutant("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),
+    mutant("every send lists", "lists_nothing", (VSQS, "if not self._ours:", "if True:")),
+    mutant("a stranger's number is not looked for", "has_taken_is_taken", (VSQS, "if not self._ours:", "if False:")),
+    mutant(
+        "the clock may come up with a number", "waits_for_its_turn", (VSQS, "            if taken:", "            if False:")
+    ),
+    mutant(
+        "a stranger's claim is not noticed",
+        "stale_once_the_other",
+        (FILES, "return hidden if hidden in (0,", "return hidden if True or hidden in (0,"),
+    ),
+    mutant(
+        "a stranger's fetch has no timer",
+        "the_other_holds",
+        (SPOOL, "if hold is not None and hold.seal == status.st_ctime_ns:", "if True:"),
+    ),
+    mutant(
+        "a lost race is an error",
+        "lose_any_race",
+        (FILES, "except FileNotFoundError:  # someone", "except ZeroDivisionError:  # someone"),
+    ),
+    mutant("what has lapsed is not given back", "let_lapse", (SHELF, "and first[0] <= now:", "and first[0] < 0:")),
+    mutant(
+        "what is half written is delivered", "being_written", (SPOOL, "        if is_written(entry.path):", "        if True:")
+    ),
+    mutant("orphans stay", "dead_sender", (SHELF, "return age > ORPHANED", "return False and age > ORPHANED")),
+    mutant(
+        "a drop takes no lock and a create neither",
+        "many_creators or while_it_is_dropped",
+        ("stores/beside.py", "fcntl.flock(handle, fcntl.LOCK_EX)", "pass"),
+    ),
+    mutant(
+        "the record of an extension comes after the rename",
+        "system_call",
+        (FILES, "        shelf.beside.set_hold(receipt.id, hold, durable=lasting)\n", ""),
+        (
+            FILES,
+            "        if seal:\n            shelf.beside.set_hold(receipt.id, hold._replace(seal=seal))",
+            "        shelf.beside.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
+        ),
+    ),
+    mutant("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
 ]
 
 
@@ -226,7 +277,7 @@ def plant(mutant: Mutant, folder: Path) -> None:
 def caught(mutant: Mutant) -> bool:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for part in ("src", "tests"):
+        for part in ("src", "tests", "docs"):
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", folder)
         plant(mutant, folder)
@@ -239,8 +290,7 @@ def caught(mutant: Mutant) -> bool:
                 "-x",
                 "-k",
                 mutant.tests,
-                "tests/test_sqlite.py",
-                "tests/test_sqlite_file.py",
+                *TESTS.get(mutant.changes[0][0], ["tests/test_sqlite.py", "tests/test_sqlite_file.py"]),
             ],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
