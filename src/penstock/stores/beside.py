@@ -37,7 +37,9 @@ PARTS = ("head", "held", "mark", "settled", "reader")
 MEMO = struct.Struct("<qq")
 PIECE = 65536
 HELD = struct.Struct("<9q")
+AT_FDCWD, RENAME_NOREPLACE = -100, 1
 _libc = ctypes.CDLL(None, use_errno=True)
+_renameat2 = getattr(_libc, "renameat2", None)
 
 
 class Hold(NamedTuple):
@@ -117,8 +119,7 @@ def sync_file_system(folder: Path) -> None:
 
 def rename_new(source: str, target: str) -> None:
     """Rename, but never over another file: `FileExistsError`."""
-    here, no_replace = -100, 1  # AT_FDCWD, RENAME_NOREPLACE
-    if hasattr(_libc, "renameat2") and _libc.renameat2(here, os.fsencode(source), here, os.fsencode(target), no_replace) == 0:
+    if _renameat2 and _renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), RENAME_NOREPLACE) == 0:
         return
     number = ctypes.get_errno()
     if number not in (0, errno.EINVAL, errno.ENOSYS):
@@ -167,6 +168,8 @@ class Beside:
     def __init__(self, root: Path, queue: str) -> None:
         self.folder = root / FOLDER / queue
         self._at = os.fspath(self.folder)
+        self._locked = False
+        self._record: Any = None
 
     def clear(self) -> None:
         """Forget a queue that was here; but not the lock, which knows the last id: a successor must not give it again.
@@ -201,8 +204,10 @@ class Beside:
             handle = os.open(f"{self._at}/lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
+            self._locked, self._record = True, None
             yield handle
         finally:
+            self._locked = False
             os.close(handle)
 
     def names(self, *parts: str) -> list[str]:
@@ -214,12 +219,15 @@ class Beside:
         return None if content is None else json.loads(content)
 
     def write_json(self, value: object, *parts: str, durable: bool = True) -> None:
+        self._record = None
         write_whole(self.folder.joinpath(*parts), json.dumps(value).encode(), durable=durable)
 
     def settings(self) -> Any:
-        """The record of the queue's settings; not to be changed."""
-        content = read_whole(f"{self._at}/settings")
-        return None if content is None else _parse(content)
+        """The record of the queue's settings; not to be changed. While we hold the lock, nobody else changes it."""
+        if not self._locked or self._record is None:
+            content = read_whole(f"{self._at}/settings")
+            self._record = None if content is None else _parse(content)
+        return self._record
 
     def remove(self, *parts: str) -> None:
         with suppress(FileNotFoundError):

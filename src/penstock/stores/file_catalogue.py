@@ -33,7 +33,7 @@ class FileCatalogue(Store):
         self._shelves: dict[str, Shelf] = {}
         self._closed = False
         watch(self)
-        with self._errors():
+        with self.batch():
             (self.root / FOLDER).mkdir(parents=True, exist_ok=True)
             self._prepare()
 
@@ -59,23 +59,19 @@ class FileCatalogue(Store):
 
     # transactions and errors
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        if self._closed:
-            raise StoreClosed(f"{self} was closed")
-        try:
-            yield
-        except OSError as error:
-            match error.errno:
-                case errno.ENOSPC | errno.EDQUOT:
-                    raise StoreFull(f"{self}: no space left on its disk") from error
-                case errno.EROFS | errno.EACCES | errno.EPERM:
-                    raise StoreReadOnly(f"{self} cannot be written: {error.strerror}") from error
-            raise StoreError(f"{self}: {error}") from error
+    def _translate(self, error: OSError) -> StoreError:
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                return StoreFull(f"{self}: no space left on its disk")
+            case errno.EROFS | errno.EACCES | errno.EPERM:
+                return StoreReadOnly(f"{self} cannot be written: {error.strerror}")
+        return StoreError(f"{self}: {error}")
 
     @contextmanager
     def batch(self, *, durable: bool = True) -> Iterator[None]:
-        with self._lock, self._errors():
+        with self._lock:
+            if self._closed:
+                raise StoreClosed(f"{self} was closed")
             self._depth += 1
             try:
                 yield
@@ -83,6 +79,8 @@ class FileCatalogue(Store):
                     for folder in self._dirty:
                         with suppress(FileNotFoundError):  # a queue that was dropped
                             sync(folder)
+            except OSError as error:
+                raise self._translate(error) from error
             finally:
                 self._depth -= 1
                 if not self._depth:
@@ -96,21 +94,21 @@ class FileCatalogue(Store):
             try:
                 yield shelf
             except FileNotFoundError as error:
-                if shelf.folder.is_dir() and self._born(shelf) == shelf.born:
+                if shelf.is_there() and self._born(shelf) == shelf.born:
                     raise
                 self._shelves.pop(name, None)
                 raise QueueNotFound(name) from error
 
     def _open(self, name: str) -> Shelf:
         shelf = self._shelves.get(name)
-        if shelf is not None and shelf.folder.is_dir():
+        if shelf is not None and shelf.is_there():
             return shelf
         self._shelves.pop(name, None)
         shelf = self._shelf(name)
-        if not shelf.folder.is_dir():
+        if not shelf.is_there():
             raise QueueNotFound(name)
         with shelf.beside.lock():
-            if self._other_name(shelf) is not None or not shelf.folder.is_dir():
+            if self._other_name(shelf) is not None or not shelf.is_there():
                 raise QueueNotFound(name)
             shelf.beside.make()
             shelf.born = self._born(shelf)
@@ -137,10 +135,10 @@ class FileCatalogue(Store):
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
         with self.batch():
             shelf = self._shelf(name)
-            if not create and not shelf.folder.is_dir():
+            if not create and not shelf.is_there():
                 return False
             with shelf.beside.lock():
-                there, other = shelf.folder.is_dir(), self._other_name(shelf)
+                there, other = shelf.is_there(), self._other_name(shelf)
                 if there and other is not None:
                     if create:
                         raise BadName(f"queue name {name!r}: the file system of {self} does not tell it from queue {other!r}")
@@ -175,9 +173,9 @@ class FileCatalogue(Store):
         shelf.beside.write_json(record, "settings")
 
     def load(self, name: str) -> Settings | None:
-        with self._lock, self._errors():
+        with self.batch(durable=False):
             shelf = self._shelves.get(name) or self._shelf(name)
-            if not shelf.folder.is_dir():
+            if not shelf.is_there():
                 return None
             return None if self._other_name(shelf) is not None else self._settings(shelf)
 
@@ -186,7 +184,7 @@ class FileCatalogue(Store):
         return unpack_settings(record["settings"]) if record else Settings()  # a stranger made this queue
 
     def names(self) -> list[str]:
-        with self._lock, self._errors():
+        with self.batch(durable=False):
             return sorted(entry.name for entry in os.scandir(self._queue_folder()) if entry.is_dir() and entry.name[0] != ".")
 
     def drop(self, name: str) -> bool:
@@ -196,7 +194,7 @@ class FileCatalogue(Store):
             except QueueNotFound:
                 return False
             with shelf.beside.lock():
-                if not shelf.folder.is_dir():  # another process was first
+                if not shelf.is_there():  # another process was first
                     return False
                 self._clear(shelf)
                 os.rename(shelf.folder, shelf.beside.gone() / "messages")

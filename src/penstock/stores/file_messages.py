@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 from penstock.message import FOREVER, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import SECOND, same_settings
@@ -42,7 +41,7 @@ class FileMessages(FileViews):
         drafts: dict[str, int] = {}
         published: dict[str, int] = {}
         try:
-            with shelf.changing() as lock:
+            with shelf.reserving() as lock:
                 waited = (time.monotonic_ns() - entered) // 1000  # for the lock, since `now`
                 ids = iter(shelf.take_ids(lock, len(entries), now + waited))
                 answers = self._without_duplicates(shelf, entries, ids, now, fresh)
@@ -73,7 +72,7 @@ class FileMessages(FileViews):
         shelf.publish(id, hidden)
         shelf.note(id, hidden)
         if hidden and (seal := shelf.seal(id, hidden)):
-            shelf.beside.set_hold(id, Hold(0, 0, entry.sent_at, 0, 0, hidden, 1, seal=seal))
+            shelf.set_hold(id, Hold(0, 0, entry.sent_at, 0, 0, hidden, 1, seal=seal))
         return hidden
 
     def _take_back(
@@ -92,7 +91,7 @@ class FileMessages(FileViews):
                     os.unlink(shelf.draft(id))
         for id, entry in fresh:
             with suppress(OSError):
-                shelf.beside.forget(id)
+                shelf.forget(id)
                 if entry.mark:
                     self._unmark(shelf, entry.mark, id)
 
@@ -176,22 +175,25 @@ class FileMessages(FileViews):
 
     def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
         with self._queue(queue, durable=False) as shelf:
+            at_once = until is None
             until = shelf.writable(now + BRIEFLY if until is None else until)
             with shelf.changing():
                 shelf.refresh(eager=False)
                 shelf.requeue(now)
                 claimed: list[Message] = []
                 while len(claimed) < limit and (id := shelf.choose_ready()) is not None:
-                    message = self._claim(shelf, id, now, until)
+                    message = self._claim(shelf, id, now, until, at_once)
                     if message is not None:
                         claimed.append(message)
                 for message in claimed:
                     shelf.note(message.id, message.visible_at)
                 return claimed
 
-    def _claim(self, shelf: Shelf, id: str, now: int, until: int) -> Message | None:
+    def _claim(self, shelf: Shelf, id: str, now: int, until: int, at_once: bool) -> Message | None:
         shelf.note(id, None)
-        message = self._message(shelf, id, 0)  # beforehand, because in the spool the claim's timer is put where the date was
+        before = shelf.hold(id)
+        # Read beforehand, because in the spool the claim's timer is put where the date was.
+        message = self._message(shelf, id, 0, before)
         if message is None:
             return None
         try:
@@ -199,7 +201,6 @@ class FileMessages(FileViews):
             seal = shelf.seal(id, until)
         except FileNotFoundError:  # someone else was first
             return None
-        before = shelf.beside.hold(id)
         hold = before or Hold(0, 0, message.sent_at, now, now, 0, 1)
         hold = hold._replace(
             receives=hold.receives + 1,
@@ -211,17 +212,12 @@ class FileMessages(FileViews):
             released=0,
             seal=seal,
         )
-        shelf.beside.set_hold(id, hold)
-        return replace(
-            message,
-            state=State.CONSUMED,
-            visible_at=until,
-            receives=hold.receives,
-            delivery=hold.delivery,
-            first_received_at=hold.first_received_at,
-            received_at=now,
-            lapsed=before is not None and not before.released,
-        )
+        shelf.set_brief_hold(id, hold) if at_once else shelf.set_hold(id, hold)
+        message.state = State.CONSUMED
+        message.visible_at, message.received_at, message.first_received_at = until, now, hold.first_received_at
+        message.receives, message.delivery = hold.receives, hold.delivery
+        message.lapsed = before is not None and not before.released
+        return message
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._queue(queue) as shelf, shelf.changing():
@@ -229,13 +225,13 @@ class FileMessages(FileViews):
 
     def _extend(self, shelf: Shelf, receipt: Held, until: int, release: bool) -> bool:
         hidden = self._hidden_if_held(shelf, receipt)
-        hold = shelf.beside.hold(receipt.id) if hidden is not None else None
+        hold = shelf.hold(receipt.id) if hidden is not None else None
         if hidden is None or hold is None or hold.released:
             return False
         until = shelf.writable(until)
         hold = hold._replace(hidden_until=until, hidden_before=hidden, released=int(release))
         lasting = until >= FOREVER  # without its record, nobody could settle what is hidden for ever
-        shelf.beside.set_hold(receipt.id, hold, durable=lasting)
+        shelf.set_hold(receipt.id, hold, durable=lasting)
         if lasting:
             self._dirty.add(f"{shelf.beside.folder}/held")
         try:
@@ -245,7 +241,7 @@ class FileMessages(FileViews):
             shelf.note(receipt.id, None)
             return False
         if seal:
-            shelf.beside.set_hold(receipt.id, hold._replace(seal=seal))
+            shelf.set_hold(receipt.id, hold._replace(seal=seal))
         shelf.note(receipt.id, until)
         self._dirty.update(shelf.folders())
         return True
@@ -274,14 +270,14 @@ class FileMessages(FileViews):
         self._dirty.update(shelf.folders())
         if extra.mark is not None:
             self._unmark(shelf, extra.mark, receipt.id)
-        shelf.beside.forget(receipt.id)
+        shelf.forget(receipt.id)
         return True
 
     def _hidden_if_held(self, shelf: Shelf, receipt: Held) -> int | None:
         """Where the message lies, unless the receipt is stale: claimed again since, by us or by a stranger."""
         if not shelf.number(receipt.id):
             return None
-        hold = shelf.beside.hold(receipt.id)
+        hold = shelf.hold(receipt.id)
         if receipt.delivery is None or hold is None:
             return shelf.find(receipt.id, hold) if not receipt.delivery else None
         if receipt.delivery != hold.delivery:
@@ -303,7 +299,7 @@ class FileMessages(FileViews):
         self, shelf: Shelf, receipt: Held, there: Shelf, lock: int, now: int, expires_at: int, death: Death | None
     ) -> bool:
         hidden = self._hidden_if_held(shelf, receipt)
-        message = None if hidden is None else self._message(shelf, receipt.id, hidden)
+        message = None if hidden is None else self._message(shelf, receipt.id, hidden, shelf.hold(receipt.id))
         if hidden is None or message is None:
             return False
         id = receipt.id if there.find(receipt.id) is None else there.take_ids(lock, 1, now)[0]
@@ -321,17 +317,17 @@ class FileMessages(FileViews):
         there.beside.write_json(extra.pack(), "head", id)
         if message.delivery:
             seen = message.first_received_at or now, message.received_at or now
-            there.beside.set_hold(id, Hold(0, message.delivery, message.sent_at, *seen, 0, 1))
+            there.set_hold(id, Hold(0, message.delivery, message.sent_at, *seen, 0, 1))
         shelf.note(receipt.id, None)
         try:
             there.rename(shelf.path(receipt.id, hidden), id, 0)
         except FileNotFoundError:  # someone else was first
-            there.beside.forget(id)
+            there.forget(id)
             return False
         there.note(id, 0)
         if mark is not None:
             self._unmark(shelf, mark, receipt.id)
-        shelf.beside.forget(receipt.id)
+        shelf.forget(receipt.id)
         self._dirty.update(shelf.folders() + there.folders())
         return True
 

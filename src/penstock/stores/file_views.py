@@ -10,7 +10,7 @@ from typing import Any
 from penstock.message import FOREVER, Counts, Message, Settings, Settlement, State
 from penstock.policy import key_of, micros
 from penstock.stores.base import START
-from penstock.stores.beside import Extra, read_whole, write_whole
+from penstock.stores.beside import Extra, Hold, read_whole, write_whole
 from penstock.stores.encoding import Head
 from penstock.stores.file_catalogue import FileCatalogue
 from penstock.stores.shelf import Shelf
@@ -19,7 +19,7 @@ from penstock.stores.shelf import Shelf
 class FileViews(FileCatalogue):
     # one message
 
-    def _message(self, shelf: Shelf, id: str, hidden: int) -> Message | None:
+    def _message(self, shelf: Shelf, id: str, hidden: int, hold: Hold | None) -> Message | None:
         path = shelf.path(id, hidden)
         try:
             status = os.stat(path)
@@ -29,7 +29,6 @@ class FileViews(FileCatalogue):
         if body is None:
             return None
         extra = Extra.unpack(shelf.beside.read_json("head", id))
-        hold = shelf.beside.hold(id)
         number = shelf.number(id)
         sent_at = extra.sent_at or (hold.sent_at if hold else shelf.sent_at(id, status))
         foreign = hold is None and hidden > 0 and extra.visible_at != hidden  # a program that keeps no record has claimed it
@@ -60,7 +59,7 @@ class FileViews(FileCatalogue):
         )
 
     def _archive(self, shelf: Shelf, id: str, hidden: int, settlement: Settlement) -> None:
-        message = self._message(shelf, id, hidden)
+        message = self._message(shelf, id, hidden, shelf.hold(id))
         if message is None:
             return
         fields = asdict(replace(message, body=b"", attributes={}, death=None, key=None, state=settlement.state))
@@ -93,7 +92,7 @@ class FileViews(FileCatalogue):
             found: list[Message] = []
             for number, id in numbers:
                 if number > after[1] and len(found) < limit:
-                    message = self._message(shelf, id, shelf.index[id])
+                    message = self._message(shelf, id, shelf.index[id], shelf.hold(id))
                     if message is not None and (state is None or message.state is state):
                         found.append(message)
             return found
@@ -106,14 +105,14 @@ class FileViews(FileCatalogue):
                 if hidden <= now:
                     visible += 1
                     continue
-                hold = shelf.beside.hold(id)
+                hold = shelf.hold(id)
                 if hold is None:
                     extra = Extra.unpack(shelf.beside.read_json("head", id))
                     in_flight += extra.visible_at != hidden
                 else:
                     in_flight += not hold.released
             first = min(shelf.index, key=shelf.number, default=None)
-            oldest = None if first is None else self._message(shelf, first, shelf.index[first])
+            oldest = None if first is None else self._message(shelf, first, shelf.index[first], shelf.hold(first))
             return Counts(
                 messages=len(shelf.index),
                 visible=visible,

@@ -117,7 +117,7 @@ class FileStore(FileMessages):
         return shelf.index.get(receipt.id, 0) >= FOREVER and self._holds(shelf, receipt.id, receipt.delivery)
 
     def _holds(self, shelf: Shelf, id: str, delivery: int | None) -> bool:
-        hold = shelf.beside.hold(id)
+        hold = shelf.hold(id)
         return hold is not None and hold.delivery == delivery and not hold.released
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
@@ -166,7 +166,7 @@ class FileStore(FileMessages):
             found = []
             for id, delivery in record["receipts"][start:stop]:
                 hidden = shelf.find(id) if self._holds(shelf, id, delivery) else None
-                message = None if hidden is None else self._message(shelf, id, hidden)
+                message = None if hidden is None else self._message(shelf, id, hidden, shelf.hold(id))
                 if message is not None:
                     found.append(message)
             return found

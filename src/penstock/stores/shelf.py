@@ -75,6 +75,7 @@ class Shelf(ABC):
         self._watched = [os.fspath(path) for path in (folder, *others)]
         self.queue = queue
         self.born: str | None = None
+        self._brief: dict[str, Hold] = {}
         self.beside = Beside(root, queue)
         self.index: dict[str, int] = {}
         self._ready: list[tuple[int, str]] = []
@@ -82,6 +83,26 @@ class Shelf(ABC):
         self._stamp: Stamp | None = None
         self._doubtful = False  # someone else's change may have hidden behind one of ours
         self._listed_at = self._took = 0.0
+
+    def is_there(self) -> bool:
+        return os.path.isdir(self._at)
+
+    def hold(self, id: str) -> Hold | None:
+        """The record of a message that was received."""
+        return self._brief.get(id) or self.beside.hold(id)
+
+    def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
+        self._brief.pop(id, None)
+        self.beside.set_hold(id, hold, durable=durable)
+
+    def set_brief_hold(self, id: str, hold: Hold) -> None:
+        """For a message that is to be settled at once: should we die before that, it was never received."""
+        self._brief[id] = hold
+
+    def forget(self, id: str) -> None:
+        """Remove what lies beside a message that is gone."""
+        self._brief.pop(id, None)
+        self.beside.forget(id)
 
     def stamp(self) -> Stamp:
         """What changes whenever a name does."""
@@ -120,6 +141,12 @@ class Shelf(ABC):
     @abstractmethod
     def take_ids(self, lock: int, count: int, now: int) -> list[str]:
         """Reserve ids, under the lock; a draft with each of them must not exist yet."""
+
+    @contextmanager
+    def reserving(self) -> Iterator[int]:
+        """Hold the queue's lock while ids are taken and drafts are made."""
+        with self.changing() as lock:
+            yield lock
 
     def check_drafts(self, ids: Collection[str]) -> None:  # noqa: B027
         """After the drafts were made, still under the lock: `FileExistsError` if a stranger has one of these ids."""
