@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.stores.vsqs import id_of, uuid_of
+from penstock.stores.vsqs import VsqsStore
 from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
 
 
@@ -24,10 +24,11 @@ class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract):
         return lambda folder: f"vsqs:///{folder}/queues"
 
 
-def test_a_uuid_is_derived_from_queue_and_number_and_back() -> None:
-    name = uuid_of("orders", "1415776871123")
+def test_a_uuid_is_derived_from_queue_and_number_and_back(tmp_path: Path) -> None:
+    store = VsqsStore(tmp_path / "queues")
+    name = store.uuid_of("orders", "1415776871123")
     assert UUID(name).version == 8
-    assert id_of("orders", name.upper()) == "1415776871123"
-    assert id_of("others", name) is None
-    assert id_of("orders", "no UUID") is None
-    assert uuid_of("orders", "1415776871124") > name
+    assert store.id_of("orders", name.upper()) == "1415776871123"
+    assert store.id_of("others", name) is None
+    assert store.id_of("orders", "no UUID") is None
+    assert store.uuid_of("orders", "1415776871124") > name

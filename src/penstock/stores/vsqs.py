@@ -116,17 +116,14 @@ class VsqsStore(FileStore):
     def _clear(self, shelf: Shelf) -> None:
         pass
 
+    def uuid_of(self, queue: str, id: str) -> str:
+        """From queue and number, with no table (RFC 9562, version 8)."""
+        salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
+        return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
 
-def uuid_of(queue: str, id: str) -> str:
-    """A UUID for programs that want one, from queue and number (RFC 9562, version 8)."""
-    salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
-    return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
-
-
-def id_of(queue: str, given: str) -> str | None:
-    """The number in a UUID; None if `uuid_of` never made it for this queue."""
-    try:
-        id = str(uuid.UUID(given).int & (1 << 62) - 1)
-    except ValueError:
-        return None
-    return id if uuid_of(queue, id) == given.lower() else None
+    def id_of(self, queue: str, given: str) -> str | None:
+        try:
+            id = str(uuid.UUID(given).int & (1 << 62) - 1)
+        except ValueError:
+            return None
+        return id if self.uuid_of(queue, id) == given.lower() else None
