@@ -233,6 +233,22 @@ def test_a_folder_that_only_we_work_on_is_not_listed(url: str, monkeypatch: pyte
         assert len(listed) <= 1  # within a second
 
 
+@pytest.mark.parametrize("visibility", [0.01, 3600])
+def test_by_the_real_clock_what_is_received_can_be_settled(url: str, tmp_path: Path, visibility: float) -> None:
+    """The file system's own clock is no other than ours here, and must not be taken for a stranger's doing."""
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", visibility=visibility)
+        queue.send_many([b"%d" % number for number in range(4)])
+        assert [message.body for message in queue.receive(mode="at_most_once")] == [b"0"]
+        assert queue.stats().messages == 3
+        first, second, third = queue.receive(3)
+        assert first.extend(60)
+        assert first.extend(30)
+        assert second.release()
+        assert [message.delete() for message in (first, second, third)] == [True, True, True]
+        assert queue.stats().messages == 0
+
+
 def test_a_send_lists_nothing_while_only_penstock_writes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(url, clock=FakeClock()) as broker, penstock.open(url, clock=FakeClock()) as other:
         queue, theirs = broker.create("orders"), other["orders"]

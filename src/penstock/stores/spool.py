@@ -40,12 +40,10 @@ STILL = 5
 """Seconds without a write after which a file in new/ counts as written, where a lease cannot tell."""
 
 
-def timer(root: Path, queue: str, id: str) -> int:
+def timer(root: Path, id: str, beside: Beside, hold: Hold | None) -> int:
     """Until when a file in delay/ stays there."""
-    status = os.stat(f"{root}/delay/{queue}:{id}")
+    status = os.stat(f"{root}/delay/{beside.folder.name}:{id}")
     instant = status.st_mtime_ns // 1000
-    beside = Beside(root, queue)
-    hold = beside.hold(id)
     if instant >= NEVER_AT:
         return FOREVER
     if hold is not None and hold.seal == status.st_ctime_ns:
@@ -93,7 +91,8 @@ def deliver_delayed(root: Path, now: int) -> int | None:
         if not colon or not (root / "queues" / name).is_dir():
             continue
         with suppress(FileNotFoundError):  # someone else was first
-            instant = timer(root, name, id)
+            beside = Beside(root, name)
+            instant = timer(root, id, beside, beside.hold(id))
             if instant <= now:
                 os.rename(entry.path, root / "queues" / name / id)
             elif instant < FOREVER:
@@ -131,10 +130,13 @@ class SpoolShelf(Shelf):
             name, _, id = entry.name.partition(":")
             if name == self.queue and self.number(id):
                 with suppress(FileNotFoundError):
-                    yield id, timer(self.root, name, id)
+                    yield id, self._timer(id)
         for id in os.listdir(self.folder):
             if self.number(id):
                 yield id, 0
+
+    def _timer(self, id: str) -> int:
+        return timer(self.root, id, self.beside, self.hold(id))
 
     def path(self, id: str, hidden: int) -> str:
         return f"{self._delay}/{self.queue}:{id}" if hidden else f"{self._at}/{id}"
@@ -172,14 +174,14 @@ class SpoolShelf(Shelf):
     def find(self, id: str, hold: Hold | None = None) -> int | None:
         if self.index.get(id) and self.number(id):
             with suppress(FileNotFoundError):
-                return timer(self.root, self.queue, id)
+                return self._timer(id)
         return super().find(id, hold)
 
     def requeue(self, now: int) -> None:
         while (first := self.first_hidden()) and first[0] <= now:
             id = first[1]
             try:
-                instant = timer(self.root, self.queue, id)
+                instant = self._timer(id)
                 if instant <= now:
                     os.rename(self.path(id, 1), self.path(id, 0))
                 self.note(id, 0 if instant <= now else instant)
