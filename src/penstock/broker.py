@@ -28,8 +28,8 @@ class Broker:
 
     def __init__(self, store: Store, *, clock: Clock = system_clock) -> None:
         self.store = store
-        self._clock = clock
-        self._waiting = Waiting(store)
+        self.clock = clock
+        self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
 
     def __enter__(self) -> Self:
@@ -89,13 +89,13 @@ class Broker:
                     self.store.save(other, policy.check_settings({"redrive": None}, pointing), create=False)
             self.store.drop(name)
         self._queues.pop(name, None)
-        self._waiting.notify()
+        self.waiting.notify()
         return settings
 
     def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = Queue(name, self.store, self._waiting, self._clock)
+            found = self._queues[name] = Queue(name, self.store, self.waiting, self.clock)
         return found
 
 

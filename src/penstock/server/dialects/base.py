@@ -1,0 +1,101 @@
+"""What a dialect is: routes, an error table, and the first segments of the paths that are its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.broker import Broker
+from penstock.errors import PenstockError
+from penstock.message import Draft, Message, Sent
+from penstock.policy import MAX_BODY
+from penstock.server.auth import Scope
+from penstock.server.commits import Commits
+from penstock.server.messages import Refused, Request, Response, answer_error
+from penstock.server.metrics import Metrics
+from penstock.server.polls import Polls
+from penstock.server.settings import ServerSettings
+
+Answer = TypeVar("Answer")
+RETRY_AFTER = "1"
+
+
+class Core:
+    """What dialects work with: the queue's verbs, through the bridge, counted."""
+
+    def __init__(self, broker: Broker, commits: Commits, polls: Polls, metrics: Metrics, settings: ServerSettings) -> None:
+        self.broker = broker
+        self.commits = commits
+        self.polls = polls
+        self.metrics = metrics
+        self.settings = settings
+
+    async def run(self, act: Callable[[], Answer]) -> Answer:
+        return await self.commits.run(act)
+
+    async def send(self, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
+        sent = await self.commits.send(queue, drafts)
+        self.metrics.count_messages("sent", queue, sum(not one.duplicate for one in sent))
+        return sent
+
+    async def receive(self, request: Request, queue: str, limit: int, wait: float = 0, **how: Any) -> list[Message]:
+        messages = await self.polls.receive(request, queue, limit, wait, **how)
+        self.metrics.count_messages("received", queue, len(messages))
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method on a path such as /queues/{queue}; with a scope, its sender must have that for the queue."""
+
+    method: str
+    path: str
+    scope: Scope | None
+    handle: Callable[..., Awaitable[Response]]
+
+    def match(self, segments: tuple[str, ...]) -> dict[str, str] | None:
+        """The variables of the path, if this is one."""
+        names = self.path[1:].split("/")
+        if len(names) != len(segments):
+            return None
+        found: dict[str, str] = {}
+        for name, segment in zip(names, segments, strict=True):
+            if name.startswith("{"):
+                found[name[1:-1]] = segment
+            elif name != segment:
+                return None
+        return found
+
+
+class Dialect(ABC):
+    name: str
+    reserved: frozenset[str]
+    """First segments of paths that no other dialect gets."""
+    errors: Sequence[tuple[type[PenstockError], int]]
+    """The status of each kind of error; the first that fits counts."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.broker = core.broker
+        self.settings = core.settings
+
+    @abstractmethod
+    def routes(self) -> Sequence[Route]: ...
+
+    def keep(self, request: Request) -> int:  # noqa: ARG002
+        """How many bytes of the body are worth keeping, one more than the limit included."""
+        return MAX_BODY + 1
+
+    def unknown(self, request: Request) -> Refused:
+        """The answer to a path that is none of the routes'."""
+        mine = f"; paths that begin with /{request.segments[0]} are the dialect {self.name}'s, and no queue of another's"
+        return Refused(404, f"there is nothing at {'/' + '/'.join(request.segments)!r:.200}{mine if self.reserved else ''}")
+
+    def refuse(self, error: PenstockError) -> Response:
+        status = next(status for kind, status in self.errors if isinstance(error, kind))
+        return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
+
+    def undo(self, messages: list[Any]) -> Callable[[], None]:
+        return lambda: self.core.polls.give_back(messages)
