@@ -41,7 +41,9 @@ def pack(value: Any) -> Any:
     if isinstance(value, datetime):
         return {"time": value.isoformat()}
     if type(value) in VALUES.values():
-        return {kind: {field.name: pack(getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != "home"}}
+        return {
+            kind: {field.name: pack(getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != "home"}
+        }
     raise BadInput(f"a value of the type {kind} cannot be sent: {value!r:.200}")
 
 

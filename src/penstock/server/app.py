@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.server.auth import Guard
 from penstock.server.commits import Commits
 from penstock.server.connection import Connections
-from penstock.server.dialects.base import Core, Dialect, Route
+from penstock.server.dialects.base import Core, Dialect, Route, Router
 from penstock.server.dialects.mqcore import MqCore
 from penstock.server.dialects.mqs import Mqs
 from penstock.server.dialects.native import Native
@@ -42,7 +42,7 @@ class App:
         others: Sequence[Dialect] = (Mqs(core), Native(core), Operators(core, self._gauges))
         self.dialects = (*others, self._root)
         self._by_segment = {segment: dialect for dialect in others for segment in dialect.reserved}
-        self._routes = {dialect.name: dialect.routes() for dialect in self.dialects}
+        self._routers = {dialect.name: Router(dialect.routes()) for dialect in self.dialects}
 
     def check(self, request: Request) -> int:
         if request.segments != ("health",):
@@ -74,16 +74,12 @@ class App:
         return self._by_segment.get(request.segments[0], self._root)
 
     def _route(self, dialect: Dialect, request: Request) -> tuple[Route, dict[str, str]]:
-        allowed: list[str] = []
-        for route in self._routes[dialect.name]:
-            variables = route.match(request.segments)
-            if variables is not None:
-                if route.method == request.method:
-                    return route, variables
-                allowed.append(route.method)
+        found = self._routers[dialect.name].find(request.method, request.segments)
+        if isinstance(found, tuple):
+            return found
         refusal = dialect.unknown(request)
-        if allowed:
-            raise Refused(405, f"{request.method:.20} is not done here: {refusal}", {"Allow": ", ".join(sorted(allowed))})
+        if found:
+            raise Refused(405, f"{request.method:.20} is not done here: {refusal}", {"Allow": ", ".join(sorted(found))})
         raise refusal
 
     def _gauges(self) -> dict[str, float]:
@@ -108,5 +104,3 @@ class App:
         await self.connections.finish(self.settings.grace)
         await self.commits.stop()
         self._log.flush()
-
-

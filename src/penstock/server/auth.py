@@ -77,7 +77,9 @@ class Guard:
         self._tokens = tokens
         self._host = host.strip("[]").lower()
         if not tokens and not is_loopback(host):
-            raise BadSetting(f"host {host!r} can be reached from other machines: that needs a token (PENSTOCK_TOKEN or [[token]])")
+            raise BadSetting(
+                f"host {host!r} can be reached from other machines: that needs a token (PENSTOCK_TOKEN or [[token]])"
+            )
 
     def grant(self, headers: Mapping[str, str]) -> Grant:
         if not self._tokens:
@@ -90,7 +92,9 @@ class Guard:
             if hmac.compare_digest(token.digest, presented):
                 found = token.grant
         if found is None or scheme.lower() != "bearer":
-            raise Refused(401, "this server wants a bearer token that it knows", {"WWW-Authenticate": 'Bearer realm="penstock"'})
+            raise Refused(
+                401, "this server wants a bearer token that it knows", {"WWW-Authenticate": 'Bearer realm="penstock"'}
+            )
         return found
 
     def _check_local(self, headers: Mapping[str, str]) -> None:

@@ -96,7 +96,7 @@ class Commits:
     def soon(self, act: Callable[[], Any]) -> None:
         """Call ``act`` in the next commit, however many wait, and for nobody's sake but the queue's."""
         future = self._loop.create_future()
-        future.add_done_callback(lambda done: done.cancelled() or _log(done.exception()))
+        future.add_done_callback(_log)
         self._submit(Operation(act, future))
 
     async def _wait(self, operation: Operation) -> Any:
@@ -220,6 +220,7 @@ def _gather(group: list[Operation]) -> list[list[Operation]]:
     return gathered
 
 
-def _log(error: BaseException | None) -> None:
+def _log(done: asyncio.Future[Any]) -> None:
+    error = None if done.cancelled() else done.exception()
     if error is not None:
         logger.warning("messages could not be given back at once, and will be when their time is over: %s", error)

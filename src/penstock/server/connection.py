@@ -4,8 +4,8 @@
       │                    │       │                             │
       └ idle_timeout       └───────┴ read_timeout: 408           └ request_timeout: 503
 
-Requests of one connection are served one after the other, in order. A malformed request is answered, and the connection is closed
-after it, since nobody can tell where the next one would begin.
+Requests of one connection are served one after the other, in order. A malformed request is answered, and the connection is
+closed after it, since nobody can tell where the next one would begin.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(400, f"malformed request: {text}")
         if self._phase is Phase.HEAD and self._head > self._settings.max_head:
             self._refuse_head()
-        if self._line or self._task:
+        if self._line:  # one request is served; who sends more before the answer waits
             self._transport.pause_reading()
 
     # the parser's side
@@ -199,39 +199,46 @@ class Connection(asyncio.Protocol):
         if self._phase is Phase.REFUSED:
             return
         if self._size > self._settings.max_head or self._count > MAX_HEADERS:
-            return self._refuse_head()
+            self._refuse_head()
+            return
         version = self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            return self._refuse(505, f"HTTP {version} is not spoken here")
+            self._refuse(505, f"HTTP {version} is not spoken here")
+            return
         if version == "1.1" and "host" not in self._headers:
-            return self._refuse(400, "there is no Host header")
+            self._refuse(400, "there is no Host header")
+            return
         try:
             segments, query = split_target(self._target)
         except ValueError:
-            return self._refuse(400, "the target of the request cannot be read")
+            self._refuse(400, "the target of the request cannot be read")
+            return
         method = self._parser.get_method().decode("ascii")
         request = Request(method, segments, query, self._headers, b"", 0, NOBODY)
         if int(self._headers.get("content-length", "0") or "0") > self._settings.max_body:
-            return self._refuse_body()
+            self._refuse_body()
+            return
         try:
             self._keep = self._all.handler.check(request)
         except Refused as refusal:
-            return self._refuse(refusal.status, str(refusal), refusal.headers)
+            self._refuse(refusal.status, str(refusal), refusal.headers)
+            return
         self._request = request
         self._phase = Phase.BODY
         if "expect" in self._headers:
             if self._headers["expect"].lower() != "100-continue":
-                return self._refuse(417, "the only expectation that is met is 100-continue")
+                self._refuse(417, "the only expectation that is met is 100-continue")
+                return
             if version == "1.1" and not self._task and not self._line:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return None
 
     def on_body(self, data: bytes) -> None:
         if self._phase is Phase.REFUSED:
             return
         self._length += len(data)
         if self._length > self._settings.max_body:
-            return self._refuse_body()
+            self._refuse_body()
+            return
         part = data[: self._keep - self._kept]
         if part:
             self._body.append(part)
@@ -239,7 +246,6 @@ class Connection(asyncio.Protocol):
             self._all.kept += len(part)
             if self._all.kept > self._settings.max_memory:
                 self._refuse(503, "too much is being sent at once", {"Retry-After": "1"})
-        return None
 
     def on_message_complete(self) -> None:
         if self._phase is Phase.REFUSED or self._request is None:
@@ -356,5 +362,3 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
-
-

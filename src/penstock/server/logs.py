@@ -1,7 +1,7 @@
 """The access log: one line of JSON for each request, gathered for a moment so that a busy server does not write each alone.
 
-    {"time": "2026-01-31T12:00:00.123Z", "method": "POST", "path": "/messages/orders", "status": 201, "ms": 1.2, "in": 5, "out": 0,
-     "token": "shop"}
+    {"time": "2026-01-31T12:00:00.123Z", "method": "POST", "path": "/messages/orders", "status": 201, "ms": 1.2, "in": 5,
+     "out": 0, "token": "shop"}
 
 Values are escaped by JSON, so no name can forge a line; headers and bodies, where secrets travel, are never written.
 """

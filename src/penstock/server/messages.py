@@ -66,9 +66,10 @@ def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
     text = target.decode("ascii", "strict")
     if not text.startswith("/"):
         scheme, mark, rest = text.partition("://")
-        if not mark or scheme.lower() not in ("http", "https"):
+        host, _, path = rest.partition("/")
+        if not mark or scheme.lower() not in ("http", "https") or not host:
             raise ValueError("the target of a request is a path")
-        text = "/" + rest.partition("/")[2]
+        text = f"/{path}"
     path, _, query = text.partition("?")
     return tuple(unquote(segment, errors="strict") for segment in path[1:].split("/")), query
 

@@ -1,6 +1,6 @@
 """multipart/mixed, both ways: several messages in one body, each byte for byte.
 
-    --boundary CRLF headers CRLF CRLF body CRLF --boundary … CRLF --boundary--
+--boundary CRLF headers CRLF CRLF body CRLF --boundary … CRLF --boundary--
 """
 
 from __future__ import annotations

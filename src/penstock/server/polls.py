@@ -62,7 +62,9 @@ class Polls:
         rested = False
         while True:
             try:
-                messages, events, due = await self._commits.run(take, undo=lambda taken: self.give_back(taken[0]), promise=False)
+                messages, events, due = await self._commits.run(
+                    take, undo=lambda taken: self.give_back(taken[0]), promise=False
+                )
             except BaseException:
                 self._wake(queue)  # whoever woke us meant somebody
                 raise

@@ -48,7 +48,7 @@ class ServerSettings:
 def read_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: str | Path | None = None
 ) -> ServerSettings:
-    """Flags come before the environment (PENSTOCK_PORT, …), and that before the file. Bad values are named with their source."""
+    """Flags come before the environment (PENSTOCK_PORT, …), and that before the file. A bad value is named with its source."""
     path = Path(file or environment.get("PENSTOCK_CONFIG") or FILE)
     named = file is not None or "PENSTOCK_CONFIG" in environment
     tables = _read_file(path) if named or path.exists() else {}

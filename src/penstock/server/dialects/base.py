@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from penstock.broker import Broker
 from penstock.errors import PenstockError
@@ -19,6 +19,7 @@ from penstock.server.polls import Polls
 from penstock.server.settings import ServerSettings
 
 Answer = TypeVar("Answer")
+Places = list[tuple[int, str]]
 RETRY_AFTER = "1"
 
 
@@ -55,25 +56,34 @@ class Route:
     scope: Scope | None
     handle: Callable[..., Awaitable[Response]]
 
-    def match(self, segments: tuple[str, ...]) -> dict[str, str] | None:
-        """The variables of the path, if this is one."""
-        names = self.path[1:].split("/")
-        if len(names) != len(segments):
-            return None
-        found: dict[str, str] = {}
-        for name, segment in zip(names, segments, strict=True):
-            if name.startswith("{"):
-                found[name[1:-1]] = segment
-            elif name != segment:
-                return None
-        return found
+
+class Router:
+    """Finds the route of a path by its length and its fixed segments."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._by_length: dict[int, list[tuple[Route, Places, Places]]] = {}
+        for route in routes:
+            names = route.path[1:].split("/")
+            fixed = [(place, name) for place, name in enumerate(names) if not name.startswith("{")]
+            variable = [(place, name[1:-1]) for place, name in enumerate(names) if name.startswith("{")]
+            self._by_length.setdefault(len(names), []).append((route, fixed, variable))
+
+    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | list[str]:
+        """The route and the variables of its path; or the methods that there are, none if there is no such path."""
+        allowed: list[str] = []
+        for route, fixed, variable in self._by_length.get(len(segments), ()):
+            if all(segments[place] == name for place, name in fixed):
+                if method == route.method:
+                    return route, {name: segments[place] for place, name in variable}
+                allowed.append(route.method)
+        return allowed
 
 
 class Dialect(ABC):
-    name: str
-    reserved: frozenset[str]
+    name: ClassVar[str]
+    reserved: ClassVar[frozenset[str]]
     """First segments of paths that no other dialect gets."""
-    errors: Sequence[tuple[type[PenstockError], int]]
+    errors: ClassVar[Sequence[tuple[type[PenstockError], int]]]
     """The status of each kind of error; the first that fits counts."""
 
     def __init__(self, core: Core) -> None:
@@ -84,7 +94,7 @@ class Dialect(ABC):
     @abstractmethod
     def routes(self) -> Sequence[Route]: ...
 
-    def keep(self, request: Request) -> int:  # noqa: ARG002
+    def keep(self, request: Request) -> int:
         """How many bytes of the body are worth keeping, one more than the limit included."""
         return MAX_BODY + 1
 

@@ -1,6 +1,6 @@
 """The dialect of MQ-Core: six endpoints at the root.
 
-    GET PUT DELETE /{queue}     GET POST /{queue}/messages     DELETE /{queue}/messages/{id}
+GET PUT DELETE /{queue}     GET POST /{queue}/messages     DELETE /{queue}/messages/{id}
 """
 
 from __future__ import annotations

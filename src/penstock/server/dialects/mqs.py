@@ -1,10 +1,10 @@
 """The dialect of mqs: /queues and /messages, as its text has them, with the batches and long polls of its later version.
 
-    PUT POST DELETE GET /queues/{queue}     GET /queues?offset=&limit=
-    POST GET /messages/{queue}              DELETE /messages/{id}
+PUT POST DELETE GET /queues/{queue}     GET /queues?offset=&limit=
+POST GET /messages/{queue}              DELETE /messages/{id}
 
-    X-MQS-MAX-MESSAGES  1 … 999: up to so many; several travel as multipart/mixed    X-MQS-MAX-WAIT-TIME  seconds of a long poll
-    X-MQS-MESSAGE-ID, -RECEIVES, -PUBLISHED-AT, -VISIBLE-AT  of a message            X-MQS-TRUNCATED  the length before the cut
+X-MQS-MAX-MESSAGES  1 … 999: up to so many; several travel as multipart/mixed    X-MQS-MAX-WAIT-TIME  seconds of a long poll
+X-MQS-MESSAGE-ID, -RECEIVES, -PUBLISHED-AT, -VISIBLE-AT  of a message            X-MQS-TRUNCATED  the length before the cut
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class Mqs(Dialect):
         if not 1 <= len(parts) <= MOST_MESSAGES:
             raise BadMessage(f"there are {len(parts)} parts, there must be 1 to {MOST_MESSAGES}")
         drafts = [
-            self._draft(part.headers.get("content-type", OCTETS), part.headers.get("content-encoding"), part.body, len(part.body))
+            self._draft(
+                part.headers.get("content-type", OCTETS), part.headers.get("content-encoding"), part.body, len(part.body)
+            )
             for part in parts
         ]
         sent_many = await self.core.send(queue, drafts)
@@ -167,7 +169,11 @@ class Mqs(Dialect):
 
         def act() -> str | None:
             for name in self._candidates(id.lower()):
-                if request.grant.allows(Scope.RECEIVE, name) and name in self.broker and self.broker.queue(name).delete(id.lower()):
+                if (
+                    request.grant.allows(Scope.RECEIVE, name)
+                    and name in self.broker
+                    and self.broker.queue(name).delete(id.lower())
+                ):
                     return name
             return None
 

@@ -1,7 +1,8 @@
-"""Penstock's own dialect, which `penstock.open("http://…")` speaks: the verbs of `Queue` and `Broker`, values as in `penstock.wire`.
+"""Penstock's own dialect, which `penstock.open("http://…")` speaks: the verbs of `Queue` and `Broker`, with the values of
+`penstock.wire`.
 
-    POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"answer": value}
-    POST /penstock/broker/{verb}
+POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"answer": value}
+POST /penstock/broker/{verb}
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Native(Dialect):
             Route("POST", "/penstock/broker/{verb}", None, self.call_broker),
         ]
 
-    def keep(self, request: Request) -> int:  # noqa: ARG002
+    def keep(self, request: Request) -> int:
         return self.settings.max_body
 
     def refuse(self, error: PenstockError) -> Response:
@@ -104,8 +105,8 @@ class Native(Dialect):
             return _call(getattr(home, verb), given)
 
         answer = await self.core.commits.run(act, alone=verb in LONG)
-        if verb == "delete_many":
-            self.core.metrics.count_messages("deleted", queue, sum(answer))
+        if verb in ("delete_many", "send_many"):
+            self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, len(answer))
         return _answer(answer)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:

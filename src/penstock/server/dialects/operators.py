@@ -9,8 +9,8 @@ from penstock.errors import PenstockError
 from penstock.message import Stats
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import Core, Dialect, Route
-from penstock.server.metrics import MOST_QUEUES
 from penstock.server.messages import Refused, Request, Response, answer_json
+from penstock.server.metrics import MOST_QUEUES
 from penstock.server.openapi import document, page
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -61,7 +61,7 @@ class Operators(Dialect):
             "in_flight": {name: each.in_flight for name, each in stats},
             "delayed": {name: each.delayed for name, each in stats},
             "damaged": {name: each.damaged for name, each in stats},
-            "oldest_age_seconds": {name: each.oldest_age or 0 for name, each in stats},
+            "oldest_age_seconds": {name: float(each.oldest_age or 0) for name, each in stats},
         }
         text = self.core.metrics.render({**self._gauges(), "queues": total}, queues)
         return Response(200, {"Content-Type": TEXT}, text.encode())
