@@ -13,7 +13,9 @@ import penstock
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.testing.serving import dial, read_answer
 
-SETTINGS = ServerSettings(port=0, read_timeout=0.5, idle_timeout=1.0, max_head=4096, max_body=2 * 1024 * 1024, max_connections=20)
+SETTINGS = ServerSettings(
+    port=0, read_timeout=0.5, idle_timeout=1.0, max_head=4096, max_body=2 * 1024 * 1024, max_connections=20
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +150,9 @@ def test_what_is_too_large_is_refused(server: BackgroundServer, request_: bytes,
 
 def test_a_client_that_expects_it_is_told_to_go_on(server: BackgroundServer) -> None:
     with dial(server.url) as client:
-        client.sendall(b"PUT /penstock HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\nConnection: close\r\n\r\n")
+        client.sendall(
+            b"PUT /penstock HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\nConnection: close\r\n\r\n"
+        )
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"x")
         assert read_answer(client)[9:12] == b"404"
@@ -178,7 +182,9 @@ def test_a_half_closed_client_still_gets_its_answer(server: BackgroundServer) ->
 
 def test_a_refusal_comes_after_the_answers_before_it(server: BackgroundServer) -> None:
     answers = exchange(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3 + b"nonsense\r\n\r\n")
-    assert [answers[at + 9 : at + 12] for at in range(len(answers)) if answers.startswith(b"HTTP/1.1 ", at)] == [b"200"] * 3 + [b"400"]
+    assert [answers[at + 9 : at + 12] for at in range(len(answers)) if answers.startswith(b"HTTP/1.1 ", at)] == [b"200"] * 3 + [
+        b"400"
+    ]
 
 
 def test_head_and_options_are_not_taken_for_a_receive(server: BackgroundServer) -> None:

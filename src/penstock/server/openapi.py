@@ -32,7 +32,6 @@ SETTINGS: Spec = {
 QUEUE: Spec = {"type": "object", "properties": {"name": {"type": "string"}, **SETTINGS}, "required": ["name", *SETTINGS]}
 STATUS: Spec = {name: {"type": "integer"} for name in ("messages", "visible_messages", "oldest_message_age")}
 ERROR: Spec = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
-SENT: Spec = {"type": "object", "properties": {"id": {"type": "string"}, "duplicate": {"type": "boolean"}}}
 CALL: Spec = {"type": "object", "properties": {"arguments": {"type": "object"}}, "required": ["arguments"]}
 MESSAGE_HEADERS = {
     "X-MQS-MESSAGE-ID": {"type": "string", "format": "uuid"},
@@ -46,7 +45,9 @@ def _body(schema: Spec, content_type: str = JSON) -> Spec:
     return {"content": {content_type: {"schema": schema}}}
 
 
-def _response(status: int, text: str, schema: Spec | None = None, content_type: str = JSON, headers: Spec | None = None) -> Spec:
+def _response(
+    status: int, text: str, schema: Spec | None = None, content_type: str = JSON, headers: Spec | None = None
+) -> Spec:
     response: Spec = {"description": text}
     if schema is not None:
         response |= _body(schema, content_type)
@@ -66,7 +67,8 @@ def _operation(tag: str, text: str, *responses: Spec, errors: str, **more: Any) 
 
 
 def _path(name: str) -> Spec:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    example = {"example": "orders"} if name == "queue" else {}
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}, **example}
 
 
 def _header(name: str, least: int, most: int) -> Spec:
@@ -82,7 +84,7 @@ def _mqs() -> Spec:
     settings = {"requestBody": {"required": True, **_body({"type": "object", "additionalProperties": False, **given})}}
     described = {**QUEUE, "properties": {**QUEUE["properties"], "status": {"type": "object", "properties": STATUS}}}
     listed = {"type": "object", "properties": {"total": {"type": "integer"}, "queues": {"type": "array", "items": QUEUE}}}
-    many = {"type": "object", "properties": {"messages": {"type": "array", "items": SENT}}}
+    listed_too = '; several are listed in the body: {"messages": [{"id": …, "duplicate": …}]}'
     sent = {"X-MQS-MESSAGE-ID": {"type": "string"}, "X-MQS-TRUNCATED": {"type": "integer"}}
     return {
         "/queues": {
@@ -104,7 +106,7 @@ def _mqs() -> Spec:
             "parameters": [_path("queue")],
             "post": _operation(
                 "mqs", "Send a message, or several as multipart/mixed",
-                _response(201, "On stable storage", many, headers=sent), _response(200, "A duplicate", many, headers=sent),
+                _response(201, f"On stable storage{listed_too}", headers=sent), _response(200, f"A duplicate{listed_too}", headers=sent),
                 errors="404 500", requestBody=_body({}, ANY),
             ),
             "get": _operation(
