@@ -1,4 +1,4 @@
-"""`penstock serve` as a process: it dies by kill -9 and loses nothing, is overrun and recovers, is told to stop and finishes."""
+"""`penstock serve` as a process: killed, it loses nothing; overrun, it recovers; told to stop, it finishes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ import penstock
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, read_answer, until
 
-PENSTOCK = [sys.executable, "-c", "import sys; from penstock.cli import main; sys.exit(main())"]
+PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 CLIENTS = 16
 KILLS = 10
 

@@ -38,23 +38,27 @@ def server(broker: Broker) -> Iterator[BackgroundServer]:
 
 def test_random_calls_through_http_are_answered_as_by_the_library() -> None:
     clocks = FakeClock(), FakeClock()
-    with penstock.open("memory:", clock=clocks[0]) as library, penstock.open("memory:", clock=clocks[1]) as behind:
-        with BackgroundServer(behind) as server, penstock.open(server.url) as remote:
+    with (
+        penstock.open("memory:", clock=clocks[0]) as library,
+        penstock.open("memory:", clock=clocks[1]) as behind,
+        BackgroundServer(behind) as server,
+        penstock.open(server.url) as remote,
+    ):
 
-            @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-            @given(configurations, st.lists(steps, min_size=5, max_size=20))
-            def run(configuration: dict[str, Any], plan: list[tuple[Any, ...]]) -> None:
-                suffix = f"-{next(serial)}"
-                players = [Player(broker, clock, suffix) for broker, clock in zip((library, remote), clocks, strict=True)]
-                for player in players:
-                    player.start(dict(configuration))
-                for step in plan:
-                    expected, actual = (player.play(step) for player in players)
-                    assert actual == expected, step
-                expected, actual = (player.look() for player in players)
-                assert actual == expected
+        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+        @given(configurations, st.lists(steps, min_size=5, max_size=20))
+        def run(configuration: dict[str, Any], plan: list[tuple[Any, ...]]) -> None:
+            suffix = f"-{next(serial)}"
+            players = [Player(broker, clock, suffix) for broker, clock in zip((library, remote), clocks, strict=True)]
+            for player in players:
+                player.start(dict(configuration))
+            for step in plan:
+                expected, actual = (player.play(step) for player in players)
+                assert actual == expected, step
+            expected, actual = (player.look() for player in players)
+            assert actual == expected
 
-            run()
+        run()
 
 
 def test_every_public_verb_of_a_queue_goes_through_http() -> None:

@@ -25,9 +25,15 @@ from penstock.server.settings import ServerSettings
 
 logger = logging.getLogger("penstock.server")
 
+Dialects = tuple[type[Dialect], ...]
+DIALECTS: Dialects = (Mqs, Native)
+"""Those with paths of their own; MQ-Core, whose queues are at the root, has what is left."""
+
 
 class App:
-    def __init__(self, broker: Broker, settings: ServerSettings, loop: asyncio.AbstractEventLoop, log: AccessLog) -> None:
+    def __init__(
+        self, broker: Broker, settings: ServerSettings, loop: asyncio.AbstractEventLoop, log: AccessLog, dialects: Dialects
+    ) -> None:
         self.settings = settings
         self.stopping = False
         self.metrics = Metrics()
@@ -39,7 +45,7 @@ class App:
         self._log = log
         core = Core(broker, self.commits, self.polls, self.metrics, settings)
         self._root = MqCore(core)
-        others: Sequence[Dialect] = (Mqs(core), Native(core), Operators(core, self._gauges))
+        others: Sequence[Dialect] = (*(dialect(core) for dialect in dialects), Operators(core, self._gauges))
         self.dialects = (*others, self._root)
         self._by_segment = {segment: dialect for dialect in others for segment in dialect.reserved}
         self._routers = {dialect.name: Router(dialect.routes()) for dialect in self.dialects}
@@ -74,12 +80,13 @@ class App:
         return self._by_segment.get(request.segments[0], self._root)
 
     def _route(self, dialect: Dialect, request: Request) -> tuple[Route, dict[str, str]]:
-        found = self._routers[dialect.name].find(request.method, request.segments)
-        if isinstance(found, tuple):
+        router = self._routers[dialect.name]
+        found = router.find(request.method, request.segments)
+        if found is not None:
             return found
-        refusal = dialect.unknown(request)
-        if found:
-            raise Refused(405, f"{request.method:.20} is not done here: {refusal}", {"Allow": ", ".join(sorted(found))})
+        refusal, allowed = dialect.unknown(request), router.methods(request.segments)
+        if allowed:
+            raise Refused(405, f"{request.method:.20} is not done here: {refusal}", {"Allow": ", ".join(allowed)})
         raise refusal
 
     def _gauges(self) -> dict[str, float]:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -99,7 +100,7 @@ class Guard:
 
     def _check_local(self, headers: Mapping[str, str]) -> None:
         """Without tokens, a web page in a local browser must not reach us, by its own name for us or by a form."""
-        host = headers.get("host", self._host)
+        host = headers.get("host", "localhost")
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
@@ -111,6 +112,7 @@ class Guard:
             raise Refused(403, "without a token, no other site's pages may send requests here")
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, Protocol
 
 import httptools
@@ -27,6 +28,11 @@ from penstock.server.settings import ServerSettings
 MAX_HEADERS = 100
 LINGER = 1.0
 """Seconds in which a client that was refused may read why, before its connection is cut."""
+
+
+@lru_cache(maxsize=256)
+def _lower(name: bytes) -> str:
+    return name.decode("latin-1").lower()
 
 
 class Phase(Enum):
@@ -109,7 +115,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # so that we hear when all is out
+        # So that we hear when all is out. (TLS calls a buffer full that reaches the mark, plain sockets one that is past it.)
+        transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
         self._all.open.add(self)
         if len(self._all.open) > self._settings.max_connections:
             self._refuse(503, f"there are {self._settings.max_connections} connections, the limit", {"Retry-After": "1"})
@@ -187,7 +194,7 @@ class Connection(asyncio.Protocol):
             return  # a trailer: nobody here asks for one
         self._count += 1
         self._size += len(name) + len(value) + 4
-        key = name.decode("latin-1").lower()
+        key = _lower(name)
         text = value.decode("latin-1")
         if key in self._headers:
             if key == "host":

@@ -83,13 +83,13 @@ def _mqs() -> Spec:
     given: Spec = {"properties": SETTINGS, "required": ["retention_timeout", "visibility_timeout"]}
     settings = {"requestBody": {"required": True, **_body({"type": "object", "additionalProperties": False, **given})}}
     described = {**QUEUE, "properties": {**QUEUE["properties"], "status": {"type": "object", "properties": STATUS}}}
-    listed = {"type": "object", "properties": {"total": {"type": "integer"}, "queues": {"type": "array", "items": QUEUE}}}
-    listed_too = '; several are listed in the body: {"messages": [{"id": …, "duplicate": …}]}'
+    queues = {"type": "object", "properties": {"total": {"type": "integer"}, "queues": {"type": "array", "items": QUEUE}}}
+    listed = '; several are listed in the body: {"messages": [{"id": …, "duplicate": …}]}'
     sent = {"X-MQS-MESSAGE-ID": {"type": "string"}, "X-MQS-TRUNCATED": {"type": "integer"}}
     return {
         "/queues": {
             "get": _operation(
-                "mqs", "List the queues", _response(200, "A part of them", listed), errors="500",
+                "mqs", "List the queues", _response(200, "A part of them", queues), errors="500",
                 parameters=[_query("offset"), _query("limit")],
             )
         },
@@ -106,7 +106,7 @@ def _mqs() -> Spec:
             "parameters": [_path("queue")],
             "post": _operation(
                 "mqs", "Send a message, or several as multipart/mixed",
-                _response(201, f"On stable storage{listed_too}", headers=sent), _response(200, f"A duplicate{listed_too}", headers=sent),
+                _response(201, f"On stable storage{listed}", headers=sent), _response(200, f"A duplicate{listed}", headers=sent),
                 errors="404 500", requestBody=_body({}, ANY),
             ),
             "get": _operation(

@@ -13,7 +13,7 @@ from typing import Self, TextIO
 
 from penstock.broker import Broker
 from penstock.errors import BadSetting, StoreError
-from penstock.server.app import App
+from penstock.server.app import DIALECTS, App, Dialects
 from penstock.server.connection import Connection
 from penstock.server.logs import AccessLog
 from penstock.server.settings import ServerSettings
@@ -25,7 +25,10 @@ BACKLOG = 1024
 class Server:
     """A service on one port. ``await start()``, then ``await stop()``."""
 
-    def __init__(self, broker: Broker, settings: ServerSettings, *, log: TextIO | None = None) -> None:
+    def __init__(
+        self, broker: Broker, settings: ServerSettings, *, log: TextIO | None = None, dialects: Dialects = DIALECTS
+    ) -> None:
+        self._dialects = dialects
         self._broker = broker
         self._settings = settings
         self._log = AccessLog(log)
@@ -33,7 +36,7 @@ class Server:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self.app = App(self._broker, self._settings, loop, self._log)
+        self.app = App(self._broker, self._settings, loop, self._log, self._dialects)
         settings = self._settings
         try:
             self._listener = await loop.create_server(
@@ -41,6 +44,7 @@ class Server:
                 settings.host.strip("[]"),
                 settings.port,
                 ssl=_tls(settings),
+                ssl_handshake_timeout=settings.read_timeout if settings.tls_cert else None,
                 backlog=BACKLOG,
             )
         except OSError as error:
@@ -75,11 +79,11 @@ def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
     return context
 
 
-def serve(broker: Broker, settings: ServerSettings, *, started: Callable[[str], None]) -> None:
+def serve(broker: Broker, settings: ServerSettings, *, started: Callable[[str], None], dialects: Dialects = DIALECTS) -> None:
     """Serve until SIGTERM or SIGINT; ``started`` is told the URL."""
 
     async def run() -> None:
-        server = Server(broker, settings, log=sys.stderr if settings.access_log else None)
+        server = Server(broker, settings, log=sys.stderr if settings.access_log else None, dialects=dialects)
         await server.start()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -68,15 +68,23 @@ class Router:
             variable = [(place, name[1:-1]) for place, name in enumerate(names) if name.startswith("{")]
             self._by_length.setdefault(len(names), []).append((route, fixed, variable))
 
-    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | list[str]:
-        """The route and the variables of its path; or the methods that there are, none if there is no such path."""
-        allowed: list[str] = []
+    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | None:
+        """The route and the variables of its path."""
         for route, fixed, variable in self._by_length.get(len(segments), ()):
-            if all(segments[place] == name for place, name in fixed):
-                if method == route.method:
-                    return route, {name: segments[place] for place, name in variable}
-                allowed.append(route.method)
-        return allowed
+            if route.method == method and _fits(segments, fixed):
+                return route, {name: segments[place] for place, name in variable}
+        return None
+
+    def methods(self, segments: tuple[str, ...]) -> list[str]:
+        """What can be done at a path; nothing if there is no such path."""
+        return sorted(route.method for route, fixed, _ in self._by_length.get(len(segments), ()) if _fits(segments, fixed))
+
+
+def _fits(segments: tuple[str, ...], fixed: Places) -> bool:
+    for place, name in fixed:  # noqa: SIM110 - it is asked for every request, and a generator costs more than all the rest of it
+        if segments[place] != name:
+            return False
+    return True
 
 
 class Dialect(ABC):
