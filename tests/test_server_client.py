@@ -114,9 +114,12 @@ def test_a_send_whose_answer_is_lost_makes_one_message(server: BackgroundServer,
 
 def test_other_lost_answers_are_an_error_that_says_so(server: BackgroundServer, broker: Broker) -> None:
     broker.create("orders").send(b"x")
-    with Proxy(server.url, lose=1) as proxy, penstock.open(proxy.url) as remote:
-        with pytest.raises(penstock.StoreError, match="not known"):
-            RemoteQueue("orders", remote._line).receive()  # type: ignore[attr-defined]
+    with (
+        Proxy(server.url, lose=1) as proxy,
+        penstock.open(proxy.url) as remote,
+        pytest.raises(penstock.StoreError, match="not known"),
+    ):
+        RemoteQueue("orders", remote._line).receive()  # type: ignore[attr-defined]
 
 
 def test_a_server_that_is_not_there_is_a_clear_error() -> None:

@@ -151,7 +151,8 @@ def test_what_is_too_large_is_refused(server: BackgroundServer, request_: bytes,
 def test_a_client_that_expects_it_is_told_to_go_on(server: BackgroundServer) -> None:
     with dial(server.url) as client:
         client.sendall(
-            b"PUT /penstock HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1\r\nConnection: close\r\n\r\n"
+            b"PUT /penstock HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+            b"Content-Length: 1\r\nConnection: close\r\n\r\n"
         )
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"x")
@@ -162,7 +163,7 @@ def test_an_upgrade_is_not_taken_and_the_request_served(server: BackgroundServer
     head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
     answer = exchange(server, head)
     assert answer.startswith(b"HTTP/1.1 200 OK")
-    body = b"POST /messages/none HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nabc"
+    body = head.replace(b"GET /health", b"POST /messages/none").replace(b"\r\n\r\n", b"\r\nContent-Length: 3\r\n\r\nabc")
     assert exchange(server, body)[9:12] == b"404"
 
 

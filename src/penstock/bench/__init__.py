@@ -21,7 +21,7 @@ from penstock.errors import MissingExtra
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results; or measure the service."""
+    """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results. Or ``http``."""
     if argv[:1] == ["http"]:
         from penstock.bench.http import main as http
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -26,6 +26,8 @@ logger = logging.getLogger("penstock.server")
 Answer = TypeVar("Answer")
 MOST = 1000
 """Operations in one commit."""
+ENOUGH = 8
+"""So many make a commit at once if none is under way: while it waits for the disk, the loop can read the next ones."""
 
 
 class Operation:
@@ -65,6 +67,7 @@ class Commits:
         self.sizes: Callable[[int, float], None] = lambda _size, _seconds: None
         """Told of each commit: how many operations were in it, and how long it took."""
         self._gathered: list[Operation] = []
+        self._busy = False
         self._handed: SimpleQueue[list[Operation] | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name="penstock-commits", daemon=True)
         self._thread.start()
@@ -117,12 +120,18 @@ class Commits:
         if not self._gathered:  # hand over at the end of this turn of the loop, with all that it brings
             self._loop.call_soon(self._hand_over)
         self._gathered.append(operation)
+        if len(self._gathered) >= ENOUGH:
+            self._hand_over()
 
     def _hand_over(self) -> None:
-        self._handed.put(self._gathered)
-        self._gathered = []
+        if self._gathered and not self._busy:
+            self._busy = True
+            self._handed.put(self._gathered[:MOST])
+            self._gathered = self._gathered[MOST:]
 
     def _answer(self, group: list[Operation]) -> None:
+        self._busy = False
+        self._hand_over()  # first, so that the disk works while we answer
         self.pending -= len(group)
         for operation in group:
             if operation.future.done():  # its caller has gone
@@ -144,15 +153,6 @@ class Commits:
 
     def _work(self) -> None:
         while (group := self._handed.get()) is not None:
-            try:
-                while len(group) < MOST:
-                    more = self._handed.get_nowait()
-                    if more is None:
-                        self._handed.put(None)
-                        break
-                    group += more
-            except Empty:
-                pass
             started = time.perf_counter()
             live = [operation for operation in group if not operation.future.cancelled()]
             self._commit(live)

@@ -84,7 +84,7 @@ def _mqs() -> Spec:
     settings = {"requestBody": {"required": True, **_body({"type": "object", "additionalProperties": False, **given})}}
     described = {**QUEUE, "properties": {**QUEUE["properties"], "status": {"type": "object", "properties": STATUS}}}
     queues = {"type": "object", "properties": {"total": {"type": "integer"}, "queues": {"type": "array", "items": QUEUE}}}
-    listed = '; several are listed in the body: {"messages": [{"id": …, "duplicate": …}]}'
+    many = '; several are listed in the body: {"messages": [{"id": …, "duplicate": …}]}'
     sent = {"X-MQS-MESSAGE-ID": {"type": "string"}, "X-MQS-TRUNCATED": {"type": "integer"}}
     return {
         "/queues": {
@@ -106,7 +106,7 @@ def _mqs() -> Spec:
             "parameters": [_path("queue")],
             "post": _operation(
                 "mqs", "Send a message, or several as multipart/mixed",
-                _response(201, f"On stable storage{listed}", headers=sent), _response(200, f"A duplicate{listed}", headers=sent),
+                _response(201, f"On stable storage{many}", headers=sent), _response(200, f"A duplicate{many}", headers=sent),
                 errors="404 500", requestBody=_body({}, ANY),
             ),
             "get": _operation(
