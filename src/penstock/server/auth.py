@@ -101,15 +101,21 @@ class Guard:
     def _check_local(self, headers: Mapping[str, str]) -> None:
         """Without tokens, a web page in a local browser must not reach us, by its own name for us or by a form."""
         host = headers.get("host", "localhost")
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        except ValueError:
-            name = ""
+        name = host_name(host)
         if name != self._host and not is_loopback(name):
             raise Refused(403, "without a token, this server is only known by its local address")
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             raise Refused(403, "without a token, no other site's pages may send requests here")
+
+
+@lru_cache(maxsize=64)
+def host_name(host: str) -> str:
+    """The name in a Host header; none if it cannot be read."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
 
 
 @lru_cache(maxsize=64)

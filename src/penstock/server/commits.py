@@ -26,18 +26,16 @@ logger = logging.getLogger("penstock.server")
 Answer = TypeVar("Answer")
 MOST = 1000
 """Operations in one commit."""
-ENOUGH = 8
-"""So many make a commit at once if none is under way: while it waits for the disk, the loop can read the next ones."""
 
 
 class Operation:
-    """One call of the core on behalf of one request."""
+    """One call of the core on behalf of one request: ``act``, or a send of ``drafts``."""
 
     __slots__ = ("act", "alone", "answer", "drafts", "error", "future", "promise", "queue", "undo")
 
     def __init__(
         self,
-        act: Callable[[], Any],
+        act: Callable[[], Any] | None,
         future: asyncio.Future[Any],
         *,
         promise: bool = True,
@@ -90,10 +88,7 @@ class Commits:
         return await self._wait(operation)  # type: ignore[no-any-return]
 
     async def send(self, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
-        def act() -> list[Sent]:
-            return self._broker.queue(queue).send_many(list(drafts))
-
-        operation = Operation(act, self._loop.create_future(), queue=queue, drafts=drafts)
+        operation = Operation(None, self._loop.create_future(), queue=queue, drafts=drafts)
         return await self._wait(operation)  # type: ignore[no-any-return]
 
     def soon(self, act: Callable[[], Any]) -> None:
@@ -120,8 +115,6 @@ class Commits:
         if not self._gathered:  # hand over at the end of this turn of the loop, with all that it brings
             self._loop.call_soon(self._hand_over)
         self._gathered.append(operation)
-        if len(self._gathered) >= ENOUGH:
-            self._hand_over()
 
     def _hand_over(self) -> None:
         if self._gathered and not self._busy:
@@ -172,10 +165,21 @@ class Commits:
                     operation.error = operation.error or error
         else:
             for operation in shared:
-                _perform(operation)
+                self._perform(operation)
         for operation in group:
             if operation.alone:
-                _perform(operation)
+                self._perform(operation)
+
+    def _perform(self, operation: Operation) -> None:
+        try:
+            operation.answer = self._act(operation)
+        except BaseException as error:
+            operation.error = error
+
+    def _act(self, operation: Operation) -> Any:
+        if operation.act is None:
+            return self._broker.queue(operation.queue).send_many(list(operation.drafts))
+        return operation.act()
 
     def _perform_together(self, parts: list[Operation]) -> None:
         """Sends to one queue at once; if that is refused, or for all else, each on its own."""
@@ -194,16 +198,9 @@ class Commits:
         for part in parts:
             try:
                 with self._broker.store.batch():
-                    part.answer = part.act()
+                    part.answer = self._act(part)
             except BaseException as error:
                 part.error = error
-
-
-def _perform(operation: Operation) -> None:
-    try:
-        operation.answer = operation.act()
-    except BaseException as error:
-        operation.error = error
 
 
 def _gather(group: list[Operation]) -> list[list[Operation]]:

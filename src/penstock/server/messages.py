@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -61,6 +62,7 @@ def answer_error(status: int, text: str, headers: dict[str, str] | None = None) 
     return answer_json(status, {"error": text}, headers)
 
 
+@lru_cache(maxsize=1024)
 def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
     """The decoded segments of a request's path, and its query; a slash that was written %2F stays within its segment."""
     text = target.decode("ascii", "strict")

@@ -44,7 +44,10 @@ class Metrics:
     def count_request(self, dialect: str, method: str, status: int, seconds: float) -> None:
         key = (dialect, method, status)
         self.requests[key] = self.requests.get(key, 0) + 1
-        self.latencies.setdefault(dialect, Histogram(LATENCIES)).add(seconds)
+        latencies = self.latencies.get(dialect)
+        if latencies is None:
+            latencies = self.latencies[dialect] = Histogram(LATENCIES)
+        latencies.add(seconds)
 
     def count_messages(self, deed: str, queue: str, number: int) -> None:
         if queue not in self._queues:

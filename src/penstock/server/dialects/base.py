@@ -38,7 +38,7 @@ class Core:
 
     async def send(self, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
         sent = await self.commits.send(queue, drafts)
-        self.metrics.count_messages("sent", queue, sum(not one.duplicate for one in sent))
+        self.metrics.count_messages("sent", queue, len([one for one in sent if not one.duplicate]))
         return sent
 
     async def receive(self, request: Request, queue: str, limit: int, wait: float = 0, **how: Any) -> list[Message]:
