@@ -221,3 +221,13 @@ def test_a_client_that_does_not_read_is_cut() -> None:
             while server.app.polls.given_back == 0 and time.monotonic() < give_up_at:
                 time.sleep(0.01)
         assert queue.stats().visible == 30
+
+
+def test_what_was_refused_is_counted_and_nothing_is_kept_of_it(server: BackgroundServer) -> None:
+    with penstock.open(server.url) as broker:  # the tests before have left nothing behind
+        broker.queues()
+    assert server.app.connections.kept == 0
+    refused = {key: count for key, count in server.app.metrics.requests.items() if key[2] >= 400}
+    exchange(server, b"nonsense\r\n\r\n")
+    key = ("mq-core", "?", 400)
+    assert server.app.metrics.requests[key] == refused.get(key, 0) + 1

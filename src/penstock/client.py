@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import secrets
 import select
 import ssl
@@ -41,9 +42,9 @@ ASKED_TWICE = frozenset(
 
 
 def connect(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:  # noqa: ARG001
-    """``token``: the bearer token; ``timeout``: seconds for an answer; ``cafile``: whom to trust over TLS. The clock is the
-    server's own."""
-    known = {"token": None, "timeout": 30.0, "cafile": None}
+    """``token``: the bearer token, else $PENSTOCK_TOKEN; ``timeout``: seconds for an answer; ``cafile``: whom to trust over TLS.
+    The clock is the server's own."""
+    known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None}
     for name in options:
         if name not in known:
             raise BadURL(f"URL {url!r:.200}: there is no option {name!r}; there are {', '.join(sorted(known))}")

@@ -35,6 +35,10 @@ def _lower(name: bytes) -> str:
     return name.decode("latin-1").lower()
 
 
+UNREAD = Request("?", ("?",), "", {}, b"", 0, NOBODY)
+"""What the log has of a request whose head nobody could read."""
+
+
 class Phase(Enum):
     IDLE = auto()
     HEAD = auto()
@@ -52,6 +56,9 @@ class Handler(Protocol):
         """Admit a request by its head, or raise `Refused`; how many bytes of its body are worth keeping."""
 
     async def handle(self, request: Request) -> Response: ...
+
+    def note(self, request: Request, response: Response, seconds: float) -> None:
+        """Count and log what was answered."""
 
 
 class Connections:
@@ -134,6 +141,12 @@ class Connection(asyncio.Protocol):
             self._undo = None
         if self._task is not None:
             self._task.cancel()
+            self._done_serving()  # a task that never began ends without its own end
+
+    def _done_serving(self) -> None:
+        if self._serving is not None:
+            self._all.kept -= len(self._serving.body)
+        self._task = self._serving = None
 
     def eof_received(self) -> bool:
         """A client that closes its half may still read an answer, but nobody waits for a message any more."""
@@ -143,7 +156,8 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
             return False
         self._closing = True
-        return bool(self._task or self._line or self._transport.get_write_buffer_size())
+        half_open = self._task or self._line or self._transport.get_write_buffer_size()
+        return bool(half_open) and self._transport.can_write_eof()  # TLS has no halves
 
     def pause_writing(self) -> None:
         self._blocked_since = self._loop.time()
@@ -177,6 +191,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._phase = Phase.HEAD
+        self._refused = UNREAD
         self._head = 0
         self._target = b""
         self._headers: dict[str, str] = {}
@@ -221,7 +236,7 @@ class Connection(asyncio.Protocol):
             self._refuse(400, "the target of the request cannot be read")
             return
         method = self._parser.get_method().decode("ascii")
-        request = Request(method, segments, query, self._headers, b"", 0, NOBODY)
+        request = self._refused = Request(method, segments, query, self._headers, b"", 0, NOBODY)
         if int(self._headers.get("content-length", "0") or "0") > self._settings.max_body:
             self._refuse_body()
             return
@@ -268,6 +283,7 @@ class Connection(asyncio.Protocol):
     # serving
 
     _serving: Request | None = None
+    _refused = UNREAD
 
     def _go_on(self) -> None:
         """Serve the next request in line, once the one before it is answered and its answer is out."""
@@ -296,8 +312,7 @@ class Connection(asyncio.Protocol):
             self._overdue = False
             response = answer_error(503, "this took too long", {"Retry-After": "1"})
         finally:
-            self._task = self._serving = None
-            self._all.kept -= len(request.body)
+            self._done_serving()
         more = bool(self._line) or self._phase is not Phase.REFUSED
         self._write(response, keep_alive=keep_alive and more and not response.close and not self._all.handler.stopping)
 
@@ -327,7 +342,9 @@ class Connection(asyncio.Protocol):
             return
         self._phase = Phase.REFUSED
         self._forget_body()
-        self._line.append((answer_error(status, text, headers), False))
+        answer = answer_error(status, text, headers)
+        self._all.handler.note(self._refused, answer, 0)
+        self._line.append((answer, False))
         self._go_on()
 
     def _refuse_head(self) -> None:

@@ -79,7 +79,7 @@ def _query(name: str) -> Spec:
     return {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}}
 
 
-def _mqs() -> Spec:
+def _mqs(max_wait: int) -> Spec:
     given: Spec = {"properties": SETTINGS, "required": ["retention_timeout", "visibility_timeout"]}
     settings = {"requestBody": {"required": True, **_body({"type": "object", "additionalProperties": False, **given})}}
     described = {**QUEUE, "properties": {**QUEUE["properties"], "status": {"type": "object", "properties": STATUS}}}
@@ -113,7 +113,7 @@ def _mqs() -> Spec:
                 "mqs", "Receive a message, or several as multipart/mixed",
                 _response(200, "The message", {}, ANY, headers=MESSAGE_HEADERS), _response(204, "There is none"),
                 errors="404 500",
-                parameters=[_header("X-MQS-MAX-MESSAGES", 1, 999), _header("X-MQS-MAX-WAIT-TIME", 0, 60)],
+                parameters=[_header("X-MQS-MAX-MESSAGES", 1, 999), _header("X-MQS-MAX-WAIT-TIME", 0, max_wait)],
             ),
         },
         "/messages/{id}": {
@@ -182,21 +182,21 @@ def _operators() -> Spec:
 
 
 @cache
-def document() -> Spec:
+def document(max_wait: int) -> Spec:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Penstock", "version": penstock.__version__, "description": "A durable message queue, in dialects."},
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
-        "paths": {**_mqs(), **_mqcore(), **_native(), **_operators()},
+        "paths": {**_mqs(max_wait), **_mqcore(), **_native(), **_operators()},
     }
 
 
 @cache
-def page() -> str:
+def page(max_wait: int) -> str:
     """The same for people: no script, no style sheet from elsewhere."""
     rows = []
-    for path, operations in document()["paths"].items():
+    for path, operations in document(max_wait)["paths"].items():
         for method, operation in operations.items():
             if method != "parameters":
                 statuses = " ".join(status for status in operation["responses"] if status < "400")

@@ -34,7 +34,7 @@ class Operators(Dialect):
         ]
 
     async def home(self, request: Request) -> Response:
-        return Response(200, {"Content-Type": "text/html; charset=utf-8"}, page().encode())
+        return Response(200, {"Content-Type": "text/html; charset=utf-8"}, page(self.settings.max_wait).encode())
 
     async def health(self, request: Request) -> Response:
         """It is well if the store can be written to: a commit that changes nothing still needs its lock."""
@@ -67,4 +67,4 @@ class Operators(Dialect):
         return Response(200, {"Content-Type": TEXT}, text.encode())
 
     async def openapi(self, request: Request) -> Response:
-        return answer_json(200, document())
+        return answer_json(200, document(self.settings.max_wait))
