@@ -28,10 +28,17 @@ class Mutant:
     name: str
     tests: str
     changes: tuple[tuple[str, str, str], ...]
+    files: tuple[str, ...] = ("tests/test_sqlite.py", "tests/test_sqlite_file.py")
 
 
 def mutant(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes)
+
+
+def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the service."""
+    files = ("dialects", "serve", "server_wire", "server_client", "server_settings")
+    return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
 MUTANTS = [
@@ -211,6 +218,49 @@ MUTANTS = [
         (SQLITE, "self._block = NO_BLOCK  # what could", "pass  # what could"),
         (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
+    served(
+        "answered before the commit",
+        "kill_9",
+        ("server/commits.py", "            self._commit(live)\n", "            __import__('time').sleep(0.01)\n"),
+        (
+            "server/commits.py",
+            "self._loop.call_soon_threadsafe(self._answer, group)",
+            "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in live if o.drafts]; "
+            "self._loop.call_soon_threadsafe(self._answer, group); __import__('time').sleep(0.01); self._commit(live)",
+        ),
+    ),
+    served(
+        "a refused neighbour fails the commit",
+        "refused_neighbour",
+        (
+            "server/commits.py",
+            "            except PenstockError:\n                pass\n",
+            "            except KeyError:\n                pass\n",
+        ),
+    ),
+    served("what was not delivered stays hidden", "does_not_take", ("server/connection.py", "            self._undo()\n", "")),
+    served(
+        "an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._task.cancel()", "None")
+    ),
+    served("no bound on what waits", "ten_times", ("server/commits.py", "self.pending >= self._max_pending", "False")),
+    served(
+        "a send is repeated without its token",
+        "answer_is_lost",
+        ("client.py", "token=token or secrets.token_hex(16)", "token=None"),
+    ),
+    served("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(token.digest, presented)", "presented")),
+    served("a token may do everything", "scopes_say", ("server/auth.py", "if not self.allows(scope, queue):", "if False:")),
+    served(
+        "slow requests are waited for",
+        "slow_request",
+        ("server/connection.py", "if spent > settings.read_timeout:", "if False:"),
+    ),
+    served("two hosts", "malformed", ("server/connection.py", 'if key == "host":', "if False:")),
+    served(
+        "a stop that does not wait",
+        "told_to_stop",
+        ("server/connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
+    ),
 ]
 
 
@@ -239,8 +289,7 @@ def caught(mutant: Mutant) -> bool:
                 "-x",
                 "-k",
                 mutant.tests,
-                "tests/test_sqlite.py",
-                "tests/test_sqlite_file.py",
+                *mutant.files,
             ],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"},

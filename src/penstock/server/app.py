@@ -11,7 +11,7 @@ from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.server.auth import Guard
 from penstock.server.commits import Commits
-from penstock.server.connection import Connections
+from penstock.server.connections import Connections
 from penstock.server.dialects.base import Core, Dialect, Route, Router
 from penstock.server.dialects.mqcore import MqCore
 from penstock.server.dialects.mqs import Mqs

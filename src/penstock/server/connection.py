@@ -11,19 +11,17 @@ closed after it, since nobody can tell where the next one would begin.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
-from email.utils import formatdate
 from enum import Enum, auto
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 
 from penstock.server.auth import NOBODY
+from penstock.server.connections import Connections
 from penstock.server.messages import Refused, Request, Response, answer_error, render, split_target
-from penstock.server.settings import ServerSettings
 
 MAX_HEADERS = 100
 LINGER = 1.0
@@ -44,62 +42,6 @@ class Phase(Enum):
     HEAD = auto()
     BODY = auto()
     REFUSED = auto()
-
-
-class Handler(Protocol):
-    """What the connections need of the app."""
-
-    settings: ServerSettings
-    stopping: bool
-
-    def check(self, request: Request) -> int:
-        """Admit a request by its head, or raise `Refused`; how many bytes of its body are worth keeping."""
-
-    async def handle(self, request: Request) -> Response: ...
-
-    def note(self, request: Request, response: Response, seconds: float) -> None:
-        """Count and log what was answered."""
-
-
-class Connections:
-    """All connections of a server, and the one timer that cuts the slow."""
-
-    def __init__(self, handler: Handler, loop: asyncio.AbstractEventLoop) -> None:
-        self.handler = handler
-        self.loop = loop
-        self.open: set[Connection] = set()
-        self.kept = 0
-        """Bytes of bodies in memory."""
-        self.cut = 0
-        self._date = (0, "")
-        self._sweeper = loop.create_task(self._sweep())
-
-    def date(self) -> str:
-        now = int(time.time())
-        if self._date[0] != now:
-            self._date = (now, formatdate(now, usegmt=True))
-        return self._date[1]
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(0.25)
-            now = self.loop.time()
-            for connection in list(self.open):
-                connection.tick(now)
-
-    def close_idle(self) -> None:
-        for connection in list(self.open):
-            connection.close_if_idle()
-
-    async def finish(self, grace: float) -> None:
-        """Wait until all is answered, but no longer than ``grace`` seconds; then cut."""
-        give_up_at = self.loop.time() + grace
-        while self.open and self.loop.time() < give_up_at:
-            self.close_idle()
-            await asyncio.sleep(0.01)
-        for connection in list(self.open):
-            connection.abort()
-        self._sweeper.cancel()
 
 
 class Connection(asyncio.Protocol):
