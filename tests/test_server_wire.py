@@ -215,7 +215,10 @@ def test_a_client_that_does_not_read_is_cut() -> None:
     with penstock.open("memory:") as broker:
         queue = broker.create("q", visibility=3600)
         queue.send_many([b"x" * 1_000_000] * 30)
-        with BackgroundServer(broker, replace(SETTINGS, read_timeout=0.3)) as server, dial(server.url) as client:
+        with (
+            BackgroundServer(broker, replace(SETTINGS, read_timeout=0.3, max_body=32 * 1024 * 1024)) as server,
+            dial(server.url) as client,
+        ):
             client.sendall(b"GET /messages/q HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-MESSAGES: 30\r\n\r\n")
             give_up_at = time.monotonic() + 10
             while server.app.polls.given_back == 0 and time.monotonic() < give_up_at:

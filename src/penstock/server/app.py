@@ -39,7 +39,7 @@ class App:
         self.metrics = Metrics()
         self.commits = Commits(broker, loop, max_pending=settings.max_pending)
         self.commits.sizes = self.metrics.count_commit
-        self.polls = Polls(broker, self.commits, loop)
+        self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
         self.connections = Connections(self, loop)
         self._guard = Guard(settings.tokens, settings.host)
         self._log = log

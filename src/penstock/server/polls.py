@@ -14,7 +14,8 @@ from threading import Event, Thread
 from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.message import Message
-from penstock.policy import SECOND
+from penstock.policy import MAX_BODY, SECOND
+from penstock.queue import Queue
 from penstock.server.commits import Commits
 from penstock.server.messages import Request
 
@@ -23,8 +24,9 @@ LOOK_AGAIN = 1.0
 
 
 class Polls:
-    def __init__(self, broker: Broker, commits: Commits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, broker: Broker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int) -> None:
         self._broker = broker
+        self._max_bytes = max_bytes
         self._commits = commits
         self._loop = loop
         self._resting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -54,8 +56,7 @@ class Polls:
 
         def take() -> tuple[list[Message], int, int | None]:
             events = self._broker.waiting.events()
-            home = self._broker.queue(queue)
-            messages = home.receive(limit, visibility=visibility, mode=mode)
+            messages = self._receive(self._broker.queue(queue), limit, visibility, mode)
             return messages, events, None if messages or not wait else self._broker.store.due(queue)
 
         give_up_at = self._loop.time() + wait
@@ -79,6 +80,19 @@ class Polls:
                 request.resting = True
                 await self._rest(queue, give_up_at, first=rested)
                 rested = True
+
+    def _receive(self, queue: Queue, limit: int, visibility: float | None, mode: str | None) -> list[Message]:
+        """Some at a time, until there are as many, or as many bytes, as one answer may hold."""
+        messages: list[Message] = []
+        step = max(1, self._max_bytes // MAX_BODY)
+        while len(messages) < limit:
+            asked = min(limit - len(messages), step)
+            more = queue.receive(asked, visibility=visibility, mode=mode)
+            messages += more
+            again = any(message.visible_at <= (message.received_at or 0) for message in more)  # it would come twice
+            if len(more) < asked or again or sum(len(message.body) for message in messages) >= self._max_bytes:
+                break
+        return messages
 
     def give_back(self, messages: list[Message]) -> None:
         """Make visible again what nobody will see."""

@@ -29,7 +29,9 @@ class ServerSettings:
     tls_cert: str = _setting("", "certificate file (PEM); with it, HTTPS is spoken")
     tls_key: str = _setting("", "file of the certificate's key (PEM)")
     oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as its seed says, or refuse (413)")
-    max_body: int = _setting(16 * MEBI, "bytes of a request's body; more is 413", 1024, 1024 * MEBI)
+    max_body: int = _setting(
+        16 * MEBI, "bytes of a request's body, more is 413; and about so many of messages in one answer", 1024, 1024 * MEBI
+    )
     max_head: int = _setting(16 * 1024, "bytes of a request's head; more is 431", 1024, MEBI)
     max_memory: int = _setting(256 * MEBI, "bytes of all bodies in memory; more is 503", MEBI, 2**40)
     max_connections: int = _setting(1000, "open connections; more are answered 503", 1, 100_000)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import penstock
 from penstock import Broker
+from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer
 from penstock.testing.clock import FakeClock
 from penstock.testing.http import Answer, Http
@@ -142,10 +143,24 @@ class Serving:
         with dial(server.url) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.sendall(b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-MESSAGES: 30\r\n\r\n")
-            until(lambda: queue.stats().in_flight == 30)
+            until(lambda: queue.stats().in_flight == 16)
             client.recv(1000)  # the answer is under way, and far too long for the system to hold
         until(lambda: queue.stats().visible == 30)
-        assert server.app.polls.given_back == 30
+        assert server.app.polls.given_back == 16
+
+    def test_an_answer_holds_no_more_than_so_many_bytes_of_messages(self, http: Http, broker: Broker) -> None:
+        queue = broker.create("orders")
+        queue.send_many([b"x" * MAX_BODY] * 20 + [b"y"] * 50)
+        big = http("GET", "/messages/orders", X_MQS_MAX_MESSAGES="999")
+        assert big.body.count(b"X-MQS-MESSAGE-ID") == 16
+        assert queue.stats().in_flight == 16
+        assert http("GET", "/messages/orders", X_MQS_MAX_MESSAGES="999").body.count(b"X-MQS-MESSAGE-ID") == 54
+
+    def test_what_is_hidden_for_no_time_comes_once_an_answer(self, http: Http, broker: Broker) -> None:
+        broker.create("orders", visibility=0).send_many([b"x"] * 40)
+        answer = http("GET", "/messages/orders", X_MQS_MAX_MESSAGES="40")
+        ids = [line for line in answer.body.splitlines() if line.startswith(b"X-MQS-MESSAGE-ID")]
+        assert len(ids) == len(set(ids)) > 0
 
     def test_requests_on_one_connection_are_answered_in_order(self, server: BackgroundServer, broker: Broker) -> None:
         broker.create("orders")
