@@ -166,6 +166,16 @@ class Store(ABC):
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
 
+    # ids, for programs that want a UUID
+
+    def uuid_of(self, queue: str, id: str) -> str:  # noqa: ARG002
+        """A message's id as a UUID, which most stores' ids are."""
+        return id
+
+    def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
+        """The id that `uuid_of` made a UUID of; None if it never did for this queue."""
+        return given
+
     # life
 
     @abstractmethod

@@ -115,5 +115,13 @@ class Dialect(ABC):
         status = next(status for kind, status in self.errors if isinstance(error, kind))
         return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
 
+    def uuid(self, queue: str, id: str) -> str:
+        return self.broker.store.uuid_of(queue, id)
+
+    def delete_by_uuid(self, queue: str, given: str) -> bool:
+        """Whoever holds it."""
+        id = self.broker.store.id_of(queue, given.lower())
+        return id is not None and self.broker.queue(queue).delete(id)
+
     def undo(self, messages: list[Any]) -> Callable[[], None]:
         return lambda: self.core.polls.give_back(messages)

@@ -49,7 +49,7 @@ class MqCore(Dialect):
 
     async def receive(self, request: Request, queue: str) -> Response:
         for message in await self.core.receive(request, queue, 1):
-            headers = {"X-Message-Id": message.id, "Content-Type": message.content_type}
+            headers = {"X-Message-Id": self.uuid(queue, message.id), "Content-Type": message.content_type}
             return Response(200, headers, message.body, self.undo([message]))
         return Response(204)
 
@@ -58,10 +58,14 @@ class MqCore(Dialect):
             raise Refused(413, f"the message has {request.length} bytes, the limit is {MAX_BODY}")
         draft = Draft(request.body, request.headers.get("content-type") or OCTETS)
         (sent,) = await self.core.send(queue, [draft])
-        return Response(201, {"X-Message-Id": sent.id})
+        return Response(201, {"X-Message-Id": self.uuid(queue, sent.id)})
 
     async def delete(self, request: Request, queue: str, id: str) -> Response:
-        if not await self.core.run(lambda: self.broker.queue(queue).delete(id)):
+        def act() -> bool:
+            self.broker.queue(queue)
+            return self.delete_by_uuid(queue, id)
+
+        if not await self.core.run(act):
             raise Refused(404, f"queue {queue!r} has no message {id!r:.80}")
         self.core.metrics.count_messages("deleted", queue, 1)
         return Response(204)
