@@ -120,8 +120,8 @@ class Dialect(ABC):
 
     def delete_by_uuid(self, queue: str, given: str) -> bool:
         """Whoever holds it."""
-        id = self.broker.store.id_of(queue, given.lower())
-        return id is not None and self.broker.queue(queue).delete(id)
+        own = self.broker.store.id_of(queue, given.lower())
+        return own is not None and self.broker.queue(queue).delete(own)
 
     def undo(self, messages: list[Any]) -> Callable[[], None]:
         return lambda: self.core.polls.give_back(messages)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
 from penstock.errors import BadInput, BadMessage, BadSetting, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
-from penstock.message import OCTETS, Draft, Message, Redrive, Sent, Settings
+from penstock.message import OCTETS, Draft, Message, Redrive, Settings
 from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import Core, Dialect, Route
@@ -129,7 +129,7 @@ class Mqs(Dialect):
         if boundary is None:
             draft = self._draft(content_type, request.headers.get("content-encoding"), request.body, request.length)
             (sent,) = await self.core.send(queue, [draft])
-            headers = {"X-MQS-MESSAGE-ID": sent.id} | _truncated(request.length)
+            headers = {"X-MQS-MESSAGE-ID": self.uuid(queue, sent.id)} | _truncated(request.length)
             return Response(200 if sent.duplicate else 201, headers)
         parts = split_parts(request.body, boundary)
         if not 1 <= len(parts) <= MOST_MESSAGES:
@@ -141,7 +141,9 @@ class Mqs(Dialect):
             for part in parts
         ]
         sent_many = await self.core.send(queue, drafts)
-        return _answer_many(sent_many, max(len(part.body) for part in parts))
+        listed = [{"id": self.uuid(queue, one.id), "duplicate": one.duplicate} for one in sent_many]
+        status = 200 if all(one.duplicate for one in sent_many) else 201
+        return answer_json(status, {"messages": listed}, _truncated(max(len(part.body) for part in parts)))
 
     def _draft(self, content_type: str, encoding: str | None, body: bytes, length: int) -> Draft:
         if length > MAX_BODY and self.settings.oversize == "refuse":
@@ -159,8 +161,8 @@ class Mqs(Dialect):
         undo = self.undo(messages)
         self._remember(messages)
         if len(messages) == 1:
-            return Response(200, message_headers(messages[0]), messages[0].body, undo)
-        content_type, body = join_parts([(message_headers(message), message.body) for message in messages])
+            return Response(200, self._headers(messages[0]), messages[0].body, undo)
+        content_type, body = join_parts([(self._headers(message), message.body) for message in messages])
         return Response(200, {"Content-Type": content_type}, body, undo)
 
     async def delete(self, request: Request, id: str) -> Response:
@@ -169,11 +171,7 @@ class Mqs(Dialect):
 
         def act() -> str | None:
             for name in self._candidates(id.lower()):
-                if (
-                    request.grant.allows(Scope.RECEIVE, name)
-                    and name in self.broker
-                    and self.broker.queue(name).delete(id.lower())
-                ):
+                if request.grant.allows(Scope.RECEIVE, name) and name in self.broker and self.delete_by_uuid(name, id):
                     return name
             return None
 
@@ -184,9 +182,12 @@ class Mqs(Dialect):
         self.core.metrics.count_messages("deleted", queue, 1)
         return Response(204)
 
+    def _headers(self, message: Message) -> dict[str, str]:
+        return message_headers(message, self.uuid(message.queue, message.id))
+
     def _remember(self, messages: list[Message]) -> None:
         for message in messages:
-            self._homes[message.id] = message.queue
+            self._homes[self.uuid(message.queue, message.id)] = message.queue
             if len(self._homes) > MOST_HOMES:
                 del self._homes[next(iter(self._homes))]
 
@@ -256,10 +257,10 @@ def _read_redrive(value: object) -> Redrive | None:
     return Redrive(value["dead_letter_queue"], value["max_receives"])
 
 
-def message_headers(message: Message) -> dict[str, str]:
+def message_headers(message: Message, id: str) -> dict[str, str]:
     headers = {
         "Content-Type": message.content_type,
-        "X-MQS-MESSAGE-ID": message.id,
+        "X-MQS-MESSAGE-ID": id,
         "X-MQS-MESSAGE-RECEIVES": str(message.receives),
         "X-MQS-MESSAGE-PUBLISHED-AT": _time(message.sent_at),
         "X-MQS-MESSAGE-VISIBLE-AT": _time(message.visible_at),
@@ -276,11 +277,6 @@ def _time(at: int) -> str:
     except OverflowError:
         moment = datetime.max.replace(tzinfo=UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _answer_many(sent: list[Sent], longest: int) -> Response:
-    status = 200 if all(one.duplicate for one in sent) else 201
-    return answer_json(status, {"messages": [one._asdict() for one in sent]}, _truncated(longest))
 
 
 def _truncated(length: int) -> dict[str, str]:
