@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._head = 0
         self._since = self._loop.time()
         self._closing = False
+        self.ended = False
 
     # the transport's side
 
@@ -91,7 +92,9 @@ class Connection(asyncio.Protocol):
         self._task = self._serving = None
 
     def eof_received(self) -> bool:
-        """A client that closes its half may still read an answer, but nobody waits for a message any more."""
+        """A client that closes its half may still read an answer. But it looks like one who has gone for good, and who must not
+        cost a message: a long poll ends, and what is claimed for it is given back."""
+        self.ended = True
         if self._phase in (Phase.HEAD, Phase.BODY):
             self._refuse(400, "the request ends in the middle")
         if self._serving is not None and self._serving.resting and self._task is not None:
@@ -259,9 +262,10 @@ class Connection(asyncio.Protocol):
         self._write(response, keep_alive=keep_alive and more and not response.close and not self._all.handler.stopping)
 
     def _write(self, response: Response, *, keep_alive: bool) -> None:
-        if self._transport.is_closing():
+        if self._transport.is_closing() or (self.ended and response.undo is not None):
             if response.undo is not None:
                 response.undo()
+            self._transport.close()
             return
         self._undo = response.undo
         self._transport.write(render(response, keep_alive=keep_alive, date=self._all.date()))

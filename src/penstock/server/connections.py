@@ -29,6 +29,9 @@ class Handler(Protocol):
 class Open(Protocol):
     """What is done to a connection from without."""
 
+    ended: bool
+    """Its client sends no more."""
+
     def tick(self, now: float) -> None: ...
 
     def close_if_idle(self) -> None: ...
