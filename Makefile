@@ -10,7 +10,11 @@ help: ## show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 .PHONY: run
-run: $(READY) ## a short tour of the embedded queue
+run: $(READY) ## serve the embedded queue over HTTP, and tell what to try
+	@$(BIN)/python examples/serve.py
+
+.PHONY: tour
+tour: $(READY) ## a short tour of the library
 	@$(BIN)/python examples/tour.py
 
 .PHONY: test

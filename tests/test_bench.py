@@ -205,3 +205,11 @@ def test_a_pattern_that_names_no_row_is_an_error(tmp_path: Path, capsys: pytest.
 def test_a_file_system_without_sync_is_told() -> None:
     assert file_system(Path("/proc")) in ("proc", "unknown")
     assert "a sync does nothing" in markdown(Results([], []), {"file system": "tmpfs"})
+
+
+def test_the_service_is_measured_beside_its_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["http", "--seconds", "0.2", "--repeats", "1", "--connections", "4", "--folder", str(tmp_path)]) == 0
+    page = capsys.readouterr().out
+    for line in ("the service, 4 connections", "the service, 1 connection", "(a) the same", "(b) bare SQLite", "* of (a): "):
+        assert line in page
+    assert list(tmp_path.iterdir()) == []

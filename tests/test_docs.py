@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import Settings, policy
+from penstock.server import BackgroundServer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,6 +27,23 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block.replace("wait=20", "wait=0"), f"{page.name}[{number}]", "exec"), names)
+
+
+def test_the_curl_examples_of_the_server_run(tmp_path: Path) -> None:
+    steps: list[tuple[str, list[str]]] = []
+    for block in blocks(ROOT / "docs/server.md", "console"):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                steps.append((line[2:], []))
+            else:
+                steps[-1][1].append(line)
+    assert len(steps) > 10
+    with penstock.open(f"sqlite:///{tmp_path}/queue.db") as broker, BackgroundServer(broker) as server:
+        for command, expected in steps:
+            here = command.replace("localhost:7843", server.url)
+            done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, cwd=tmp_path, timeout=30, check=False)
+            pattern = re.escape("\n".join(expected)).replace("…", ".*")
+            assert re.fullmatch(pattern, done.stdout.strip()), f"$ {command}\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -20,11 +20,6 @@ SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
-TESTS = {
-    name: ["tests/test_vsqs.py", "tests/test_spool.py", "tests/test_files.py", "tests/test_interop.py"]
-    for name in (CATALOGUE, FILES, SHELF, VSQS, SPOOL, "stores/beside.py")
-}
-"""Which tests run for a fault in which file; else those of SQLite."""
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = "\n            home, current = self._queue(queue)\n            if not same_settings(current, settings):"
 BEGIN = '"SAVEPOINT verb" if nested else "BEGIN IMMEDIATE"'
@@ -35,10 +30,23 @@ class Mutant:
     name: str
     tests: str
     changes: tuple[tuple[str, str, str], ...]
+    files: tuple[str, ...] = ("tests/test_sqlite.py", "tests/test_sqlite_file.py")
 
 
 def mutant(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes)
+
+
+def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the stores of files."""
+    files = ("vsqs", "spool", "files", "interop")
+    return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
+
+
+def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the service."""
+    files = ("dialects", "serve", "server_wire", "server_client", "server_settings")
+    return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
 MUTANTS = [
@@ -218,50 +226,98 @@ MUTANTS = [
         (SQLITE, "self._block = NO_BLOCK  # what could", "pass  # what could"),
         (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
-    mutant("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
-    mutant("a folder is not synced", "power_cut", (CATALOGUE, "                            sync(folder)", "pass".rjust(32))),
-    mutant("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),
-    mutant("every send lists", "lists_nothing", (VSQS, "if not self._ours:", "if True:")),
-    mutant("a stranger's number is not looked for", "has_taken_is_taken", (VSQS, "if not self._ours:", "if False:")),
-    mutant(
+    filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
+    filed("a folder is not synced", "power_cut", (CATALOGUE, "                            sync(folder)", "pass".rjust(32))),
+    filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),
+    filed("every send lists", "lists_nothing", (VSQS, "if not self._ours:", "if True:")),
+    filed("a stranger's number is not looked for", "has_taken_is_taken", (VSQS, "if not self._ours:", "if False:")),
+    filed(
         "the clock may come up with a number", "waits_for_its_turn", (VSQS, "            if taken:", "            if False:")
     ),
-    mutant(
+    filed(
         "a stranger's claim is not noticed",
         "stale_once_the_other",
         (FILES, "return hidden if hidden in (0,", "return hidden if True or hidden in (0,"),
     ),
-    mutant(
+    filed(
         "a stranger's fetch has no timer",
         "the_other_holds",
         (SPOOL, "if hold is not None and hold.seal == status.st_ctime_ns:", "if True:"),
     ),
-    mutant(
+    filed(
         "a lost race is an error",
         "lose_any_race",
         (FILES, "except FileNotFoundError:  # someone", "except ZeroDivisionError:  # someone"),
     ),
-    mutant("what has lapsed is not given back", "let_lapse", (SHELF, "and first[0] <= now:", "and first[0] < 0:")),
-    mutant(
+    filed("what has lapsed is not given back", "let_lapse", (SHELF, "and first[0] <= now:", "and first[0] < 0:")),
+    filed(
         "what is half written is delivered", "being_written", (SPOOL, "        if is_written(entry.path):", "        if True:")
     ),
-    mutant("orphans stay", "dead_sender", (SHELF, "return age > ORPHANED", "return False and age > ORPHANED")),
-    mutant(
+    filed("orphans stay", "dead_sender", (SHELF, "return age > ORPHANED", "return False and age > ORPHANED")),
+    filed(
         "a drop takes no lock and a create neither",
         "many_creators or while_it_is_dropped",
         ("stores/beside.py", "fcntl.flock(handle, fcntl.LOCK_EX)", "pass"),
     ),
-    mutant(
+    filed(
         "the record of an extension comes after the rename",
         "system_call",
-        (FILES, "        shelf.beside.set_hold(receipt.id, hold, durable=lasting)\n", ""),
+        (FILES, "        shelf.set_hold(receipt.id, hold, durable=lasting)\n", ""),
         (
             FILES,
-            "        if seal:\n            shelf.beside.set_hold(receipt.id, hold._replace(seal=seal))",
-            "        shelf.beside.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
+            "        if seal:\n            shelf.set_hold(receipt.id, hold._replace(seal=seal))",
+            "        shelf.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
         ),
     ),
-    mutant("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
+    filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
+    filed(
+        "what is to be settled at once is a stranger's",
+        "real_clock",
+        (SHELF, "return self._brief.get(id) or self.beside.hold(id)", "return self.beside.hold(id)"),
+    ),
+    served(
+        "answered before the commit",
+        "kill_9",
+        ("server/commits.py", "            self._commit(live)\n", "            __import__('time').sleep(0.01)\n"),
+        (
+            "server/commits.py",
+            "self._loop.call_soon_threadsafe(self._answer, group)",
+            "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in live if o.drafts]; "
+            "self._loop.call_soon_threadsafe(self._answer, group); __import__('time').sleep(0.01); self._commit(live)",
+        ),
+    ),
+    served(
+        "a refused neighbour fails the commit",
+        "refused_neighbour",
+        (
+            "server/commits.py",
+            "            except PenstockError:\n                pass\n",
+            "            except KeyError:\n                pass\n",
+        ),
+    ),
+    served("what was not delivered stays hidden", "does_not_take", ("server/connection.py", "            self._undo()\n", "")),
+    served(
+        "an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._task.cancel()", "None")
+    ),
+    served("no bound on what waits", "ten_times", ("server/commits.py", "self.pending >= self._max_pending", "False")),
+    served(
+        "a send is repeated without its token",
+        "answer_is_lost",
+        ("client.py", "token=token or secrets.token_hex(16)", "token=None"),
+    ),
+    served("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(token.digest, presented)", "presented")),
+    served("a token may do everything", "scopes_say", ("server/auth.py", "if not self.allows(scope, queue):", "if False:")),
+    served(
+        "slow requests are waited for",
+        "slow_request",
+        ("server/connection.py", "if spent > settings.read_timeout:", "if False:"),
+    ),
+    served("two hosts", "malformed", ("server/connection.py", 'if key == "host":', "if False:")),
+    served(
+        "a stop that does not wait",
+        "told_to_stop",
+        ("server/connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
+    ),
 ]
 
 
@@ -290,7 +346,7 @@ def caught(mutant: Mutant) -> bool:
                 "-x",
                 "-k",
                 mutant.tests,
-                *TESTS.get(mutant.changes[0][0], ["tests/test_sqlite.py", "tests/test_sqlite_file.py"]),
+                *mutant.files,
             ],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"},

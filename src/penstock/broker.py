@@ -28,8 +28,8 @@ class Broker:
 
     def __init__(self, store: Store, *, clock: Clock = system_clock) -> None:
         self.store = store
-        self._clock = clock
-        self._waiting = Waiting(store)
+        self.clock = clock
+        self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
 
     def __enter__(self) -> Self:
@@ -89,25 +89,29 @@ class Broker:
                     self.store.save(other, policy.check_settings({"redrive": None}, pointing), create=False)
             self.store.drop(name)
         self._queues.pop(name, None)
-        self._waiting.notify()
+        self.waiting.notify()
         return settings
 
     def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = Queue(name, self.store, self._waiting, self._clock)
+            found = self._queues[name] = Queue(name, self.store, self.waiting, self.clock)
         return found
 
 
 def open(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:
-    """The broker of the store at ``url``: ``memory:``, ``sqlite:///relative/file``, ``sqlite:////absolute/file``.
+    """The broker of the store at ``url``: ``memory:``, ``sqlite:///relative/file``, ``sqlite:////absolute/file``; or of the
+    server at ``http://host:port``, with its ``token``.
 
     Options of the store are keywords or the URL's query: ``sqlite:///jobs.db?timeout=5``."""
     if not isinstance(url, str):
         raise BadURL(f"a store's URL is text, not {type(url).__name__}: {url!r:.200}")
     scheme, colon, _ = url.partition(":")
+    if colon and scheme in REMOTE:
+        return import_module("penstock.client").connect(url, clock=clock, **options)  # type: ignore[no-any-return]
     if not colon or scheme not in STORES:
-        raise BadURL(f"URL {url!r:.200} does not begin with one of {', '.join(f'{name}:' for name in sorted(STORES))}")
+        known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
+        raise BadURL(f"URL {url!r:.200} does not begin with one of {known}")
     return Broker(STORES[scheme](url, options), clock=clock)
 
 
@@ -166,6 +170,8 @@ def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable
     return path, options
 
 
+REMOTE = ("http", "https")
+"""The URL schemes of a server, which has the store."""
 STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,

@@ -46,6 +46,8 @@ MAX_ATTRIBUTES_BYTES = 64 * 1024
 MAX_KEY = 256
 MAX_REASON = 4096
 MAX_BATCH = 100_000
+TOKEN_WINDOW = 600
+"""Seconds for which a batch that was sent with a token is known again."""
 
 
 def micros(seconds: float) -> int:
@@ -177,6 +179,15 @@ def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
     return admit(Draft(body, content_type), settings, now)._replace(mark=mark, mark_until=FOREVER)
 
 
+def mark_batch(entries: Sequence[Entry], token: str, now: int) -> list[Entry]:
+    """Mark each by its place in a batch that may be sent twice."""
+    if not isinstance(token, str) or not 1 <= len(_utf8(token, "token")) <= MAX_KEY:
+        raise BadMessage(f"token {token!r:.80} must be text of 1 to {MAX_KEY} bytes")
+    until = now + TOKEN_WINDOW * SECOND
+    marks = (b"t" + hashlib.sha256(b"%d %b" % (place, token.encode())).digest() for place in range(len(entries)))
+    return [entry._replace(mark=mark, mark_until=until) for entry, mark in zip(entries, marks, strict=True)]
+
+
 def member_mark(member: str | bytes) -> bytes:
     if not isinstance(member, str | bytes):
         raise BadMessage(f"a member is text or bytes, not {type(member).__name__}: {member!r:.200}")
@@ -189,8 +200,8 @@ def key_of(mark: bytes | None) -> bytes | None:
 
 
 def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple[bytes | None, int]:
-    # Three spaces of marks that never meet: k… the sender's key, c… content in the queue (a set's members too), w… content
-    # within a window.
+    # Spaces of marks that never meet: k… the sender's key, c… content in the queue (a set's members too), w… content within a
+    # window, t… a batch's token.
     if settings.deduplicate is False:
         return None, 0
     until = FOREVER if settings.deduplicate is True else now + micros(settings.deduplicate)

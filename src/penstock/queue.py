@@ -94,20 +94,28 @@ class Queue(Sets, NamedClaims):
         draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
         return self.send_many([draft])[0]
 
-    def send_many(self, drafts: Iterable[Draft | bytes]) -> list[Sent]:
-        """Send all or, if one is refused, none; at the price of one commit."""
+    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:
+        """Send all or, if one is refused, none; at the price of one commit.
+
+        With a ``token``, the same batch may be sent again when its answer was lost: what this queue took from it within the
+        last ten minutes is not taken twice. (A queue that deduplicates goes by its own rule.)"""
         batch = check_many(drafts, "send_many", "send")
         if len(batch) > policy.MAX_BATCH:
             raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
         if not batch:
             return []
         now = self._clock()
-        sent = self._decide(
-            lambda settings: self._store.insert(self.name, policy.admit_all(batch, settings, now), now, settings)
-        )
+        sent = self._decide(lambda settings: self._insert(batch, settings, token, now))
         self._waiting.notify()
         self._tend(now)
         return sent
+
+    def _insert(self, batch: Sequence[Draft | bytes], settings: Settings, token: str | None, now: int) -> list[Sent] | None:
+        entries = policy.admit_all(batch, settings, now)
+        if token is None or settings.deduplicate is not False:
+            return self._store.insert(self.name, entries, now, settings)
+        sent = self._store.insert(self.name, policy.mark_batch(entries, token, now), now, settings)
+        return sent and [Sent(one.id) for one in sent]
 
     # receiving
 

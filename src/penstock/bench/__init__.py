@@ -21,7 +21,11 @@ from penstock.errors import MissingExtra
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results."""
+    """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results. Or ``http``."""
+    if argv[:1] == ["http"]:
+        from penstock.bench.http import main as http
+
+        return http(argv[1:])
     arguments = _parser().parse_args(argv)
     targets = [TARGETS[name] for name in arguments.targets]
     _require(targets, plot=arguments.plot)

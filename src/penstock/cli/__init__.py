@@ -10,7 +10,7 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import daemons, messages, queues, sending, watch
+from penstock.cli import daemons, messages, queues, sending, serving, watch
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser, Run
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
@@ -88,6 +88,9 @@ def _run(argv: list[str]) -> int:
     if args.command is None:
         parser.print_help()
         return BAD
+    if args.command == "serve":
+        return serving.run_serve(args)
+    args.store = args.store or os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE
     return _with_store(args)
 
 
@@ -123,7 +126,7 @@ def build() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
-    _add_common(parser, store=os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE, json=False)
+    _add_common(parser, store=None, json=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
 
     def command(name: str, run: Run, help: str) -> Parser:
@@ -134,10 +137,13 @@ def build() -> Parser:
 
     for module in (queues, sending, messages, watch, daemons):
         module.add(command)
+    serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)
+    _add_common(serve, store=argparse.SUPPRESS, json=argparse.SUPPRESS)
+    serving.add(serve)
     subparsers.add_parser("bench", help="measure, beside the machine's limit and the peers", add_help=False, allow_abbrev=False)
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser, *, store: str, json: bool | str) -> None:
+def _add_common(parser: argparse.ArgumentParser, *, store: str | None, json: bool | str) -> None:
     parser.add_argument("--store", metavar="URL", default=store, help=f"the store; else $PENSTOCK_STORE, else {DEFAULT_STORE}")
     parser.add_argument("--json", action="store_true", default=json, help="answer in JSON, for programs")

@@ -26,8 +26,8 @@ class Head(NamedTuple):
 
 
 def pack_head(head: Head) -> bytes | None:
-    if not head.attributes and head.content_type == OCTETS and head.visibility is None and head.death is None:
-        return None
+    if not head.attributes and head.visibility is None and head.death is None:
+        return _pack_type(head.content_type)
     fields: dict[str, Any] = {}
     if head.content_type != OCTETS:
         fields["type"] = head.content_type
@@ -41,6 +41,11 @@ def pack_head(head: Head) -> bytes | None:
     if head.death is not None:
         fields["death"] = [head.death.queue, head.death.reason, head.death.receives, head.death.died_at]
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+@lru_cache(maxsize=256)
+def _pack_type(content_type: str) -> bytes | None:  # all that most messages have
+    return None if content_type == OCTETS else json.dumps({"type": content_type}, separators=(",", ":")).encode()
 
 
 def unpack_head(packed: bytes | None) -> Head:

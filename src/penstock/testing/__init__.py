@@ -9,6 +9,7 @@
 
 A store that several processes may open also takes `SharedStoreContract`, one that writes files `DurableStoreContract`, or
 `FilesStoreContract` if it keeps a message a file; one that cannot keep ordered groups takes `UngroupedStoreContract` instead.
+`DialectContract` is what the server does in front of it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
         StoreContract,
         UngroupedStoreContract,
     )
+    from penstock.testing.dialects import DialectContract
 
 __all__ = [
+    "DialectContract",
     "DurableStoreContract",
     "FakeClock",
     "FilesStoreContract",
@@ -51,4 +54,4 @@ def __getattr__(name: str) -> Any:
         raise MissingExtra("penstock.testing", "testing") from error
     modules = {f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("*.py")}
     pytest.register_assert_rewrite(*modules.difference(sys.modules))
-    return getattr(import_module(f"{__name__}.contract"), name)
+    return getattr(import_module(f"{__name__}.{'dialects' if name == 'DialectContract' else 'contract'}"), name)

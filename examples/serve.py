@@ -1,0 +1,34 @@
+"""The service on the embedded default, with what to try: `make run`. Settings are those of `penstock serve`."""
+
+from __future__ import annotations
+
+import sys
+
+import penstock
+from penstock.server import read_settings, serve
+
+TRY = """\
+Penstock serves {store} at {url}; Ctrl-C ends it. In another terminal:
+
+  curl -X PUT {url}/queues/orders -d '{{"retention_timeout": 3600, "visibility_timeout": 30}}'
+  curl {url}/messages/orders -H 'Content-Type: text/plain' -d 'one pizza'
+  curl -i {url}/messages/orders                                 # then: curl -X DELETE {url}/messages/ID
+  curl -i {url}/messages/orders -H 'X-MQS-MAX-WAIT-TIME: 20'    # a long poll: send something meanwhile
+  curl -X PUT {url}/mail && curl {url}/mail/messages -d hello   # the dialect MQ-Core
+  curl {url}/metrics
+  .venv/bin/penstock queues --store {url}
+
+  {url}/ lists every path; docs/server.md is the manual; make tour shows the library."""
+
+
+def main() -> None:
+    settings = read_settings({})
+    with penstock.open(settings.store) as broker:
+        serve(broker, settings, started=lambda url: print(TRY.format(store=settings.store, url=url), flush=True))  # noqa: T201
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except penstock.PenstockError as error:
+        sys.exit(f"penstock: {error}")

@@ -1,0 +1,34 @@
+"""The command serve: the store behind HTTP."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import penstock
+from penstock.cli.output import complain
+from penstock.cli.parser import Parser
+from penstock.errors import MissingExtra
+
+
+def add(parser: Parser) -> None:
+    """Its flags are the server's settings; but without the extra there are none to tell."""
+    parser.add_argument("--config", metavar="FILE", help="settings; else $PENSTOCK_CONFIG, else penstock.toml if it is there")
+    try:
+        from penstock.server.settings import settings_by_name
+    except MissingExtra:
+        return
+    for name, known in settings_by_name().items():
+        if name not in ("store", "token"):  # a secret on the command line is for everybody to see
+            shown = known.default if known.default != "" else "none"
+            parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"{known.metadata['help']} ({shown})")
+
+
+def run_serve(args: Namespace) -> int:
+    from penstock.server import read_settings, serve
+
+    flags: dict[str, Any] = {name: value for name, value in vars(args).items() if isinstance(value, str)}
+    settings = read_settings(flags, file=args.config)
+    with penstock.open(settings.store) as broker:
+        serve(broker, settings, started=lambda url: complain(f"serving {settings.store} at {url}"))
+    return 0

@@ -1,0 +1,231 @@
+"""The client: the same Broker and Queue, over HTTP, so that consumer code does not change.
+
+What may be asked twice is asked again when an answer is lost (looking, and sending, which carries a token by which the server
+knows it again); for all else a lost answer is a `StoreError`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from penstock import policy
+from penstock.broker import Broker, Listing
+from penstock.clock import Clock, system_clock
+from penstock.errors import BadInput, BadURL, QueueNotFound
+from penstock.line import Line
+from penstock.message import Claim, Draft, Message, Mode, Receipt, Sent, Settings, State, Stats
+from penstock.policy import check_count, check_seconds
+from penstock.queue import Queue, check_many
+
+LONGEST_WAIT = 20
+"""Seconds of one long poll; a longer wait is several."""
+ASKED_TWICE = frozenset(
+    {"send_many", "settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe"}
+    | {"names"}
+)
+
+
+def connect(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:  # noqa: ARG001
+    """``token``: the bearer token, else $PENSTOCK_TOKEN; ``timeout``: seconds for an answer; ``cafile``: whom to trust for TLS.
+    The clock is the server's own."""
+    known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None}
+    for name in options:
+        if name not in known:
+            raise BadURL(f"URL {url!r:.200}: there is no option {name!r}; there are {', '.join(sorted(known))}")
+    return RemoteBroker(Line(url, **{**known, **options}))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStore:
+    """What can be known of the store behind the server."""
+
+    durable: bool
+    ordered: bool
+    groups: bool
+
+
+class RemoteBroker(Broker):
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._remote: dict[str, RemoteQueue] = {}
+
+    @property
+    def store(self) -> Any:  # type: ignore[override]
+        return RemoteStore(**self._call("describe"))
+
+    def close(self) -> None:
+        self._line.close()
+
+    def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> Queue:
+        redrive = settings.get("redrive")
+        if isinstance(redrive, tuple):
+            settings["redrive"] = list(redrive)
+        policy.check_settings(settings)
+        self._call("create", name=policy.check_name(name), exist_ok=exist_ok, **settings)
+        return self._queue(name)
+
+    def queue(self, name: str) -> Queue:
+        queue = self._queue(policy.check_name(name))
+        _ = queue.settings
+        return queue
+
+    __getitem__ = queue
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and bool(self._queue(name).settings)
+        except (QueueNotFound, BadInput):
+            return False
+
+    def __iter__(self) -> Iterator[Queue]:
+        return (self._queue(name) for name in self._names())
+
+    def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
+        check_count(offset, "offset", 0, policy.MAX_NUMBER, BadInput)
+        if limit is not None:
+            check_count(limit, "limit", 0, policy.MAX_NUMBER, BadInput)
+        names = self._names()
+        return Listing(len(names), names[offset : None if limit is None else offset + limit])
+
+    def delete(self, name: str) -> Settings:
+        settings: Settings = self._call("delete", name=policy.check_name(name))
+        self._remote.pop(name, None)
+        return settings
+
+    def _names(self) -> list[str]:
+        return list(self._call("names"))
+
+    def _call(self, verb: str, **arguments: Any) -> Any:
+        return self._line.call(f"/penstock/broker/{verb}", arguments, again=verb in ASKED_TWICE)
+
+    def _queue(self, name: str) -> Queue:
+        return self._remote.setdefault(name, RemoteQueue(name, self._line))
+
+
+class RemoteQueue(Queue):
+    """A queue behind HTTP: every public verb of `Queue`, asked of the server."""
+
+    def __init__(self, name: str, line: Line) -> None:
+        self.name = name
+        self._line = line
+
+    def _call(self, verb: str, *, wait: float = 0, **arguments: Any) -> Any:
+        path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"
+        return self._line.call(path, arguments, again=verb in ASKED_TWICE, wait=wait)
+
+    @property
+    def settings(self) -> Settings:
+        settings: Settings = self._call("settings")
+        return settings
+
+    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:
+        batch = [Draft(draft) if isinstance(draft, bytes) else draft for draft in check_many(drafts, "send_many", "send")]
+        now = system_clock()
+        for draft in batch:
+            policy.admit(draft, Settings(), now)  # what is refused is refused here, and by the same words
+        return list(self._call("send_many", drafts=batch, token=token or secrets.token_hex(16))) if batch else []
+
+    def receive(
+        self, limit: int = 1, *, wait: float = 0, visibility: float | None = None, mode: Mode | str | None = None
+    ) -> list[Message]:
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        check_seconds(wait, "wait")
+        give_up_at = time.monotonic() + wait
+        while True:
+            left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
+            arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode}
+            given = {name: value for name, value in arguments.items() if value is not None}
+            messages: list[Message] = self._line.call(
+                f"/penstock/queues/{quote(self.name, safe='')}/receive", given, again=False, wait=left
+            )
+            for message in messages:
+                message.home = self
+            if messages or time.monotonic() >= give_up_at:
+                return messages
+
+    def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
+        held = _receipts(self._held(check_many(messages, "delete_many", "delete")))
+        return list(self._call("delete_many", messages=held)) if held else []
+
+    def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
+        return bool(self._call("fail", message=self._one(message), reason=policy.check_reason(reason)))
+
+    def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
+        check_seconds(visibility, "visibility")
+        return bool(self._call("extend", message=self._one(message), visibility=visibility))
+
+    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
+        check_seconds(delay, "delay")
+        return bool(self._call("release", message=self._one(message), delay=delay))
+
+    def _one(self, message: Message | Receipt | str) -> Receipt:
+        return _receipts(self._held([message]))[0]
+
+    def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
+        return list(self._call("peek", limit=limit, state=state))
+
+    def settled(self, limit: int = 100) -> list[Message]:
+        return list(self._call("settled", limit=limit))
+
+    def stats(self) -> Stats:
+        stats: Stats = self._call("stats")
+        return stats
+
+    def update(self, **changes: Any) -> Settings:
+        settings: Settings = self._call("update", **changes)
+        return settings
+
+    def purge(self) -> int:
+        return int(self._call("purge"))
+
+    def redrive(self, limit: int | None = None, *, to: str | None = None) -> int:
+        return int(self._call("redrive", limit=limit, to=to))
+
+    def sadd(self, member: str | bytes) -> bool:
+        policy.member_mark(member)
+        return bool(self._call("sadd", member=member))
+
+    def spop(self) -> str | bytes | None:
+        member: str | bytes | None = self._call("spop")
+        return member
+
+    def sismember(self, member: str | bytes) -> bool:
+        policy.member_mark(member)
+        return bool(self._call("sismember", member=member))
+
+    def scard(self) -> int:
+        return int(self._call("scard"))
+
+    def claim(self, reader: str, epoch: int, limit: int, *, ttl: float = 60) -> Claim:
+        claim: Claim = self._call("claim", reader=reader, epoch=epoch, limit=limit, ttl=ttl)
+        return claim
+
+    def confirm(self, reader: str, epoch: int) -> Claim:
+        claim: Claim = self._call("confirm", reader=reader, epoch=epoch)
+        return claim
+
+    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None) -> list[Message]:
+        return list(self._call("read", reader=reader, epoch=epoch, start=start, stop=stop))
+
+    def settle(self, reader: str, epoch: int) -> int:
+        return int(self._call("settle", reader=reader, epoch=epoch))
+
+    def give_up(self, reader: str) -> int:
+        return int(self._call("give_up", reader=reader))
+
+    def readers(self) -> dict[str, list[Claim]]:
+        return dict(self._call("readers"))
+
+    def settled_epoch(self, reader: str) -> int | None:
+        epoch: int | None = self._call("settled_epoch", reader=reader)
+        return epoch
+
+
+def _receipts(held: Iterable[Any]) -> list[Receipt]:
+    return [Receipt(each.queue, each.id, each.delivery) for each in held]

@@ -1,0 +1,138 @@
+"""The connections of a client to its server: kept, used again, and tried again where that is safe."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import select
+import ssl
+import time
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.errors import BadInput, BadURL, PenstockError, StoreBusy, StoreClosed, StoreError
+from penstock.policy import check_seconds
+from penstock.wire import pack, unpack, unpack_error
+
+TRIES = 5
+MOST_IDLE = 16
+STALE = 30.0
+"""Seconds after which a resting connection is not trusted any more."""
+
+
+class Lost(Exception):
+    """No answer came; the request may or may not have been carried out."""
+
+
+class Line:
+    """The connections to one server. Safe to share between threads: each call has a connection to itself."""
+
+    def __init__(self, url: str, *, token: str | None, timeout: float, cafile: str | None) -> None:
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise BadURL(f"URL {url!r:.200} cannot be read: {error}") from None
+        if not self._host or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+            raise BadURL(f"URL {parts.scheme}://{self._host}…: write {parts.scheme}://host:port, and the token as an option")
+        if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):
+            raise BadURL("token must be printable ASCII text")
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self._timeout = check_seconds(timeout, "timeout", 0.01, BadURL)
+        self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._idle: list[tuple[http.client.HTTPConnection, float]] = []
+        self._lock = Lock()
+        self._closed = False
+
+    def call(self, path: str, arguments: dict[str, Any], *, again: bool, wait: float = 0) -> Any:
+        body = json.dumps({"arguments": {name: pack(value) for name, value in arguments.items()}}).encode()
+        for attempt in range(TRIES):
+            try:
+                status, answer = self._ask(path, body, self._timeout + wait)
+            except ConnectionRefusedError as error:  # nobody has heard us, so nothing can have been done
+                problem: PenstockError = StoreError(f"there is no server at {self.url}: {error.strerror}")
+            except Lost as error:
+                problem = StoreError(f"{self.url} gave no answer ({error}); whether it was done is not known")
+                if not again:
+                    raise problem from error
+            else:
+                if status == 200:
+                    return unpack(answer["answer"])
+                problem = unpack_error(answer) or _foreign(self.url, status, answer)
+                if not (isinstance(problem, StoreBusy) and again):
+                    raise problem
+            if attempt < TRIES - 1:
+                time.sleep(0.05 * 2**attempt * (1 + secrets.randbelow(100) / 100))
+        raise problem
+
+    def _ask(self, path: str, body: bytes, timeout: float) -> tuple[int, Any]:
+        connection = self._take(timeout)
+        try:
+            connection.request("POST", path, body, self._headers)
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Lost(f"{type(error).__name__}: {error}") from error
+        if response.will_close:
+            connection.close()
+        else:
+            self._give(connection)
+        try:
+            return response.status, json.loads(content)
+        except ValueError:
+            return response.status, None
+
+    def _take(self, timeout: float) -> http.client.HTTPConnection:
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise StoreClosed(f"the connection to {self.url} was closed")
+                idle = self._idle.pop() if self._idle else None
+            if idle is None:
+                break
+            connection, since = idle
+            # What can be read from a resting connection is its end.
+            if time.monotonic() - since < STALE and not select.select([connection.sock], [], [], 0)[0]:
+                connection.sock.settimeout(timeout)
+                return connection
+            connection.close()
+        if self._tls is not None:
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        try:
+            connection.connect()
+        except ConnectionRefusedError:
+            raise
+        except OSError as error:
+            raise Lost(f"{type(error).__name__}: {error}") from error
+        return connection
+
+    def _give(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < MOST_IDLE:
+                self._idle.append((connection, time.monotonic()))
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            with suppress(OSError):
+                connection.close()
+
+
+def _foreign(url: str, status: int, answer: Any) -> PenstockError:
+    text = answer.get("error") if isinstance(answer, dict) else None
+    if status in (401, 403):
+        return BadInput(f"{url} refuses: {text}")
+    if status == 503:
+        return StoreBusy(f"{url} is busy: {text}")
+    return StoreError(f"{url} answered {status}: {text or 'this is no Penstock server'}")

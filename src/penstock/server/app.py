@@ -1,0 +1,115 @@
+"""The app: finds the dialect and the route of a request, lets it through or not, and answers every error."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from penstock.broker import Broker
+from penstock.errors import PenstockError
+from penstock.server.auth import Guard
+from penstock.server.commits import Commits
+from penstock.server.connections import Connections
+from penstock.server.dialects.base import Core, Dialect, Route, Router
+from penstock.server.dialects.mqcore import MqCore
+from penstock.server.dialects.mqs import Mqs
+from penstock.server.dialects.native import Native
+from penstock.server.dialects.operators import Operators
+from penstock.server.logs import AccessLog
+from penstock.server.messages import Refused, Request, Response, answer_error
+from penstock.server.metrics import Metrics
+from penstock.server.polls import Polls
+from penstock.server.settings import ServerSettings
+
+logger = logging.getLogger("penstock.server")
+
+Dialects = tuple[type[Dialect], ...]
+DIALECTS: Dialects = (Mqs, Native)
+"""Those with paths of their own; MQ-Core, whose queues are at the root, has what is left."""
+
+
+class App:
+    def __init__(
+        self, broker: Broker, settings: ServerSettings, loop: asyncio.AbstractEventLoop, log: AccessLog, dialects: Dialects
+    ) -> None:
+        self.settings = settings
+        self.stopping = False
+        self.metrics = Metrics()
+        self.commits = Commits(broker, loop, max_pending=settings.max_pending)
+        self.commits.sizes = self.metrics.count_commit
+        self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
+        self.connections = Connections(self, loop)
+        self._guard = Guard(settings.tokens, settings.host)
+        self._log = log
+        core = Core(broker, self.commits, self.polls, self.metrics, settings)
+        self._root = MqCore(core)
+        others: Sequence[Dialect] = (*(dialect(core) for dialect in dialects), Operators(core, self._gauges))
+        self.dialects = (*others, self._root)
+        self._by_segment = {segment: dialect for dialect in others for segment in dialect.reserved}
+        self._routers = {dialect.name: Router(dialect.routes()) for dialect in self.dialects}
+
+    def check(self, request: Request) -> int:
+        if request.segments != ("health",):
+            request.grant = self._guard.grant(request.headers)
+        return self._dialect(request).keep(request)
+
+    async def handle(self, request: Request) -> Response:
+        started = time.perf_counter()
+        dialect = self._dialect(request)
+        try:
+            route, variables = self._route(dialect, request)
+            request.queue = variables.get("queue", "")
+            if route.scope is not None:
+                request.grant.check(route.scope, request.queue)
+            response = await route.handle(request, **variables)
+        except Refused as refusal:
+            response = answer_error(refusal.status, str(refusal), refusal.headers)
+        except PenstockError as error:
+            response = dialect.refuse(error)
+        except Exception:  # a defect: the client hears that it is ours, the operator where
+            logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
+            response = answer_error(500, "the server hit a defect of its own")
+        self.note(request, response, time.perf_counter() - started)
+        return response
+
+    def note(self, request: Request, response: Response, seconds: float) -> None:
+        self.metrics.count_request(self._dialect(request).name, request.method, response.status, seconds)
+        self._log.write(request, response, seconds)
+
+    def _dialect(self, request: Request) -> Dialect:
+        return self._by_segment.get(request.segments[0], self._root)
+
+    def _route(self, dialect: Dialect, request: Request) -> tuple[Route, dict[str, str]]:
+        router = self._routers[dialect.name]
+        found = router.find(request.method, request.segments)
+        if found is not None:
+            return found
+        refusal, allowed = dialect.unknown(request), router.methods(request.segments)
+        if allowed:
+            raise Refused(405, f"{request.method:.20} is not done here: {refusal}", {"Allow": ", ".join(allowed)})
+        raise refusal
+
+    def _gauges(self) -> dict[str, float]:
+        return {
+            "connections": len(self.connections.open),
+            "connections_cut_total": self.connections.cut,
+            "body_bytes": self.connections.kept,
+            "pending_operations": self.commits.pending,
+            "refused_operations_total": self.commits.refused,
+            "resting_polls": self.polls.resting,
+            "messages_given_back_total": self.polls.given_back,
+        }
+
+    def stop_accepting(self) -> None:
+        """Finish what was begun, and begin nothing: polls end, and each answer is its connection's last."""
+        self.stopping = True
+        self.polls.stop()
+        self.connections.close_idle()
+
+    async def stop(self) -> None:
+        self.stop_accepting()
+        await self.connections.finish(self.settings.grace)
+        await self.commits.stop()
+        self._log.flush()

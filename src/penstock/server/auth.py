@@ -1,0 +1,168 @@
+"""Who may do what: bearer tokens, each with scopes for the queues whose names match its patterns.
+
+    [[token]]
+    name = "shop"
+    secret = "…"             # or sha256 = "…", so that the file tells nobody the secret
+    scopes = ["send", "read"]
+    queues = ["orders", "mail-*"]
+
+Secrets are kept as digests and compared in constant time; they are in no log and no error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.errors import BadSetting
+from penstock.server.messages import Refused
+
+LEAST_SECRET = 16
+KNOWN = {"name", "secret", "sha256", "scopes", "queues"}
+
+
+class Scope(StrEnum):
+    """read: look; send; receive: take and settle; admin: make, change, empty and delete queues."""
+
+    READ = "read"
+    SEND = "send"
+    RECEIVE = "receive"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the sender of a request may do."""
+
+    name: str
+    scopes: frozenset[Scope] = frozenset()
+    queues: tuple[str, ...] = ()
+
+    def allows(self, scope: Scope, queue: str) -> bool:
+        return scope in self.scopes and any(fnmatchcase(queue, pattern) for pattern in self.queues)
+
+    def allows_all(self, scope: Scope) -> bool:
+        return scope in self.scopes and "*" in self.queues
+
+    def check(self, scope: Scope, queue: str) -> None:
+        if not self.allows(scope, queue):
+            raise Refused(403, f"this token may not {scope} on queue {queue!r:.200}")
+
+
+NOBODY = Grant("")
+EVERYTHING = Grant("", frozenset(Scope), ("*",))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    grant: Grant
+    digest: bytes = field(repr=False)
+
+
+def digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class Guard:
+    """Finds out what a request may do; without any token, everything, but only from this very machine."""
+
+    def __init__(self, tokens: Sequence[Token], host: str) -> None:
+        self._tokens = tokens
+        self._host = host.strip("[]").lower()
+        if not tokens and not is_loopback(host):
+            raise BadSetting(
+                f"host {host!r} can be reached from other machines: that needs a token (PENSTOCK_TOKEN or [[token]])"
+            )
+
+    def grant(self, headers: Mapping[str, str]) -> Grant:
+        if not self._tokens:
+            self._check_local(headers)
+            return EVERYTHING
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        presented = digest(secret.strip())
+        found = None
+        for token in self._tokens:  # all of them, so that the time tells nothing
+            if hmac.compare_digest(token.digest, presented):
+                found = token.grant
+        if found is None or scheme.lower() != "bearer":
+            raise Refused(
+                401, "this server wants a bearer token that it knows", {"WWW-Authenticate": 'Bearer realm="penstock"'}
+            )
+        return found
+
+    def _check_local(self, headers: Mapping[str, str]) -> None:
+        """Without tokens, a web page in a local browser must not reach us, by its own name for us or by a form."""
+        host = headers.get("host", "localhost")
+        name = host_name(host)
+        if name != self._host and not is_loopback(name):
+            raise Refused(403, "without a token, this server is only known by its local address")
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise Refused(403, "without a token, no other site's pages may send requests here")
+
+
+@lru_cache(maxsize=64)
+def host_name(host: str) -> str:
+    """The name in a Host header; none if it cannot be read."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+@lru_cache(maxsize=64)
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def read_tokens(tables: Sequence[Any], source: str, single: str) -> tuple[Token, ...]:
+    tokens = [_read_token(table, f"{source}: token {place + 1}") for place, table in enumerate(tables)]
+    if single:
+        tokens.append(Token(Grant("token", frozenset(Scope), ("*",)), _check_secret(single, "token")))
+    return tuple(tokens)
+
+
+def _read_token(table: Any, source: str) -> Token:
+    if not isinstance(table, dict):
+        raise BadSetting(f"{source} is no table")
+    for name in table:
+        if name not in KNOWN:
+            raise BadSetting(f"{source}: there is no setting {name!r}; there are {', '.join(sorted(KNOWN))}")
+    scopes, queues = table.get("scopes", list(Scope)), table.get("queues", ["*"])
+    for name, values in (("scopes", scopes), ("queues", queues)):
+        if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+            raise BadSetting(f"{source}: {name} must be a list of texts")
+    unknown = [scope for scope in scopes if scope not in set(Scope)]
+    if unknown:
+        raise BadSetting(f"{source}: there is no scope {unknown[0]!r}; there are {', '.join(Scope)}")
+    if ("secret" in table) == ("sha256" in table):
+        raise BadSetting(f"{source}: give either secret or sha256")
+    if "secret" in table:
+        known = _check_secret(table["secret"], source)
+    else:
+        try:
+            known = bytes.fromhex(table["sha256"])
+        except (TypeError, ValueError):
+            known = b""
+        if len(known) != hashlib.sha256().digest_size:
+            raise BadSetting(f"{source}: sha256 must be 64 hexadecimal digits")
+    return Token(Grant(str(table.get("name", "")), frozenset(map(Scope, scopes)), tuple(queues)), known)
+
+
+def _check_secret(secret: object, source: str) -> bytes:
+    if not isinstance(secret, str) or len(secret) < LEAST_SECRET:
+        raise BadSetting(f"{source}: a secret has at least {LEAST_SECRET} characters")
+    return digest(secret)

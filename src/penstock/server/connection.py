@@ -1,0 +1,334 @@
+"""One client's connection: HTTP/1.1 by httptools' strict parser, with a bound on everything that a client can make us hold.
+
+    idle ──first byte──► head ──► body ──► waiting in line ──► served ──► idle again, or closed
+      │                    │       │                             │
+      └ idle_timeout       └───────┴ read_timeout: 408           └ request_timeout: 503
+
+Requests of one connection are served one after the other, in order. A malformed request is answered, and the connection is
+closed after it, since nobody can tell where the next one would begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any
+
+import httptools
+
+from penstock.server.auth import NOBODY
+from penstock.server.connections import Connections
+from penstock.server.messages import Refused, Request, Response, answer_error, render, split_target
+
+MAX_HEADERS = 100
+LINGER = 1.0
+"""Seconds in which a client that was refused may read why, before its connection is cut."""
+
+
+@lru_cache(maxsize=256)
+def _lower(name: bytes) -> str:
+    return name.decode("latin-1").lower()
+
+
+UNREAD = Request("?", ("?",), "", {}, b"", 0, NOBODY)
+"""What the log has of a request whose head nobody could read."""
+
+
+class Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    REFUSED = auto()
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, connections: Connections) -> None:
+        self._all = connections
+        self._settings = connections.handler.settings
+        self._loop = connections.loop
+        self._parser = httptools.HttpRequestParser(self)
+        self._phase = Phase.IDLE
+        self._line: deque[tuple[Request | Response, bool]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._undo: Callable[[], None] | None = None
+        self._blocked_since: float | None = None
+        self._overdue = False
+        self._head = 0
+        self._since = self._loop.time()
+        self._closing = False
+        self.ended = False
+
+    # the transport's side
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        # So that we hear when all is out. (TLS calls a buffer full that reaches the mark, plain sockets one that is past it.)
+        transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
+        self._all.open.add(self)
+        if len(self._all.open) > self._settings.max_connections:
+            self._refuse(503, f"there are {self._settings.max_connections} connections, the limit", {"Retry-After": "1"})
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        self._all.open.discard(self)
+        self._closing = True
+        self._forget_body()
+        while self._line:
+            item, _ = self._line.popleft()
+            if isinstance(item, Request):
+                self._all.kept -= len(item.body)
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+        if self._task is not None:
+            self._task.cancel()
+            self._done_serving()  # a task that never began ends without its own end
+
+    def _done_serving(self) -> None:
+        if self._serving is not None:
+            self._all.kept -= len(self._serving.body)
+        self._task = self._serving = None
+
+    def eof_received(self) -> bool:
+        """A client that closes its half may still read an answer. But it looks like one who has gone for good, and who must not
+        cost a message: a long poll ends, and what is claimed for it is given back."""
+        self.ended = True
+        if self._phase in (Phase.HEAD, Phase.BODY):
+            self._refuse(400, "the request ends in the middle")
+        if self._serving is not None and self._serving.resting and self._task is not None:
+            self._task.cancel()
+            return False
+        self._closing = True
+        half_open = self._task or self._line or self._transport.get_write_buffer_size()
+        return bool(half_open) and self._transport.can_write_eof()  # TLS has no halves
+
+    def pause_writing(self) -> None:
+        self._blocked_since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        self._blocked_since = None
+        self._undo = None  # every byte is with the system: as far as we can know, it was delivered
+        self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is Phase.REFUSED:
+            return
+        if self._phase is Phase.IDLE:
+            self._since = self._loop.time()
+            self._phase = Phase.HEAD
+        self._head += len(data)  # unless a request begins in these bytes: then we cannot tell how many of them are its own
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._phase = Phase.REFUSED  # the request is served as if it had not asked, and is the last one
+        except httptools.HttpParserError as error:
+            if self._phase is not Phase.REFUSED:
+                text = str(error) if not isinstance(error, httptools.HttpParserCallbackError) else "it cannot be read"
+                self._refuse(400, f"malformed request: {text}")
+        if self._phase is Phase.HEAD and self._head > self._settings.max_head:
+            self._refuse_head()
+        if self._line:  # one request is served; who sends more before the answer waits
+            self._transport.pause_reading()
+
+    # the parser's side
+
+    def on_message_begin(self) -> None:
+        self._phase = Phase.HEAD
+        self._refused = UNREAD
+        self._head = 0
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._count = self._size = 0
+        self._body: list[bytes] = []
+        self._length = self._kept = 0
+        self._request: Request | None = None
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        self._size += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._request is not None or self._phase is Phase.REFUSED:
+            return  # a trailer: nobody here asks for one
+        self._count += 1
+        self._size += len(name) + len(value) + 4
+        key = _lower(name)
+        text = value.decode("latin-1")
+        if key in self._headers:
+            if key == "host":
+                self._refuse(400, "there are two Host headers")
+            text = f"{self._headers[key]}, {text}"
+        self._headers[key] = text
+
+    def on_headers_complete(self) -> None:
+        if self._phase is Phase.REFUSED:
+            return
+        if self._size > self._settings.max_head or self._count > MAX_HEADERS:
+            self._refuse_head()
+            return
+        version = self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._refuse(505, f"HTTP {version} is not spoken here")
+            return
+        if version == "1.1" and "host" not in self._headers:
+            self._refuse(400, "there is no Host header")
+            return
+        try:
+            segments, query = split_target(self._target)
+        except ValueError:
+            self._refuse(400, "the target of the request cannot be read")
+            return
+        method = self._parser.get_method().decode("ascii")
+        request = self._refused = Request(method, segments, query, self._headers, b"", 0, NOBODY)
+        if int(self._headers.get("content-length", "0") or "0") > self._settings.max_body:
+            self._refuse_body()
+            return
+        try:
+            self._keep = self._all.handler.check(request)
+        except Refused as refusal:
+            self._refuse(refusal.status, str(refusal), refusal.headers)
+            return
+        self._request = request
+        self._phase = Phase.BODY
+        if "expect" in self._headers:
+            if self._headers["expect"].lower() != "100-continue":
+                self._refuse(417, "the only expectation that is met is 100-continue")
+                return
+            if version == "1.1" and not self._task and not self._line:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        if self._phase is Phase.REFUSED:
+            return
+        self._length += len(data)
+        if self._length > self._settings.max_body:
+            self._refuse_body()
+            return
+        part = data[: self._keep - self._kept]
+        if part:
+            self._body.append(part)
+            self._kept += len(part)
+            self._all.kept += len(part)
+            if self._all.kept > self._settings.max_memory:
+                self._refuse(503, "too much is being sent at once", {"Retry-After": "1"})
+
+    def on_message_complete(self) -> None:
+        if self._phase is Phase.REFUSED or self._request is None:
+            return
+        request = self._request
+        request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request.length = self._length
+        self._body, self._kept = [], 0
+        self._phase = Phase.IDLE
+        self._line.append((request, self._parser.should_keep_alive()))
+        self._go_on()
+
+    # serving
+
+    _serving: Request | None = None
+    _refused = UNREAD
+
+    def _go_on(self) -> None:
+        """Serve the next request in line, once the one before it is answered and its answer is out."""
+        if self._task is not None or self._blocked_since is not None or self._transport.is_closing():
+            return
+        if self._line:
+            item, keep_alive = self._line.popleft()
+            self._since = self._loop.time()
+            if isinstance(item, Response):
+                self._write(item, keep_alive=False)
+            else:
+                self._serving = item
+                self._task = self._loop.create_task(self._serve(item, keep_alive))
+        elif self._closing:
+            self._transport.close()
+        else:
+            self._since = self._loop.time()
+            self._transport.resume_reading()
+
+    async def _serve(self, request: Request, keep_alive: bool) -> None:
+        try:
+            response = await self._all.handler.handle(request)
+        except asyncio.CancelledError:
+            if not self._overdue:
+                raise
+            self._overdue = False
+            response = answer_error(503, "this took too long", {"Retry-After": "1"})
+        finally:
+            self._done_serving()
+        more = bool(self._line) or self._phase is not Phase.REFUSED
+        self._write(response, keep_alive=keep_alive and more and not response.close and not self._all.handler.stopping)
+
+    def _write(self, response: Response, *, keep_alive: bool) -> None:
+        if self._transport.is_closing() or (self.ended and response.undo is not None):
+            if response.undo is not None:
+                response.undo()
+            self._transport.close()
+            return
+        self._undo = response.undo
+        self._transport.write(render(response, keep_alive=keep_alive, date=self._all.date()))
+        if self._blocked_since is None:
+            self._undo = None
+        if not keep_alive:
+            self._closing = True
+            if self._phase is Phase.REFUSED and self._transport.can_write_eof():
+                # A close with bytes unread would make the system throw away the answer with them.
+                if self._blocked_since is None:
+                    self._transport.write_eof()
+                self._transport.resume_reading()
+                self._since = self._loop.time()
+                return
+        self._go_on()
+
+    def _refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        """Answer in place of the request that is being read, after those before it, and read no further."""
+        if self._phase is Phase.REFUSED:
+            return
+        self._phase = Phase.REFUSED
+        self._forget_body()
+        answer = answer_error(status, text, headers)
+        self._all.handler.note(self._refused, answer, 0)
+        self._line.append((answer, False))
+        self._go_on()
+
+    def _refuse_head(self) -> None:
+        limit = self._settings.max_head
+        self._refuse(431, f"the head of the request has more than {limit} bytes or {MAX_HEADERS} headers, the limits")
+
+    def _refuse_body(self) -> None:
+        self._refuse(413, f"the body has more than {self._settings.max_body} bytes, the limit")
+
+    def _forget_body(self) -> None:
+        self._all.kept -= getattr(self, "_kept", 0)
+        self._kept, self._body = 0, []
+
+    # time
+
+    def tick(self, now: float) -> None:
+        """Cut whoever is too slow; called a few times a second."""
+        settings, spent = self._settings, now - self._since
+        if self._blocked_since is not None:
+            if now - self._blocked_since > settings.read_timeout:
+                self.abort()  # it does not read its answer
+        elif self._task is not None:
+            if spent > settings.request_timeout and self._serving is not None and not self._serving.resting:
+                self._overdue = True
+                self._task.cancel()
+        elif self._phase is Phase.REFUSED:
+            if spent > LINGER:
+                self._transport.close()
+        elif self._phase in (Phase.HEAD, Phase.BODY):
+            if spent > settings.read_timeout:
+                self._all.cut += 1
+                self._refuse(408, f"the request did not arrive within {settings.read_timeout} s")
+        elif spent > settings.idle_timeout:
+            self._transport.close()
+
+    def close_if_idle(self) -> None:
+        if self._task is None and not self._line and self._phase in (Phase.IDLE, Phase.HEAD) and self._blocked_since is None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()

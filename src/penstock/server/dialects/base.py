@@ -1,0 +1,127 @@
+"""What a dialect is: routes, an error table, and the first segments of the paths that are its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from penstock.broker import Broker
+from penstock.errors import PenstockError
+from penstock.message import Draft, Message, Sent
+from penstock.policy import MAX_BODY
+from penstock.server.auth import Scope
+from penstock.server.commits import Commits
+from penstock.server.messages import Refused, Request, Response, answer_error
+from penstock.server.metrics import Metrics
+from penstock.server.polls import Polls
+from penstock.server.settings import ServerSettings
+
+Answer = TypeVar("Answer")
+Places = list[tuple[int, str]]
+RETRY_AFTER = "1"
+
+
+class Core:
+    """What dialects work with: the queue's verbs, through the bridge, counted."""
+
+    def __init__(self, broker: Broker, commits: Commits, polls: Polls, metrics: Metrics, settings: ServerSettings) -> None:
+        self.broker = broker
+        self.commits = commits
+        self.polls = polls
+        self.metrics = metrics
+        self.settings = settings
+
+    async def run(self, act: Callable[[], Answer]) -> Answer:
+        return await self.commits.run(act)
+
+    async def send(self, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
+        sent = await self.commits.send(queue, drafts)
+        self.metrics.count_messages("sent", queue, len([one for one in sent if not one.duplicate]))
+        return sent
+
+    async def receive(self, request: Request, queue: str, limit: int, wait: float = 0, **how: Any) -> list[Message]:
+        messages = await self.polls.receive(request, queue, limit, wait, **how)
+        self.metrics.count_messages("received", queue, len(messages))
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method on a path such as /queues/{queue}; with a scope, its sender must have that for the queue."""
+
+    method: str
+    path: str
+    scope: Scope | None
+    handle: Callable[..., Awaitable[Response]]
+
+
+class Router:
+    """Finds the route of a path by its length and its fixed segments."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._by_length: dict[int, list[tuple[Route, Places, Places]]] = {}
+        for route in routes:
+            names = route.path[1:].split("/")
+            fixed = [(place, name) for place, name in enumerate(names) if not name.startswith("{")]
+            variable = [(place, name[1:-1]) for place, name in enumerate(names) if name.startswith("{")]
+            self._by_length.setdefault(len(names), []).append((route, fixed, variable))
+
+    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | None:
+        """The route and the variables of its path."""
+        for route, fixed, variable in self._by_length.get(len(segments), ()):
+            if route.method == method and _fits(segments, fixed):
+                return route, {name: segments[place] for place, name in variable}
+        return None
+
+    def methods(self, segments: tuple[str, ...]) -> list[str]:
+        """What can be done at a path; nothing if there is no such path."""
+        return sorted(route.method for route, fixed, _ in self._by_length.get(len(segments), ()) if _fits(segments, fixed))
+
+
+def _fits(segments: tuple[str, ...], fixed: Places) -> bool:
+    for place, name in fixed:  # noqa: SIM110 - it is asked for every request, and a generator costs more than all the rest of it
+        if segments[place] != name:
+            return False
+    return True
+
+
+class Dialect(ABC):
+    name: ClassVar[str]
+    reserved: ClassVar[frozenset[str]]
+    """First segments of paths that no other dialect gets."""
+    errors: ClassVar[Sequence[tuple[type[PenstockError], int]]]
+    """The status of each kind of error; the first that fits counts."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.broker = core.broker
+        self.settings = core.settings
+
+    @abstractmethod
+    def routes(self) -> Sequence[Route]: ...
+
+    def keep(self, request: Request) -> int:
+        """How many bytes of the body are worth keeping, one more than the limit included."""
+        return MAX_BODY + 1
+
+    def unknown(self, request: Request) -> Refused:
+        """The answer to a path that is none of the routes'."""
+        mine = f"; paths that begin with /{request.segments[0]} are the dialect {self.name}'s, and no queue of another's"
+        return Refused(404, f"there is nothing at {'/' + '/'.join(request.segments)!r:.200}{mine if self.reserved else ''}")
+
+    def refuse(self, error: PenstockError) -> Response:
+        status = next(status for kind, status in self.errors if isinstance(error, kind))
+        return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
+
+    def uuid(self, queue: str, id: str) -> str:
+        return self.broker.store.uuid_of(queue, id)
+
+    def delete_by_uuid(self, queue: str, given: str) -> bool:
+        """Whoever holds it."""
+        own = self.broker.store.id_of(queue, given.lower())
+        return own is not None and self.broker.queue(queue).delete(own)
+
+    def undo(self, messages: list[Any]) -> Callable[[], None]:
+        return lambda: self.core.polls.give_back(messages)

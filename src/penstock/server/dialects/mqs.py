@@ -1,0 +1,295 @@
+"""The dialect of mqs: /queues and /messages, as its text has them, with the batches and long polls of its later version.
+
+PUT POST DELETE GET /queues/{queue}     GET /queues?offset=&limit=
+POST GET /messages/{queue}              DELETE /messages/{id}
+
+X-MQS-MAX-MESSAGES  1 … 999: up to so many; several travel as multipart/mixed    X-MQS-MAX-WAIT-TIME  seconds of a long poll
+X-MQS-MESSAGE-ID, -RECEIVES, -PUBLISHED-AT, -VISIBLE-AT  of a message            X-MQS-TRUNCATED  the length before the cut
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl
+
+from penstock.errors import BadInput, BadMessage, BadSetting, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
+from penstock.message import OCTETS, Draft, Message, Redrive, Settings
+from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
+from penstock.server.auth import Scope
+from penstock.server.dialects.base import Core, Dialect, Route
+from penstock.server.messages import Refused, Request, Response, answer_json
+from penstock.server.multipart import boundary_of, join_parts, split_parts
+
+ENCODING = "Content-Encoding"
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+TOKENS = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,255}")
+MOST_MESSAGES = 999
+MOST_HOMES = 100_000
+FIELDS = {
+    "redrive_policy": "redrive",
+    "retention_timeout": "retention",
+    "visibility_timeout": "visibility",
+    "message_delay": "delay",
+    "message_deduplication": "deduplicate",
+}
+NEEDED = ("retention_timeout", "visibility_timeout")
+
+
+class Mqs(Dialect):
+    name = "mqs"
+    reserved = frozenset({"queues", "messages"})
+    errors: ClassVar = [
+        (QueueNotFound, 404),
+        (QueueExists, 409),
+        (BadInput, 400),
+        (StoreBusy, 503),
+        (StoreError, 500),
+        (PenstockError, 400),
+    ]
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._homes: dict[str, str] = {}
+
+    def routes(self) -> Sequence[Route]:
+        return [
+            Route("PUT", "/queues/{queue}", Scope.ADMIN, self.create),
+            Route("POST", "/queues/{queue}", Scope.ADMIN, self.update),
+            Route("DELETE", "/queues/{queue}", Scope.ADMIN, self.delete_queue),
+            Route("GET", "/queues/{queue}", Scope.READ, self.describe),
+            Route("GET", "/queues", None, self.list_queues),
+            Route("POST", "/messages/{queue}", Scope.SEND, self.send),
+            Route("GET", "/messages/{queue}", Scope.RECEIVE, self.receive),
+            Route("DELETE", "/messages/{id}", None, self.delete),
+        ]
+
+    def keep(self, request: Request) -> int:
+        many = request.method == "POST" and boundary_of(request.headers.get("content-type", "")) is not None
+        return self.settings.max_body if many else MAX_BODY + 1
+
+    # queues
+
+    async def create(self, request: Request, queue: str) -> Response:
+        def act() -> Settings:
+            check_name(queue)
+            if queue in self.broker:
+                raise QueueExists(queue)
+            changes = read_changes(request.body, queue, None)
+            with _dead_letters():
+                return self.broker.create(queue, **changes).settings
+
+        return answer_json(201, show(queue, await self.core.run(act)))
+
+    async def update(self, request: Request, queue: str) -> Response:
+        def act() -> Settings:
+            home = self.broker.queue(queue)
+            changes = read_changes(request.body, queue, home.settings)
+            with _dead_letters():
+                return home.update(**changes)
+
+        return answer_json(200, show(queue, await self.core.run(act)))
+
+    async def delete_queue(self, request: Request, queue: str) -> Response:
+        return answer_json(200, show(queue, await self.core.run(lambda: self.broker.delete(queue))))
+
+    async def describe(self, request: Request, queue: str) -> Response:
+        def act() -> dict[str, Any]:
+            home = self.broker.queue(queue)
+            stats = home.stats()
+            status = {"messages": stats.messages, "visible_messages": stats.visible}
+            return {**show(queue, home.settings), "status": {**status, "oldest_message_age": int(stats.oldest_age or 0)}}
+
+        return answer_json(200, await self.core.run(act))
+
+    async def list_queues(self, request: Request) -> Response:
+        numbers = {"offset": 0, "limit": MAX_NUMBER}
+        try:
+            for name, value in parse_qsl(request.query, keep_blank_values=True, errors="strict", max_num_fields=100):
+                if name in numbers:
+                    numbers[name] = _whole(value, name, 0, MAX_NUMBER)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+
+        def act() -> dict[str, Any]:
+            names = [name for name in self.broker.queues().names if request.grant.allows(Scope.READ, name)]
+            part = names[numbers["offset"] : numbers["offset"] + numbers["limit"]]
+            return {"total": len(names), "queues": [show(name, self.broker.queue(name).settings) for name in part]}
+
+        return answer_json(200, await self.core.run(act))
+
+    # messages
+
+    async def send(self, request: Request, queue: str) -> Response:
+        content_type = request.headers.get("content-type") or OCTETS
+        boundary = boundary_of(content_type)
+        if boundary is None:
+            draft = self._draft(content_type, request.headers.get("content-encoding"), request.body, request.length)
+            (sent,) = await self.core.send(queue, [draft])
+            headers = {"X-MQS-MESSAGE-ID": self.uuid(queue, sent.id)} | _truncated(request.length)
+            return Response(200 if sent.duplicate else 201, headers)
+        parts = split_parts(request.body, boundary)
+        if not 1 <= len(parts) <= MOST_MESSAGES:
+            raise BadMessage(f"there are {len(parts)} parts, there must be 1 to {MOST_MESSAGES}")
+        drafts = [
+            self._draft(
+                part.headers.get("content-type", OCTETS), part.headers.get("content-encoding"), part.body, len(part.body)
+            )
+            for part in parts
+        ]
+        sent_many = await self.core.send(queue, drafts)
+        listed = [{"id": self.uuid(queue, one.id), "duplicate": one.duplicate} for one in sent_many]
+        status = 200 if all(one.duplicate for one in sent_many) else 201
+        return answer_json(status, {"messages": listed}, _truncated(max(len(part.body) for part in parts)))
+
+    def _draft(self, content_type: str, encoding: str | None, body: bytes, length: int) -> Draft:
+        if length > MAX_BODY and self.settings.oversize == "refuse":
+            raise Refused(413, f"the message has {length} bytes, the limit is {MAX_BODY}")
+        if encoding is not None and not TOKENS.fullmatch(encoding):
+            raise BadMessage(f"content encoding {encoding!r:.80} is no list of names")
+        return Draft(body[:MAX_BODY], content_type, {} if encoding is None else {ENCODING: encoding})
+
+    async def receive(self, request: Request, queue: str) -> Response:
+        limit = _header(request, "x-mqs-max-messages", 1, MOST_MESSAGES, 1)
+        wait = _header(request, "x-mqs-max-wait-time", 0, self.settings.max_wait, 0)
+        messages = await self.core.receive(request, queue, limit, wait)
+        if not messages:
+            return Response(204)
+        undo = self.undo(messages)
+        self._remember(messages)
+        if len(messages) == 1:
+            return Response(200, self._headers(messages[0]), messages[0].body, undo)
+        content_type, body = join_parts([(self._headers(message), message.body) for message in messages])
+        return Response(200, {"Content-Type": content_type}, body, undo)
+
+    async def delete(self, request: Request, id: str) -> Response:
+        if not UUID.fullmatch(id):
+            raise BadMessage(f"message id {id!r:.80} is no UUID")
+
+        def act() -> str | None:
+            for name in self._candidates(id.lower()):
+                if request.grant.allows(Scope.RECEIVE, name) and name in self.broker and self.delete_by_uuid(name, id):
+                    return name
+            return None
+
+        queue = await self.core.run(act)
+        if queue is None:
+            raise Refused(404, f"there is no message {id.lower()}")
+        self._homes.pop(id.lower(), None)
+        self.core.metrics.count_messages("deleted", queue, 1)
+        return Response(204)
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        return message_headers(message, self.uuid(message.queue, message.id))
+
+    def _remember(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._homes[self.uuid(message.queue, message.id)] = message.queue
+            if len(self._homes) > MOST_HOMES:
+                del self._homes[next(iter(self._homes))]
+
+    def _candidates(self, id: str) -> Iterator[str]:
+        """The queues where a message may be: its path does not tell. Most likely it is where we last saw it."""
+        home = self._homes.get(id)
+        if home is not None:
+            yield home
+        yield from (name for name in self.broker.queues().names if name != home)
+
+
+class _dead_letters:  # noqa: N801
+    """A dead letter queue that is missing is the fault of the settings, not of the path."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, QueueNotFound):
+            raise BadSetting(f"redrive_policy.dead_letter_queue: {error}") from None
+
+
+def show(queue: str, settings: Settings) -> dict[str, Any]:
+    redrive = settings.redrive
+    return {
+        "name": queue,
+        "redrive_policy": redrive and {"max_receives": redrive.max_receives, "dead_letter_queue": redrive.dead_letter_queue},
+        "retention_timeout": settings.retention,
+        "visibility_timeout": settings.visibility,
+        "message_delay": settings.delay,
+        "message_deduplication": settings.deduplicate is not False,
+    }
+
+
+def read_changes(body: bytes, queue: str, now: Settings | None) -> dict[str, Any]:
+    """The settings in a request's body, as `Broker.create` takes them."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadSetting("the body is no JSON") from None
+    if not isinstance(given, dict):
+        raise BadSetting("the body must be a JSON object")
+    for name in given:
+        if name not in FIELDS and name not in ("name", "status"):
+            raise BadSetting(f"there is no field {name!r:.80}; there are {', '.join(FIELDS)}")
+    if given.get("name", queue) != queue:
+        raise BadSetting(f"name {given['name']!r:.80} is not that of the path")
+    missing = [name for name in NEEDED if name not in given]
+    if missing:
+        raise BadSetting(f"{missing[0]} is missing")
+    changes = {FIELDS[name]: value for name, value in given.items() if name in FIELDS}
+    changes["redrive"] = _read_redrive(given.get("redrive_policy"))
+    if changes.get("delay", 0) is None:
+        changes["delay"] = 0
+    flag = changes.setdefault("deduplicate", False)
+    if not isinstance(flag, bool):
+        raise BadSetting(f"message_deduplication must be true or false, not {flag!r:.80}")
+    if flag and now is not None and now.deduplicate is not False:
+        changes["deduplicate"] = now.deduplicate  # within a window, which this dialect cannot say, it stays
+    return {"delay": 0, **changes}
+
+
+def _read_redrive(value: object) -> Redrive | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or set(value) != {"max_receives", "dead_letter_queue"}:
+        raise BadSetting("redrive_policy must be null or have max_receives and dead_letter_queue")
+    return Redrive(value["dead_letter_queue"], value["max_receives"])
+
+
+def message_headers(message: Message, id: str) -> dict[str, str]:
+    headers = {
+        "Content-Type": message.content_type,
+        "X-MQS-MESSAGE-ID": id,
+        "X-MQS-MESSAGE-RECEIVES": str(message.receives),
+        "X-MQS-MESSAGE-PUBLISHED-AT": _time(message.sent_at),
+        "X-MQS-MESSAGE-VISIBLE-AT": _time(message.visible_at),
+    }
+    encoding = message.attributes.get(ENCODING)
+    if isinstance(encoding, str) and TOKENS.fullmatch(encoding):
+        headers[ENCODING] = encoding
+    return headers
+
+
+def _time(at: int) -> str:
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+    except OverflowError:
+        moment = datetime.max.replace(tzinfo=UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _truncated(length: int) -> dict[str, str]:
+    return {"X-MQS-TRUNCATED": str(length)} if length > MAX_BODY else {}
+
+
+def _header(request: Request, name: str, least: int, most: int, default: int) -> int:
+    given = request.headers.get(name)
+    return default if given is None else _whole(given, name.upper(), least, most)
+
+
+def _whole(text: str, what: str, least: int, most: int) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else -1
+    if not least <= number <= most:
+        raise BadInput(f"{what} {text!r:.80} is not a whole number between {least} and {most}")
+    return number

@@ -1,0 +1,160 @@
+"""Penstock's own dialect, which `penstock.open("http://…")` speaks: the verbs of `Queue` and `Broker`, with the values of
+`penstock.wire`.
+
+POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"answer": value}
+POST /penstock/broker/{verb}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from penstock.errors import (
+    BadInput,
+    ClaimError,
+    PenstockError,
+    QueueExists,
+    QueueNotFound,
+    StoreBusy,
+    StoreError,
+    Unsupported,
+)
+from penstock.policy import check_count, check_seconds
+from penstock.server.auth import Scope
+from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
+from penstock.server.messages import Refused, Request, Response, answer_json
+from penstock.wire import pack, pack_error, unpack
+
+VERBS: dict[str, Scope] = {
+    "send_many": Scope.SEND,
+    "sadd": Scope.SEND,
+    "receive": Scope.RECEIVE,
+    "spop": Scope.RECEIVE,
+    "delete_many": Scope.RECEIVE,
+    "fail": Scope.RECEIVE,
+    "extend": Scope.RECEIVE,
+    "release": Scope.RECEIVE,
+    "claim": Scope.RECEIVE,
+    "confirm": Scope.RECEIVE,
+    "read": Scope.RECEIVE,
+    "settle": Scope.RECEIVE,
+    "give_up": Scope.RECEIVE,
+    "settings": Scope.READ,
+    "stats": Scope.READ,
+    "peek": Scope.READ,
+    "settled": Scope.READ,
+    "sismember": Scope.READ,
+    "scard": Scope.READ,
+    "readers": Scope.READ,
+    "settled_epoch": Scope.READ,
+    "update": Scope.ADMIN,
+    "purge": Scope.ADMIN,
+    "redrive": Scope.ADMIN,
+}
+LONG = {"purge", "redrive"}
+"""Done in parts, so that others get a turn in between."""
+
+
+class Native(Dialect):
+    name = "penstock"
+    reserved = frozenset({"penstock"})
+    errors: ClassVar = [
+        (QueueNotFound, 404),
+        (QueueExists, 409),
+        (ClaimError, 409),
+        (StoreBusy, 503),
+        (StoreError, 503),
+        (Unsupported, 400),
+        (BadInput, 400),
+        (PenstockError, 400),
+    ]
+
+    def routes(self) -> Sequence[Route]:
+        return [
+            Route("POST", "/penstock/queues/{queue}/{verb}", None, self.call_queue),
+            Route("POST", "/penstock/broker/{verb}", None, self.call_broker),
+        ]
+
+    def keep(self, request: Request) -> int:
+        return self.settings.max_body
+
+    def refuse(self, error: PenstockError) -> Response:
+        answer = super().refuse(error)
+        headers = {"Retry-After": RETRY_AFTER} if answer.status == 503 else None
+        return answer_json(answer.status, pack_error(error), headers)
+
+    async def call_queue(self, request: Request, queue: str, verb: str) -> Response:
+        scope = VERBS.get(verb)
+        if scope is None:
+            raise Refused(404, f"a queue has no verb {verb!r:.80}; there are {', '.join(VERBS)}")
+        request.grant.check(scope, queue)
+        given = read_arguments(request)
+        if verb == "receive":
+            return await self._receive(request, queue, given)
+        if verb == "send_many" and given.keys() == {"drafts"} and given["drafts"] and isinstance(given["drafts"], list):
+            return _answer(await self.core.send(queue, given["drafts"]))
+        if verb == "redrive" and given.get("to") is not None:
+            request.grant.check(Scope.ADMIN, str(given["to"]))
+
+        def act() -> Any:
+            home = self.broker.queue(queue)
+            if verb == "settings":
+                return home.settings
+            return _call(getattr(home, verb), given)
+
+        answer = await self.core.commits.run(act, alone=verb in LONG)
+        if verb in ("delete_many", "send_many"):
+            self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, len(answer))
+        return _answer(answer)
+
+    async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
+        unknown = given.keys() - {"limit", "wait", "visibility", "mode"}
+        if unknown:
+            raise BadInput(f"receive has no argument {min(unknown)!r:.80}")
+        wait = given.pop("wait", 0)
+        limit = given.pop("limit", 1)
+        check_count(limit, "limit", 1, self.settings.max_receive)
+        check_seconds(wait, "wait")
+        messages = await self.core.receive(request, queue, limit, min(wait, self.settings.max_wait), **given)
+        answer = _answer(messages)
+        answer.undo = self.undo(messages)
+        return answer
+
+    async def call_broker(self, request: Request, verb: str) -> Response:
+        given = read_arguments(request)
+        if verb == "describe":
+            store = self.broker.store
+            return _answer({"durable": store.durable, "ordered": store.ordered, "groups": store.groups})
+        if verb == "names":
+            names = await self.core.run(lambda: self.broker.queues().names)
+            return _answer([name for name in names if request.grant.allows(Scope.READ, name)])
+        if verb not in ("create", "delete"):
+            raise Refused(404, f"the broker has no verb {verb!r:.80}; there are create, delete, describe, names")
+        request.grant.check(Scope.ADMIN, str(given.get("name", "")))
+        if verb == "delete":
+            return _answer(await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True))
+        return _answer((await self.core.run(lambda: _call(self.broker.create, given))).name)
+
+
+def read_arguments(request: Request) -> dict[str, Any]:
+    try:
+        given = json.loads(request.body)
+    except (ValueError, RecursionError):
+        raise BadInput("the body is no JSON") from None
+    if not isinstance(given, dict) or given.keys() != {"arguments"} or not isinstance(given["arguments"], dict):
+        raise BadInput('the body must be {"arguments": {name: value}}')
+    return {name: unpack(value) for name, value in given["arguments"].items()}
+
+
+def _call(verb: Any, given: dict[str, Any]) -> Any:
+    try:
+        return verb(**given)
+    except TypeError as error:
+        # The core names values of a wrong type itself; what is left is a wrong set of arguments.
+        raise BadInput(f"{verb.__name__}: {error}") from None
+
+
+def _answer(value: Any) -> Response:
+    return answer_json(200, {"answer": pack(value)})

@@ -1,0 +1,70 @@
+"""What operators ask: is it well (/health), how is it going (/metrics), what can it do (/openapi.json, /)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from penstock.errors import PenstockError
+from penstock.message import Stats
+from penstock.server.auth import Scope
+from penstock.server.dialects.base import Core, Dialect, Route
+from penstock.server.messages import Refused, Request, Response, answer_json
+from penstock.server.metrics import MOST_QUEUES
+from penstock.server.openapi import document, page
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Operators(Dialect):
+    name = "operators"
+    reserved = frozenset({"", "health", "metrics", "openapi.json", "favicon.ico", "robots.txt"})
+    errors: ClassVar = [(PenstockError, 503)]
+
+    def __init__(self, core: Core, gauges: Callable[[], dict[str, float]]) -> None:
+        super().__init__(core)
+        self._gauges = gauges
+
+    def routes(self) -> Sequence[Route]:
+        return [
+            Route("GET", "/", None, self.home),
+            Route("GET", "/health", None, self.health),
+            Route("GET", "/metrics", None, self.metrics),
+            Route("GET", "/openapi.json", None, self.openapi),
+        ]
+
+    async def home(self, request: Request) -> Response:
+        return Response(200, {"Content-Type": "text/html; charset=utf-8"}, page(self.settings.max_wait).encode())
+
+    async def health(self, request: Request) -> Response:
+        """It is well if the store can be written to: a commit that changes nothing still needs its lock."""
+
+        def act() -> None:
+            with self.broker.store.batch():
+                self.broker.store.names()
+
+        await self.core.run(act)
+        return answer_json(200, {"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        if not request.grant.allows_all(Scope.READ):
+            raise Refused(403, "metrics tell of all queues: this token may not read them all")
+
+        def act() -> tuple[int, list[tuple[str, Stats]]]:
+            total, names = self.broker.queues(limit=MOST_QUEUES)
+            return total, [(name, self.broker.queue(name).stats()) for name in names]
+
+        total, stats = await self.core.run(act)
+        queues: dict[str, Any] = {
+            "messages": {name: each.messages for name, each in stats},
+            "visible": {name: each.visible for name, each in stats},
+            "in_flight": {name: each.in_flight for name, each in stats},
+            "delayed": {name: each.delayed for name, each in stats},
+            "damaged": {name: each.damaged for name, each in stats},
+            "oldest_age_seconds": {name: float(each.oldest_age or 0) for name, each in stats},
+        }
+        text = self.core.metrics.render({**self._gauges(), "queues": total}, queues)
+        return Response(200, {"Content-Type": TEXT}, text.encode())
+
+    async def openapi(self, request: Request) -> Response:
+        return answer_json(200, document(self.settings.max_wait))

@@ -1,0 +1,89 @@
+"""The values that travel through the server: a request as it was read, the response to it, and a refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from penstock.server.auth import Grant
+
+REASONS = {status.value: status.phrase for status in HTTPStatus}
+JSON = "application/json"
+
+
+class Refused(Exception):
+    """A request that gets an error before, or instead of, a call of the queue."""
+
+    def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers or {}
+
+
+@dataclass(slots=True)
+class Request:
+    """``body`` is what was kept of ``length`` bytes; header names are in lower case, segments are decoded."""
+
+    method: str
+    segments: tuple[str, ...]
+    query: str
+    headers: dict[str, str]
+    body: bytes
+    length: int
+    grant: Grant
+    resting: bool = False
+    """It waits in a long poll: if its client goes, nobody is left to wait for."""
+    queue: str = ""
+    """The queue that it is about, for the log and the metrics."""
+
+
+@dataclass(slots=True)
+class Response:
+    """``undo`` gives back what was claimed for this response, should it never reach the client."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    undo: Callable[[], None] | None = None
+    close: bool = False
+
+
+def answer_json(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(status, {"Content-Type": JSON, **(headers or {})}, json.dumps(value).encode() + b"\n")
+
+
+def answer_error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return answer_json(status, {"error": text}, headers)
+
+
+@lru_cache(maxsize=1024)
+def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
+    """The decoded segments of a request's path, and its query; a slash that was written %2F stays within its segment."""
+    text = target.decode("ascii", "strict")
+    if not text.startswith("/"):
+        scheme, mark, rest = text.partition("://")
+        host, _, path = rest.partition("/")
+        if not mark or scheme.lower() not in ("http", "https") or not host:
+            raise ValueError("the target of a request is a path")
+        text = f"/{path}"
+    path, _, query = text.partition("?")
+    return tuple(unquote(segment, errors="strict") for segment in path[1:].split("/")), query
+
+
+def render(response: Response, *, keep_alive: bool, date: str) -> bytes:
+    lines = [f"HTTP/1.1 {response.status} {REASONS[response.status]}", f"Date: {date}"]
+    for name, value in response.headers.items():
+        if "\r" in value or "\n" in value or "\0" in value:  # no name, id or content type may write headers of its own
+            raise ValueError(f"header {name} has a line break")
+        lines.append(f"{name}: {value}")
+    if response.status not in (204, 304):
+        lines.append(f"Content-Length: {len(response.body)}")
+    if not keep_alive:
+        lines.append("Connection: close")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + response.body

@@ -1,0 +1,94 @@
+"""What operators want to know, in Prometheus' text format; the number of queues that get a line of their own is bounded."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+
+MOST_QUEUES = 200
+OTHERS = ":others"
+"""No queue can be named so."""
+LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+
+
+class Histogram:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str, labels: str = "") -> Iterator[str]:
+        total = 0
+        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+            total += count
+            yield f'{name}_bucket{{{labels}le="{bound}"}} {total}'
+        inner = f"{{{labels.rstrip(',')}}}" if labels else ""
+        yield f"{name}_sum{inner} {self._sum}"
+        yield f"{name}_count{inner} {total}"
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str, int], int] = {}
+        self.latencies: dict[str, Histogram] = {}
+        self.messages: dict[tuple[str, str], int] = {}
+        self.commit_sizes = Histogram(SIZES)
+        self.commit_seconds = Histogram(LATENCIES)
+        self._queues: set[str] = set()
+
+    def count_request(self, dialect: str, method: str, status: int, seconds: float) -> None:
+        key = (dialect, method, status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        latencies = self.latencies.get(dialect)
+        if latencies is None:
+            latencies = self.latencies[dialect] = Histogram(LATENCIES)
+        latencies.add(seconds)
+
+    def count_messages(self, deed: str, queue: str, number: int) -> None:
+        if queue not in self._queues:
+            if len(self._queues) < MOST_QUEUES:
+                self._queues.add(queue)
+            else:
+                queue = OTHERS
+        key = (deed, queue)
+        self.messages[key] = self.messages.get(key, 0) + number
+
+    def count_commit(self, size: int, seconds: float) -> None:
+        self.commit_sizes.add(size)
+        self.commit_seconds.add(seconds)
+
+    def render(self, gauges: Mapping[str, float], queues: Mapping[str, Mapping[str, float]]) -> str:
+        """``gauges`` of the server; ``queues``: for each kind of number, that of each queue."""
+        lines: list[str] = []
+        for name, value in gauges.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE penstock_{name} {kind}", f"penstock_{name} {value}"]
+        for name, values in queues.items():
+            lines.append(f"# TYPE penstock_queue_{name} gauge")
+            lines += [f'penstock_queue_{name}{{queue="{escape(queue)}"}} {value}' for queue, value in values.items()]
+        lines.append("# TYPE penstock_messages_total counter")
+        for (deed, queue), count in sorted(self.messages.items()):
+            lines.append(f'penstock_messages_total{{deed="{deed}",queue="{escape(queue)}"}} {count}')
+        lines.append("# TYPE penstock_requests_total counter")
+        for (dialect, method, status), count in sorted(self.requests.items()):
+            lines.append(f'penstock_requests_total{{dialect="{dialect}",method="{method}",status="{status}"}} {count}')
+        lines += self._histograms()
+        return "\n".join(lines) + "\n"
+
+    def _histograms(self) -> Iterable[str]:
+        yield "# TYPE penstock_request_seconds histogram"
+        for dialect, histogram in sorted(self.latencies.items()):
+            yield from histogram.lines("penstock_request_seconds", f'dialect="{dialect}",')
+        yield "# TYPE penstock_commit_operations histogram"
+        yield from self.commit_sizes.lines("penstock_commit_operations")
+        yield "# TYPE penstock_commit_seconds histogram"
+        yield from self.commit_seconds.lines("penstock_commit_seconds")
+
+
+def escape(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,210 @@
+"""The OpenAPI description of all dialects, and a page of it for people. Tests hold it to the routes and to what they answer."""
+
+from __future__ import annotations
+
+from functools import cache
+from html import escape
+from typing import Any
+
+import penstock
+from penstock.policy import MAX_NUMBER
+from penstock.server.dialects.native import VERBS
+from penstock.server.messages import JSON, REASONS
+
+Spec = dict[str, Any]
+ANY = "*/*"
+SECONDS = {"type": "number", "minimum": 0, "maximum": MAX_NUMBER}
+SETTINGS: Spec = {
+    "redrive_policy": {
+        "type": ["object", "null"],
+        "required": ["max_receives", "dead_letter_queue"],
+        "properties": {
+            "max_receives": {"type": "integer", "minimum": 1, "maximum": MAX_NUMBER},
+            "dead_letter_queue": {"type": "string"},
+        },
+        "additionalProperties": False,
+    },
+    "retention_timeout": {**SECONDS, "minimum": 1},
+    "visibility_timeout": SECONDS,
+    "message_delay": SECONDS,
+    "message_deduplication": {"type": "boolean"},
+}
+QUEUE: Spec = {"type": "object", "properties": {"name": {"type": "string"}, **SETTINGS}, "required": ["name", *SETTINGS]}
+STATUS: Spec = {name: {"type": "integer"} for name in ("messages", "visible_messages", "oldest_message_age")}
+ERROR: Spec = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+CALL: Spec = {"type": "object", "properties": {"arguments": {"type": "object"}}, "required": ["arguments"]}
+MESSAGE_HEADERS = {
+    "X-MQS-MESSAGE-ID": {"type": "string", "format": "uuid"},
+    "X-MQS-MESSAGE-RECEIVES": {"type": "integer"},
+    "X-MQS-MESSAGE-PUBLISHED-AT": {"type": "string", "format": "date-time"},
+    "X-MQS-MESSAGE-VISIBLE-AT": {"type": "string", "format": "date-time"},
+}
+
+
+def _body(schema: Spec, content_type: str = JSON) -> Spec:
+    return {"content": {content_type: {"schema": schema}}}
+
+
+def _response(
+    status: int, text: str, schema: Spec | None = None, content_type: str = JSON, headers: Spec | None = None
+) -> Spec:
+    response: Spec = {"description": text}
+    if schema is not None:
+        response |= _body(schema, content_type)
+    if headers:
+        response["headers"] = {name: {"schema": header} for name, header in headers.items()}
+    return {str(status): response}
+
+
+def _operation(tag: str, text: str, *responses: Spec, errors: str, **more: Any) -> Spec:
+    """``errors`` are statuses that answer with `ERROR`; some can happen to every request."""
+    answers: Spec = {}
+    for response in responses:
+        answers |= response
+    for status in sorted({*errors.split(), "400", "401", "403", "408", "413", "417", "431", "503", "505"}):
+        answers |= _response(int(status), REASONS[int(status)], ERROR)
+    return {"tags": [tag], "summary": text, "responses": answers, **more}
+
+
+def _path(name: str) -> Spec:
+    example = {"example": "orders"} if name == "queue" else {}
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}, **example}
+
+
+def _header(name: str, least: int, most: int) -> Spec:
+    return {"name": name, "in": "header", "schema": {"type": "integer", "minimum": least, "maximum": most}}
+
+
+def _query(name: str) -> Spec:
+    return {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}}
+
+
+def _mqs(max_wait: int) -> Spec:
+    given: Spec = {"properties": SETTINGS, "required": ["retention_timeout", "visibility_timeout"]}
+    settings = {"requestBody": {"required": True, **_body({"type": "object", "additionalProperties": False, **given})}}
+    described = {**QUEUE, "properties": {**QUEUE["properties"], "status": {"type": "object", "properties": STATUS}}}
+    queues = {"type": "object", "properties": {"total": {"type": "integer"}, "queues": {"type": "array", "items": QUEUE}}}
+    many = '; several are listed in the body: {"messages": [{"id": …, "duplicate": …}]}'
+    sent = {"X-MQS-MESSAGE-ID": {"type": "string"}, "X-MQS-TRUNCATED": {"type": "integer"}}
+    return {
+        "/queues": {
+            "get": _operation(
+                "mqs", "List the queues", _response(200, "A part of them", queues), errors="500",
+                parameters=[_query("offset"), _query("limit")],
+            )
+        },
+        "/queues/{queue}": {
+            "parameters": [_path("queue")],
+            "put": _operation("mqs", "Create a queue", _response(201, "Created", QUEUE), errors="409 500", **settings),
+            "post": _operation("mqs", "Change its settings", _response(200, "Changed", QUEUE), errors="404 500", **settings),
+            "get": _operation("mqs", "A queue's settings and status", _response(200, "Found", described), errors="404 500"),
+            "delete": _operation(
+                "mqs", "Delete a queue and its messages", _response(200, "Its last settings", QUEUE), errors="404 500"
+            ),
+        },
+        "/messages/{queue}": {
+            "parameters": [_path("queue")],
+            "post": _operation(
+                "mqs", "Send a message, or several as multipart/mixed",
+                _response(201, f"On stable storage{many}", headers=sent), _response(200, f"A duplicate{many}", headers=sent),
+                errors="404 500", requestBody=_body({}, ANY),
+            ),
+            "get": _operation(
+                "mqs", "Receive a message, or several as multipart/mixed",
+                _response(200, "The message", {}, ANY, headers=MESSAGE_HEADERS), _response(204, "There is none"),
+                errors="404 500",
+                parameters=[_header("X-MQS-MAX-MESSAGES", 1, 999), _header("X-MQS-MAX-WAIT-TIME", 0, max_wait)],
+            ),
+        },
+        "/messages/{id}": {
+            "parameters": [_path("id")],
+            "delete": _operation("mqs", "Delete a message", _response(204, "Deleted"), errors="404 500"),
+        },
+    }  # fmt: skip
+
+
+def _mqcore() -> Spec:
+    id_header = {"X-Message-Id": {"type": "string"}}
+    return {
+        "/{queue}": {
+            "parameters": [_path("queue")],
+            "get": _operation("MQ-Core", "Is the queue there?", _response(200, "It is"), errors="404"),
+            "put": _operation("MQ-Core", "Create it", _response(201, "Created"), _response(200, "It was there"), errors=""),
+            "delete": _operation("MQ-Core", "Delete a queue and its messages", _response(204, "Deleted"), errors="404"),
+        },
+        "/{queue}/messages": {
+            "parameters": [_path("queue")],
+            "get": _operation(
+                "MQ-Core", "Fetch a message",
+                _response(200, "The message", {}, ANY, headers=id_header), _response(204, "There is none"), errors="404",
+            ),
+            "post": _operation(
+                "MQ-Core", "Add a message", _response(201, "On stable storage", headers=id_header), errors="404",
+                requestBody=_body({}, ANY),
+            ),
+        },
+        "/{queue}/messages/{id}": {
+            "parameters": [_path("queue"), _path("id")],
+            "delete": _operation("MQ-Core", "Delete a message", _response(204, "Deleted"), errors="404"),
+        },
+    }  # fmt: skip
+
+
+def _native() -> Spec:
+    call = {"requestBody": {"required": True, **_body(CALL)}}
+    answer = _response(200, "What the verb answers", {"type": "object", "required": ["answer"]})
+    text = "Call a verb of the library; the client penstock.open speaks this"
+    verb = {**_path("verb"), "schema": {"enum": list(VERBS)}}
+    broker = {**_path("verb"), "schema": {"enum": ["create", "delete", "describe", "names"]}}
+    return {
+        "/penstock/queues/{queue}/{verb}": {
+            "parameters": [_path("queue"), verb],
+            "post": _operation("penstock", text, answer, errors="404 409", **call),
+        },
+        "/penstock/broker/{verb}": {
+            "parameters": [broker],
+            "post": _operation("penstock", text, answer, errors="404 409", **call),
+        },
+    }
+
+
+def _operators() -> Spec:
+    return {
+        "/": {"get": _operation("operators", "This page", _response(200, "HTML", {}, "text/html"), errors="")},
+        "/health": {
+            "get": _operation("operators", "Can the store be written?", _response(200, "Yes", {"type": "object"}), errors="")
+        },
+        "/metrics": {"get": _operation("operators", "For Prometheus", _response(200, "Text", {}, "text/plain"), errors="")},
+        "/openapi.json": {
+            "get": _operation("operators", "This description", _response(200, "JSON", {"type": "object"}), errors="")
+        },
+    }
+
+
+@cache
+def document(max_wait: int) -> Spec:
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Penstock", "version": penstock.__version__, "description": "A durable message queue, in dialects."},
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"token": []}],
+        "paths": {**_mqs(max_wait), **_mqcore(), **_native(), **_operators()},
+    }
+
+
+@cache
+def page(max_wait: int) -> str:
+    """The same for people: no script, no style sheet from elsewhere."""
+    rows = []
+    for path, operations in document(max_wait)["paths"].items():
+        for method, operation in operations.items():
+            if method != "parameters":
+                statuses = " ".join(status for status in operation["responses"] if status < "400")
+                cells = (operation["tags"][0], f"{method.upper()} {path}", operation["summary"], statuses)
+                rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    style = "body{font:16px sans-serif;margin:2em}td{padding:.2em 1em .2em 0}td:nth-child(2){font-family:monospace}"
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Penstock</title><style>{style}</style>"
+        f"<h1>Penstock {escape(penstock.__version__)}</h1><p>The whole truth is in <a href=/openapi.json>/openapi.json</a>; "
+        f"see also <a href=/health>/health</a> and <a href=/metrics>/metrics</a>.</p><table>{''.join(rows)}</table></html>\n"
+    )

@@ -1,0 +1,172 @@
+"""Long polls that hold no thread: a poll that found nothing rests as a future until something happens to its queue.
+
+One watcher thread serves them all, and only while there are any: it hears what this process did and looks at what others did.
+Of the polls that rest on one queue, one looks; if it finds a message, the next may look too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from threading import Event, Thread
+
+from penstock.broker import Broker
+from penstock.errors import PenstockError
+from penstock.message import Message
+from penstock.policy import MAX_BODY, SECOND
+from penstock.queue import Queue
+from penstock.server.commits import Commits
+from penstock.server.messages import Request
+
+LOOK_AGAIN = 1.0
+"""Seconds until the watcher tries again after the store failed it."""
+
+
+class Polls:
+    def __init__(self, broker: Broker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int) -> None:
+        self._broker = broker
+        self._max_bytes = max_bytes
+        self._commits = commits
+        self._loop = loop
+        self._resting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._stopping = False
+        self.given_back = 0
+        """Messages that were claimed for clients who went away."""
+        self._somebody = Event()
+        self._thread = Thread(target=self._watch, name="penstock-polls", daemon=True)
+        self._thread.start()
+
+    @property
+    def resting(self) -> int:
+        return sum(map(len, self._resting.values()))
+
+    async def receive(
+        self,
+        request: Request,
+        queue: str,
+        limit: int,
+        wait: float,
+        *,
+        visibility: float | None = None,
+        mode: str | None = None,
+    ) -> list[Message]:
+        """Up to ``limit`` messages; if there is none, rest so many seconds for one."""
+
+        def take() -> tuple[list[Message], int, int | None]:
+            events = self._broker.waiting.events()
+            messages = self._receive(self._broker.queue(queue), limit, visibility, mode)
+            return messages, events, None if messages or not wait else self._broker.store.due(queue)
+
+        give_up_at = self._loop.time() + wait
+        rested = False
+        while True:
+            try:
+                messages, events, due = await self._commits.run(
+                    take, undo=lambda taken: self.give_back(taken[0]), promise=False
+                )
+            except BaseException:
+                self._wake(queue)  # whoever woke us meant somebody
+                raise
+            if messages:
+                self._wake(queue)
+                return messages
+            if self._loop.time() >= give_up_at or self._stopping:
+                return []
+            if due is not None:
+                self._wake_at(queue, self._loop.time() + (due - self._broker.clock()) / SECOND)
+            if events == self._broker.waiting.events():
+                request.resting = True
+                await self._rest(queue, give_up_at, first=rested)
+                rested = True
+
+    def _receive(self, queue: Queue, limit: int, visibility: float | None, mode: str | None) -> list[Message]:
+        """Some at a time, until there are as many, or as many bytes, as one answer may hold."""
+        messages: list[Message] = []
+        step = max(1, self._max_bytes // MAX_BODY)
+        while len(messages) < limit:
+            asked = min(limit - len(messages), step)
+            more = queue.receive(asked, visibility=visibility, mode=mode)
+            messages += more
+            again = any(message.visible_at <= (message.received_at or 0) for message in more)  # it would come twice
+            if len(more) < asked or again or sum(len(message.body) for message in messages) >= self._max_bytes:
+                break
+        return messages
+
+    def give_back(self, messages: list[Message]) -> None:
+        """Make visible again what nobody will see."""
+        if messages:
+            self.given_back += len(messages)
+            self._commits.soon(lambda: [message.release() for message in messages])
+
+    async def _rest(self, queue: str, until: float, *, first: bool) -> None:
+        future = self._loop.create_future()
+        line = self._resting.setdefault(queue, deque())
+        line.appendleft(future) if first else line.append(future)
+        self._somebody.set()
+        timer = self._loop.call_at(until, _wake, future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self._wake(queue)
+            raise
+        finally:
+            timer.cancel()
+            if future in line:
+                line.remove(future)
+            if not line and self._resting.get(queue) is line:
+                del self._resting[queue]
+                self._stop_timer(queue)
+            if not self._resting:
+                self._somebody.clear()
+
+    def _wake(self, queue: str) -> None:
+        """Let the poll that has rested longest look."""
+        line = self._resting.get(queue, ())
+        for future in line:
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def _wake_at(self, queue: str, at: float) -> None:
+        timer = self._timers.get(queue)
+        if timer is None or timer.when() > at or timer.when() <= self._loop.time():
+            self._stop_timer(queue)
+            self._timers[queue] = self._loop.call_at(at, self._wake, queue)
+
+    def _stop_timer(self, queue: str) -> None:
+        timer = self._timers.pop(queue, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _wake_all(self) -> None:
+        for queue in list(self._resting):
+            self._wake(queue)
+
+    def stop(self) -> None:
+        """End every poll: what it has waited for comes to the next one."""
+        self._stopping = True
+        for line in self._resting.values():
+            for future in line:
+                _wake(future)
+        self._somebody.set()
+
+    def _watch(self) -> None:
+        waiting = self._broker.waiting
+        seen = waiting.events()
+        while not self._stopping:
+            self._somebody.wait()
+            try:
+                waiting.rest(seen, time.monotonic() + LOOK_AGAIN)
+            except PenstockError:  # the store is out of order; those who rest hear of it when they look
+                time.sleep(LOOK_AGAIN)
+            if waiting.events() != seen and not self._stopping:
+                seen = waiting.events()
+                self._loop.call_soon_threadsafe(self._wake_all)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

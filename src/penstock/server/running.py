@@ -1,0 +1,146 @@
+"""Starting and stopping the service: listen, say where, wait for SIGTERM or Ctrl-C, finish, go."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Self, TextIO
+
+from penstock.broker import Broker
+from penstock.errors import BadSetting, StoreError
+from penstock.server.app import DIALECTS, App, Dialects
+from penstock.server.connection import Connection
+from penstock.server.logs import AccessLog
+from penstock.server.settings import ServerSettings
+
+FLUSH_EVERY = 0.5
+BACKLOG = 1024
+
+
+class Server:
+    """A service on one port. ``await start()``, then ``await stop()``."""
+
+    def __init__(
+        self, broker: Broker, settings: ServerSettings, *, log: TextIO | None = None, dialects: Dialects = DIALECTS
+    ) -> None:
+        self._dialects = dialects
+        self._broker = broker
+        self._settings = settings
+        self._log = AccessLog(log)
+        self.url = ""
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.app = App(self._broker, self._settings, loop, self._log, self._dialects)
+        settings = self._settings
+        try:
+            self._listener = await loop.create_server(
+                lambda: Connection(self.app.connections),
+                settings.host.strip("[]"),
+                settings.port,
+                ssl=_tls(settings),
+                ssl_handshake_timeout=settings.read_timeout if settings.tls_cert else None,
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            raise StoreError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
+        self._flusher = loop.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_EVERY)
+            self._log.flush()
+
+    async def stop(self) -> None:
+        """No new connection, no new request; what was begun is finished, what was claimed in vain is given back."""
+        self._listener.close()
+        await self.app.stop()
+        self._flusher.cancel()
+
+
+def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
+    if not settings.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadSetting(f"tls_cert {settings.tls_cert!r} and tls_key {settings.tls_key!r} cannot be used: {error}") from None
+    return context
+
+
+def serve(broker: Broker, settings: ServerSettings, *, started: Callable[[str], None], dialects: Dialects = DIALECTS) -> None:
+    """Serve until SIGTERM or SIGINT; ``started`` is told the URL."""
+
+    async def run() -> None:
+        server = Server(broker, settings, log=sys.stderr if settings.access_log else None, dialects=dialects)
+        await server.start()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        started(server.url)
+        await stop.wait()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+class BackgroundServer:
+    """A server in a thread of this process, for tests and for programs that serve beside their own work.
+
+    with BackgroundServer(broker) as server:
+        print(server.url)
+    """
+
+    def __init__(self, broker: Broker, settings: ServerSettings | None = None, *, log: TextIO | None = None) -> None:
+        self._server = Server(broker, settings or ServerSettings(port=0), log=log)
+        self._ready = Event()
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, name="penstock-server", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def app(self) -> App:
+        return self._server.app
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended by itself
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        try:
+            await self._server.start()
+        except BaseException as error:
+            self._error = error
+            return
+        finally:
+            self._ready.set()
+        await self._stop.wait()
+        await self._server.stop()

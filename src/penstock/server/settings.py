@@ -1,0 +1,116 @@
+"""The server's settings: from flags, the environment and penstock.toml, in this order; docs/server.md has the table."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import BadSetting
+from penstock.server.auth import Token, read_tokens
+
+FILE = "penstock.toml"
+MEBI = 1024 * 1024
+
+
+def _setting(default: Any, help: str, least: float | None = None, most: float | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "least": least, "most": most})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    store: str = _setting("sqlite:///penstock.db", "the store's URL")
+    host: str = _setting("127.0.0.1", "the address to listen on; any but loopback needs a token")
+    port: int = _setting(7843, "the port to listen on; 0: any that is free", 0, 65535)
+    token: str = _setting("", "one bearer token that may do everything")
+    tls_cert: str = _setting("", "certificate file (PEM); with it, HTTPS is spoken")
+    tls_key: str = _setting("", "file of the certificate's key (PEM)")
+    oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as its seed says, or refuse (413)")
+    max_body: int = _setting(
+        16 * MEBI, "bytes of a request's body, more is 413; and about so many of messages in one answer", 1024, 1024 * MEBI
+    )
+    max_head: int = _setting(16 * 1024, "bytes of a request's head; more is 431", 1024, MEBI)
+    max_memory: int = _setting(256 * MEBI, "bytes of all bodies in memory; more is 503", MEBI, 2**40)
+    max_connections: int = _setting(1000, "open connections; more are answered 503", 1, 100_000)
+    max_pending: int = _setting(1000, "operations that wait for the store; more are answered 503", 1, 100_000)
+    max_wait: int = _setting(60, "seconds that a long poll may ask for", 0, 3600)
+    max_receive: int = _setting(1000, "messages that one request may receive", 1, 100_000)
+    read_timeout: float = _setting(10.0, "seconds for a request to arrive, and for an answer to be taken", 0.1, 3600)
+    request_timeout: float = _setting(30.0, "seconds for a request to be answered, a long poll's wait apart", 0.1, 3600)
+    idle_timeout: float = _setting(75.0, "seconds that a connection may rest between requests", 0.1, 86400)
+    grace: float = _setting(10.0, "seconds to finish what was begun when told to stop", 0, 3600)
+    access_log: bool = _setting(True, "write a line of JSON to stderr for each request")
+    tokens: tuple[Token, ...] = ()
+    """From the file's [[token]] tables, and `token`."""
+
+
+def read_settings(
+    flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: str | Path | None = None
+) -> ServerSettings:
+    """Flags come before the environment (PENSTOCK_PORT, …), and that before the file. A bad value is named with its source."""
+    path = Path(file or environment.get("PENSTOCK_CONFIG") or FILE)
+    named = file is not None or "PENSTOCK_CONFIG" in environment
+    tables = _read_file(path) if named or path.exists() else {}
+    given: dict[str, Any] = {}
+    for name in settings_by_name():
+        variable = f"PENSTOCK_{name.upper()}"
+        if flags.get(name) is not None:
+            given[name] = _value(name, flags[name], f"--{name.replace('_', '-')}")
+        elif environment.get(variable):
+            given[name] = _value(name, environment[variable], f"${variable}")
+        elif name in tables.get("server", {}):
+            given[name] = _value(name, tables["server"][name], f"{path}: {name}")
+    settings = ServerSettings(**given)
+    settings = replace(settings, tokens=read_tokens(tables.get("token", []), str(path), settings.token), token="")
+    if settings.oversize not in ("cut", "refuse"):
+        raise BadSetting(f"oversize is {settings.oversize!r:.80}; it must be cut or refuse")
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise BadSetting("tls_cert and tls_key belong together: set both or none")
+    return settings
+
+
+def settings_by_name() -> dict[str, Any]:
+    return {known.name: known for known in fields(ServerSettings) if known.metadata}
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} is not TOML: {error}") from None
+    for name, table in tables.items():
+        if name not in ("server", "token"):
+            raise BadSetting(f"{path}: there is no table [{name}]; there are [server] and [[token]]")
+        if not isinstance(table, dict if name == "server" else list):
+            raise BadSetting(f"{path}: write {'[server]' if name == 'server' else '[[token]]'} for a table")
+    for name in tables.get("server", {}):
+        if name not in settings_by_name():
+            raise BadSetting(f"{path}: there is no setting {name!r}; there are {', '.join(sorted(settings_by_name()))}")
+    return tables
+
+
+def _value(name: str, given: Any, source: str) -> Any:
+    """Text, as flags and the environment have it, or the file's own type."""
+    known = settings_by_name()[name]
+    kind = type(known.default)
+    shown = "" if name == "token" else f" is {given!r:.80}"
+    try:
+        if kind is bool and isinstance(given, str):
+            return {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}[given.lower()]
+        if isinstance(given, bool) != (kind is bool) or (kind is str and not isinstance(given, str)):
+            raise ValueError
+        if kind is int and isinstance(given, float):
+            raise ValueError
+        value = kind(given)
+    except (ValueError, TypeError, KeyError):
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        raise BadSetting(f"{source}{shown}; it must be {words[kind]}") from None
+    least, most = known.metadata["least"], known.metadata["most"]
+    if least is not None and not least <= value <= most:
+        raise BadSetting(f"{source}{shown}; it must be between {least} and {most}")
+    return value

@@ -1,0 +1,177 @@
+"""The client over HTTP answers as the library does, and a lost answer makes no second message."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock import Broker
+from penstock.client import RemoteQueue
+from penstock.queue import Queue
+from penstock.server import BackgroundServer, ServerSettings
+from penstock.testing import FakeClock
+from penstock.testing.model import Player, configurations, steps
+
+serial = itertools.count()
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with penstock.open("memory:", clock=FakeClock()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def server(broker: Broker) -> Iterator[BackgroundServer]:
+    with BackgroundServer(broker, ServerSettings(port=0)) as server:
+        yield server
+
+
+def test_random_calls_through_http_are_answered_as_by_the_library() -> None:
+    clocks = FakeClock(), FakeClock()
+    with (
+        penstock.open("memory:", clock=clocks[0]) as library,
+        penstock.open("memory:", clock=clocks[1]) as behind,
+        BackgroundServer(behind) as server,
+        penstock.open(server.url) as remote,
+    ):
+
+        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+        @given(configurations, st.lists(steps, min_size=5, max_size=20))
+        def run(configuration: dict[str, Any], plan: list[tuple[Any, ...]]) -> None:
+            suffix = f"-{next(serial)}"
+            players = [Player(broker, clock, suffix) for broker, clock in zip((library, remote), clocks, strict=True)]
+            for player in players:
+                player.start(dict(configuration))
+            for step in plan:
+                expected, actual = (player.play(step) for player in players)
+                assert actual == expected, step
+            expected, actual = (player.look() for player in players)
+            assert actual == expected
+
+        run()
+
+
+def test_every_public_verb_of_a_queue_goes_through_http() -> None:
+    made_of_others = {"send", "delete"}
+    verbs = {name for name in dir(Queue) if not name.startswith("_")} - made_of_others
+    assert verbs <= set(vars(RemoteQueue))
+
+
+class Proxy:
+    """Stands between client and server, and loses the answers that it is told to lose."""
+
+    def __init__(self, url: str, lose: int) -> None:
+        self._server = urlsplit(url)
+        self._lose = lose
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, socket.create_connection((self._server.hostname, self._server.port or 0)) as server:
+                while data := client.recv(65536):
+                    server.sendall(data)
+                    if b"Content-Length" in data and not data.endswith(b"}"):
+                        server.sendall(client.recv(65536))  # the body comes by itself
+                    answer = server.recv(65536)
+                    if self._lose:
+                        self._lose -= 1
+                        break
+                    client.sendall(answer)
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+def test_a_send_whose_answer_is_lost_makes_one_message(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("orders")
+    with Proxy(server.url, lose=2) as proxy, penstock.open(proxy.url) as remote:
+        sent = RemoteQueue("orders", remote._line).send_many([b"1", b"2"])  # type: ignore[attr-defined]
+    messages = broker["orders"].receive(10)
+    assert [(message.id, message.body) for message in messages] == [(sent[0].id, b"1"), (sent[1].id, b"2")]
+
+
+def test_other_lost_answers_are_an_error_that_says_so(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("orders").send(b"x")
+    with (
+        Proxy(server.url, lose=1) as proxy,
+        penstock.open(proxy.url) as remote,
+        pytest.raises(penstock.StoreError, match="not known"),
+    ):
+        RemoteQueue("orders", remote._line).receive()  # type: ignore[attr-defined]
+
+
+def test_a_server_that_is_not_there_is_a_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with penstock.open(f"http://127.0.0.1:{port}") as remote, pytest.raises(penstock.StoreError, match="no server at"):
+        remote.queues()
+
+
+def test_a_restarted_server_is_found_again(broker: Broker) -> None:
+    with BackgroundServer(broker, ServerSettings(port=0)) as server:
+        port = urlsplit(server.url).port or 0
+        remote = penstock.open(server.url)
+        queue = remote.create("orders")
+    with BackgroundServer(broker, ServerSettings(port=port)):
+        assert queue.send(b"x").duplicate is False
+        assert queue.receive()[0].delete()
+    remote.close()
+    with pytest.raises(penstock.StoreClosed):
+        queue.stats()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://host/path", "http://host:99999", "http://user:secret@host", "http://host?x=1"]
+)
+def test_a_malformed_url_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(penstock.BadURL) as caught:
+        penstock.open(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(penstock.BadURL, match="colour"):
+        penstock.open("http://localhost:1", colour="red")
+
+
+def test_a_token_sent_again_makes_no_second_message_even_when_the_first_is_gone(broker: Broker) -> None:
+    queue = broker.create("orders")
+    first = queue.send_many([b"1", b"2"], token="a")
+    for message in queue.receive(2):
+        message.delete()
+    assert queue.send_many([b"1", b"2"], token="a") == first
+    assert queue.stats().messages == 0
+    assert queue.send_many([b"1", b"2"], token="b") != first
+    assert isinstance(broker.clock, FakeClock)
+    broker.clock.advance(601)
+    assert queue.send_many([b"1"], token="a")[0].id not in {sent.id for sent in first}
+
+
+@pytest.mark.parametrize("token", ["", "x" * 257, 5, "\ud800"])
+def test_a_bad_token_is_refused(broker: Broker, token: Any) -> None:
+    queue = broker.create("orders")
+    with pytest.raises(penstock.BadMessage, match="token"):
+        queue.send_many([b"1"], token=token)
+    assert queue.stats().messages == 0

@@ -1,0 +1,236 @@
+"""Raw sockets against the server: malformed requests are refused, slow clients are cut, and nothing hangs or answers 500."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import penstock
+from penstock.server import BackgroundServer, ServerSettings
+from penstock.testing.serving import dial, read_answer
+
+SETTINGS = ServerSettings(
+    port=0, read_timeout=0.5, idle_timeout=1.0, max_head=4096, max_body=2 * 1024 * 1024, max_connections=20
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BackgroundServer]:
+    with penstock.open("memory:") as broker:
+        broker.create("q")
+        with BackgroundServer(broker, SETTINGS) as server:
+            yield server
+
+
+def exchange(server: BackgroundServer, *pieces: bytes, shut: bool = False) -> bytes:
+    """All that the server answers until it closes."""
+    with dial(server.url) as client:
+        for piece in pieces:
+            client.sendall(piece)
+        if shut:
+            client.shutdown(socket.SHUT_WR)
+        return read_answer(client)
+
+
+POST = b"POST /messages/q HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+MALFORMED = {
+    "no sense": b"\x00\x01\x02\r\n\r\n",
+    "tls hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "no version": b"GET /health\r\n\r\n",
+    "http 2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "http 3": b"GET /health HTTP/3.0\r\nHost: localhost\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: other\r\n\r\n",
+    "space in a name": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX Y: 1\r\n\r\n",
+    "space before the colon": b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n",
+    "no colon": b"GET /health HTTP/1.1\r\nHost: localhost\r\nnonsense\r\n\r\n",
+    "empty name": b"GET /health HTTP/1.1\r\nHost: localhost\r\n: x\r\n\r\n",
+    "nul in a value": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
+    "cr in a value": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\rb: c\r\n\r\n",
+    "bare lf": b"GET /health HTTP/1.1\nHost: localhost\n\n",
+    "folded": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
+    "bad target": b"GET http:// HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n",
+    "star": b"GET * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "length and chunks": POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "lengths in a list": POST + b"Content-Length: 1, 2\r\n\r\nab",
+    "negative length": POST + b"Content-Length: -1\r\n\r\n",
+    "signed length": POST + b"Content-Length: +1\r\n\r\na",
+    "hexadecimal length": POST + b"Content-Length: 0x5\r\n\r\nabcde",
+    "empty length": POST + b"Content-Length: \r\n\r\n",
+    "endless length": POST + b"Content-Length: 99999999999999999999999\r\n\r\n",
+    "unknown coding": POST + b"Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n",
+    "chunked not last": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "hidden chunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunk size is no number": CHUNKED + b"x\r\na\r\n0\r\n\r\n",
+    "chunk size is negative": CHUNKED + b"-1\r\na\r\n0\r\n\r\n",
+    "chunk size is endless": CHUNKED + b"fffffffffffffffff\r\na\r\n0\r\n\r\n",
+    "chunk is too long": CHUNKED + b"1\r\nabc\r\n0\r\n\r\n",
+    "chunk without an end": CHUNKED + b"1\r\na0\r\n\r\n",
+    "chunk with bare lf": CHUNKED + b"1\na\n0\n\n",
+    "bad escape": b"GET /queues/%ff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "expectation": POST + b"Expect: wonders\r\nContent-Length: 1\r\n\r\na",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_request_is_refused_and_its_connection_closed(server: BackgroundServer, name: str) -> None:
+    answer = exchange(server, MALFORMED[name])
+    status = int(answer[9:12])
+    assert 400 <= status < 600
+    assert status != 500
+    assert answer.count(b"HTTP/1.1 ") == 1, "what follows a malformed request is not another one"
+    assert b"Connection: close" in answer
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_sent(server: BackgroundServer) -> Iterator[None]:
+    yield
+    with penstock.open(server.url) as broker:
+        assert broker["q"].purge() == 0
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", b"GET", b"GET /health HTTP/1.1\r\nHost: loc", POST + b"Content-Length: 10\r\n\r\nhalf", CHUNKED + b"5\r\nha"],
+    ids=["nothing", "method", "head", "body", "chunk"],
+)
+def test_a_slow_request_is_cut(server: BackgroundServer, start: bytes) -> None:
+    started = time.monotonic()
+    answer = exchange(server, start)
+    assert answer[9:12] == b"408" if start else answer == b""
+    assert time.monotonic() - started < 5
+
+
+def test_a_request_that_trickles_is_cut(server: BackgroundServer) -> None:
+    with dial(server.url) as client:
+        started = time.monotonic()
+        with pytest.raises(OSError):
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
+            while time.monotonic() - started < 10:
+                client.sendall(b"X: y\r\n")
+                time.sleep(0.05)
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("start", [b"GET /he", POST + b"Content-Length: 10\r\n\r\nhalf", CHUNKED + b"5\r\nha"])
+def test_a_request_that_ends_in_the_middle_is_refused(server: BackgroundServer, start: bytes) -> None:
+    assert exchange(server, start, shut=True)[9:12] == b"400"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5000 + b"\r\n\r\n", b"431"),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1_000_000, b"431"),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"431"),
+        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"431"),
+        (b"GET /" + b"x" * 1_000_000, b"431"),
+        (POST + b"Content-Length: 2097153\r\n\r\n", b"413"),
+        (POST + b"Expect: 100-continue\r\nContent-Length: 2097153\r\n\r\n", b"413"),
+        (CHUNKED + b"100000\r\n%b\r\n" % (b"x" * 0x100000) * 3, b"413"),
+    ],
+    ids=["header", "endless header", "many headers", "target", "endless target", "length", "expected", "chunks"],
+)
+def test_what_is_too_large_is_refused(server: BackgroundServer, request_: bytes, status: bytes) -> None:
+    with dial(server.url) as client:
+        try:
+            client.sendall(request_)
+        except OSError:
+            return  # cut before it was through with sending
+        assert read_answer(client)[9:12] == status
+
+
+def test_a_client_that_expects_it_is_told_to_go_on(server: BackgroundServer) -> None:
+    with dial(server.url) as client:
+        client.sendall(
+            b"PUT /penstock HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+            b"Content-Length: 1\r\nConnection: close\r\n\r\n"
+        )
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"x")
+        assert read_answer(client)[9:12] == b"404"
+
+
+def test_an_upgrade_is_not_taken_and_the_request_served(server: BackgroundServer) -> None:
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    answer = exchange(server, head)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    body = head.replace(b"GET /health", b"POST /messages/none").replace(b"\r\n\r\n", b"\r\nContent-Length: 3\r\n\r\nabc")
+    assert exchange(server, body)[9:12] == b"404"
+
+
+def test_http_1_0_is_answered_and_closed(server: BackgroundServer) -> None:
+    assert exchange(server, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
+
+
+def test_an_absolute_target_is_a_path(server: BackgroundServer) -> None:
+    request = b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert exchange(server, request).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_half_closed_client_still_gets_its_answer(server: BackgroundServer) -> None:
+    answer = exchange(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", shut=True)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_refusal_comes_after_the_answers_before_it(server: BackgroundServer) -> None:
+    answers = exchange(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3 + b"nonsense\r\n\r\n")
+    assert [answers[at + 9 : at + 12] for at in range(len(answers)) if answers.startswith(b"HTTP/1.1 ", at)] == [b"200"] * 3 + [
+        b"400"
+    ]
+
+
+def test_head_and_options_are_not_taken_for_a_receive(server: BackgroundServer) -> None:
+    for method in (b"HEAD", b"OPTIONS", b"TRACE"):
+        answer = exchange(server, method + b" /messages/q HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert answer[9:12] == b"405"
+
+
+def test_a_resting_connection_is_closed_after_its_time(server: BackgroundServer) -> None:
+    with dial(server.url) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert read_answer(client).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_connections_over_the_limit_are_told_to_come_again(server: BackgroundServer) -> None:
+    clients = [dial(server.url) for _ in range(SETTINGS.max_connections + 3)]
+    try:
+        answer = read_answer(clients[-1])
+        assert answer[9:12] == b"503"
+        assert b"Retry-After: " in answer
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_a_client_that_does_not_read_is_cut() -> None:
+    with penstock.open("memory:") as broker:
+        queue = broker.create("q", visibility=3600)
+        queue.send_many([b"x" * 1_000_000] * 30)
+        with (
+            BackgroundServer(broker, replace(SETTINGS, read_timeout=0.3, max_body=32 * 1024 * 1024)) as server,
+            dial(server.url) as client,
+        ):
+            client.sendall(b"GET /messages/q HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-MESSAGES: 30\r\n\r\n")
+            give_up_at = time.monotonic() + 10
+            while server.app.polls.given_back == 0 and time.monotonic() < give_up_at:
+                time.sleep(0.01)
+        assert queue.stats().visible == 30
+
+
+def test_what_was_refused_is_counted_and_nothing_is_kept_of_it(server: BackgroundServer) -> None:
+    with penstock.open(server.url) as broker:  # the tests before have left nothing behind
+        broker.queues()
+    assert server.app.connections.kept == 0
+    refused = {key: count for key, count in server.app.metrics.requests.items() if key[2] >= 400}
+    exchange(server, b"nonsense\r\n\r\n")
+    key = ("mq-core", "?", 400)
+    assert server.app.metrics.requests[key] == refused.get(key, 0) + 1
