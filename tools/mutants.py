@@ -19,7 +19,9 @@ ROOT = Path(__file__).parent.parent
 SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
-ADMITTED = "\n            home, current = self._queue(queue)\n            if not same_settings(current, settings):"
+ADMITTED = """
+            alone = settings.groups or any(entry.mark is not None for entry in entries)
+            home, current = self._enter(queue, alone=alone)"""
 BEGIN = '"SAVEPOINT verb" if nested else "BEGIN IMMEDIATE"'
 
 

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from penstock.clock import Clock, system_clock
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 
 START = (-1, 0)
@@ -53,6 +54,9 @@ class Store(ABC):
     @abstractmethod
     def drop(self, name: str) -> bool:
         """Remove a queue and all that belongs to it."""
+
+    def reserve(self, name: str) -> None:  # noqa: B027 (a batch keeps all others out of most stores)
+        """In a batch: nobody else changes this queue or its named claims before the batch ends."""
 
     # messages
 
@@ -171,6 +175,10 @@ class Store(ABC):
     @abstractmethod
     def version(self) -> int:
         """A number that changes when another process has changed the store."""
+
+    def clock(self) -> Clock:
+        """The clock of whoever is given none: this machine's, or where several machines share the store, the store's."""
+        return system_clock
 
     @abstractmethod
     def close(self) -> None: ...

@@ -49,6 +49,13 @@ class SqliteStore(SqlStore):
         "blob": "BLOB",
         "where_grouped": "WHERE grp IS NOT NULL",
         "skip_locked": "",
+        "for_update": "",
+        "keep": "",
+        "insert_new": "INSERT OR IGNORE INTO",
+        "unless_there": "",
+        "among": "IN (SELECT value FROM json_each(:numbers))",
+        "as_integer": "",
+        "as_blob": "",
     }
 
     def __init__(self, path: str | Path, *, timeout: float = 10) -> None:
