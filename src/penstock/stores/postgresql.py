@@ -56,6 +56,9 @@ class PostgresqlStore(SqlServerStore):
         "unless_there": "ON CONFLICT DO NOTHING",
         "among": "= ANY(:numbers)",
         "as_integer": "::bigint",
+        "by_ready": "",
+        "chosen": "penstock_message",
+        "penstock_message": "",
         "as_blob": "::bytea",
     }
     _begin_reading = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

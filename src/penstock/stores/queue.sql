@@ -218,12 +218,12 @@ GROUP BY grp HAVING MAX(visible_at) < 0
 UPDATE penstock_message SET visible_at = -visible_at WHERE number = :number AND visible_at < 0
 
 -- name: visible
-SELECT {columns} FROM penstock_message
+SELECT {columns} FROM penstock_message {by_ready}
 WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now
 ORDER BY visible_at, number LIMIT :limit {skip_locked}
 
 -- name: visible_share
-SELECT {columns} FROM penstock_message
+SELECT {columns} FROM penstock_message {by_ready}
 WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
 ORDER BY visible_at, number LIMIT :limit {skip_locked}
 
@@ -234,7 +234,7 @@ SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery
 WHERE number = :number
 
 -- name: claim_all
-UPDATE penstock_message
+UPDATE {chosen}
 SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
     first_received_at = COALESCE(first_received_at, :now)
 WHERE number {among}
@@ -264,15 +264,15 @@ DELETE FROM penstock_message
 WHERE number = :number AND queue = :queue AND delivery = :delivery AND grp IS NULL AND mark IS NULL
 
 -- name: found
-SELECT number, delivery, visible_at, state, grp, mark FROM penstock_message
+SELECT number, delivery, visible_at, state, grp, mark FROM {chosen}
 WHERE number {among} AND queue = :queue ORDER BY number {for_update}
 
 -- name: archive_all
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
-SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM penstock_message WHERE number {among}
+SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM {chosen} WHERE number {among}
 
 -- name: delete_all
-DELETE FROM penstock_message WHERE number {among}
+DELETE {penstock_message} FROM {chosen} WHERE number {among}
 
 -- name: archive
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)

@@ -55,6 +55,9 @@ class SqliteStore(SqlStore):
         "unless_there": "",
         "among": "IN (SELECT value FROM json_each(:numbers))",
         "as_integer": "",
+        "by_ready": "",
+        "chosen": "penstock_message",
+        "penstock_message": "",
         "as_blob": "",
     }
 
