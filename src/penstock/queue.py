@@ -84,17 +84,19 @@ class Queue(Sets, NamedClaims):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        connection: object = None,
     ) -> Sent:
         """Put a message into the queue; when this returns, it is safe.
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
-        content; ``delay`` and ``visibility`` take the place of the queue's own."""
+        content; ``delay`` and ``visibility`` take the place of the queue's own. With your own ``connection`` to the same
+        database, the message is sent when you commit, together with what else you have written (SQLite, PostgreSQL)."""
         if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group) == (None,) * 6:
-            return self.send_many([body])[0]
+            return self.send_many([body], connection=connection)[0]
         draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
-        return self.send_many([draft])[0]
+        return self.send_many([draft], connection=connection)[0]
 
-    def send_many(self, drafts: Iterable[Draft | bytes]) -> list[Sent]:
+    def send_many(self, drafts: Iterable[Draft | bytes], *, connection: object = None) -> list[Sent]:
         """Send all or, if one is refused, none; at the price of one commit."""
         batch = check_many(drafts, "send_many", "send")
         if len(batch) > policy.MAX_BATCH:
@@ -102,9 +104,14 @@ class Queue(Sets, NamedClaims):
         if not batch:
             return []
         now = self._clock()
-        sent = self._decide(
-            lambda settings: self._store.insert(self.name, policy.admit_all(batch, settings, now), now, settings)
-        )
+
+        def insert(settings: Settings) -> list[Sent] | None:
+            return self._store.insert(self.name, policy.admit_all(batch, settings, now), now, settings)
+
+        if connection is not None:
+            with self._store.joining(connection):
+                return self._decide(insert)
+        sent = self._decide(insert)
         self._waiting.notify()
         self._tend(now)
         return sent
@@ -201,14 +208,18 @@ class Queue(Sets, NamedClaims):
 
     # settling
 
-    def delete(self, message: Message | Receipt | str) -> bool:
+    def delete(self, message: Message | Receipt | str, *, connection: object = None) -> bool:
         """Settle a message as processed; False, and nothing changes, if it is no longer the receiver's.
 
-        With an id instead of a message, whoever holds it."""
-        return self.delete_many([message])[0]
+        With an id instead of a message, whoever holds it. With your own ``connection``, as for `send`."""
+        return self.delete_many([message], connection=connection)[0]
 
-    def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
-        return self._settle_held(self._held(check_many(messages, "delete_many", "delete")), State.PROCESSED, None)
+    def delete_many(self, messages: Sequence[Message | Receipt | str], *, connection: object = None) -> list[bool]:
+        held = self._held(check_many(messages, "delete_many", "delete"))
+        if connection is None:
+            return self._settle_held(held, State.PROCESSED, None)
+        with self._store.joining(connection):
+            return self._settle_held(held, State.PROCESSED, None)
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from penstock.clock import Clock, system_clock
+from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 
 START = (-1, 0)
@@ -37,6 +38,10 @@ class Store(ABC):
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
         """One commit for all that is inside. With ``durable=False`` (claims: they are no promise) it may be lost to a power
         cut, whole."""
+
+    def joining(self, connection: object) -> AbstractContextManager[None]:  # noqa: ARG002
+        """All that is inside becomes part of the transaction that the caller has open on a connection of its own."""
+        raise Unsupported("this store cannot join a transaction of yours; SQLite and PostgreSQL can")
 
     # the catalogue
 
@@ -195,6 +200,11 @@ class Ids:
         digits = f"{salt:015x}"
         self._prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
         self._usual = f"{self._prefix}8000-"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ids) and self._prefix == other._prefix
+
+    __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
     def salt() -> int:

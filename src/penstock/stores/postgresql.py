@@ -12,18 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from penstock.errors import BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.message import Entry, Sent, Settings
+from penstock.stores.base import Ids
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
-from penstock.stores.server_session import Session
+from penstock.stores.server_session import Session, Work
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_server import SqlServerStore
 from penstock.stores.sql_session import Row
 
 try:
     import psycopg
-    from psycopg import errors, sql
+    from psycopg import errors
+    from psycopg.pq import TransactionStatus
+    from psycopg.rows import tuple_row
 except ImportError as error:
     raise MissingExtra("a postgresql: store", "postgres") from error
 
@@ -125,7 +128,7 @@ class PostgresqlStore(SqlServerStore):
 
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
         try:
-            cursor = session.connection.execute(text, params, binary=True)
+            cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
             return (cursor.fetchall() if cursor.description else []), cursor.rowcount
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
@@ -201,6 +204,35 @@ class PostgresqlStore(SqlServerStore):
             self._announcer.announce()
         return Sent(self._ids.make(number)) if done else None
 
+    @contextmanager
+    def joining(self, connection: object) -> Iterator[None]:
+        if not isinstance(connection, psycopg.Connection) or connection.closed:
+            raise BadInput(f"a transaction on {self} is joined by an open connection of psycopg's, not by {connection!r:.200}")
+        if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
+            raise BadInput(f"{connection!r:.200} is in no transaction: begin one, or turn its autocommit off")
+        if self._in_batch():
+            raise BadInput(f"this thread is in a batch of {self}, which cannot become part of another transaction")
+        work = Work(Session(connection, None))
+        with self._savepoint(work):
+            if not self._is_ours(work.session):
+                raise BadInput(f"{connection!r:.200} is no connection to {self}")
+            self._here.work = work
+            try:
+                yield
+                if work.news:
+                    self._announce(work.session)  # heard by the others when, and if, the caller commits
+            finally:
+                self._here.work = None
+
+    def _is_ours(self, session: Session) -> bool:
+        there = "SELECT value FROM penstock_meta WHERE name = 'salt'"
+        try:
+            return bool(self._ids == Ids(self._ask(session, there)[0][0][0]))
+        except StoreError as error:
+            if isinstance(error.__cause__, errors.UndefinedTable):
+                return False
+            raise
+
     # the schema
 
     @contextmanager
@@ -222,7 +254,7 @@ class PostgresqlStore(SqlServerStore):
     # waking
 
     def _announce(self, side: Session) -> None:
-        self._ask(side, sql.SQL("NOTIFY {}").format(sql.Identifier(CHANNEL)))
+        self._ask(side, f"NOTIFY {CHANNEL}")
 
     def version(self) -> int:
         """A count of what was heard. Who asks a second time is waiting: from then on there is a listener."""
