@@ -1,6 +1,7 @@
 """Penstock: a durable message queue that runs anywhere Python runs."""
 
 from penstock.broker import Broker, Listing, open  # noqa: A004
+from penstock.consumer import Consumer
 from penstock.errors import (
     BadInput,
     BadMessage,
@@ -26,6 +27,7 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Sent, Settings, State, Stats
+from penstock.producer import Producer
 from penstock.queue import Queue
 
 __version__ = "0.1.0"
@@ -40,6 +42,7 @@ __all__ = [
     "Claim",
     "ClaimError",
     "ClaimLapsed",
+    "Consumer",
     "Death",
     "Draft",
     "Listing",
@@ -48,6 +51,7 @@ __all__ = [
     "Mode",
     "OutcomeUnknown",
     "PenstockError",
+    "Producer",
     "Queue",
     "QueueExists",
     "QueueNotFound",

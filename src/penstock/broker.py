@@ -9,8 +9,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
 from penstock.clock import Clock
+from penstock.consumer import Consumer
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
+from penstock.producer import Producer
 from penstock.queue import Queue, check_dead_letter_queue, purge
 from penstock.stores.base import Store
 from penstock.waiting import Waiting
@@ -95,6 +97,17 @@ class Broker:
         self._queues.pop(name, None)
         self._waiting.notify()
         return settings
+
+    def producer(self, name: str, *, batch_size: int = 1, max_delay: float = 0.05) -> Producer:
+        """Push messages onto a queue by the batch: as soon as there are ``batch_size``, or the first is ``max_delay`` s old."""
+        return Producer(self.queue(name), self._clock, batch_size=batch_size, max_delay=max_delay)
+
+    def consumer(self, name: str, **options: Any) -> Consumer:
+        """Process a queue by a callback; the options are those of `penstock.consumer.Consumer`."""
+        try:
+            return Consumer(self.queue(name), self.store, self._clock, **options)
+        except TypeError as error:
+            raise BadInput(f"a consumer cannot be made of this: {error}") from None
 
     def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)

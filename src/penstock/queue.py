@@ -40,6 +40,8 @@ TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
 EXPIRE_BATCH = 500
 PURGE_BATCH = 10_000
+SHARE_PAUSE = 0.05
+"""Seconds to rest when there are messages, but none of the share that was asked for."""
 
 
 class Queue(Sets, NamedClaims):
@@ -119,30 +121,42 @@ class Queue(Sets, NamedClaims):
     # receiving
 
     def receive(
-        self, limit: int = 1, *, wait: float = 0, visibility: float | None = None, mode: Mode | str | None = None
+        self,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        visibility: float | None = None,
+        mode: Mode | str | None = None,
+        share: tuple[int, int] | None = None,
     ) -> list[Message]:
         """Up to ``limit`` messages; if there is none, wait so many seconds for one.
 
         They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
-        mode at_most_once they are settled already."""
+        mode at_most_once they are settled already. A ``share`` is (place, of): of so many consumers, what is for this one,
+        if the store can tell."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         check_seconds(wait, "wait")
         if visibility is not None:
             check_seconds(visibility, "visibility")
+        if share is not None:
+            policy.check_share(share)
         chosen = _mode(mode)
         give_up_at = time.monotonic() + wait
         while True:
             events = self._waiting.events()
-            messages = self._take(limit, visibility, chosen)
+            messages = self._take(limit, visibility, chosen, share if self._store.shares else None)
             if messages or time.monotonic() >= give_up_at:
                 return messages
             due = self._store.due(self.name)
             resume_at = give_up_at
             if due is not None:
-                resume_at = min(resume_at, time.monotonic() + (due - self._clock()) / policy.SECOND)
+                pause = max((due - self._clock()) / policy.SECOND, 0 if share is None else SHARE_PAUSE)
+                resume_at = min(resume_at, time.monotonic() + pause)
             self._waiting.rest(events, resume_at)
 
-    def _take(self, limit: int, visibility: float | None, mode: Mode | None) -> list[Message]:
+    def _take(
+        self, limit: int, visibility: float | None, mode: Mode | None, share: tuple[int, int] | None = None
+    ) -> list[Message]:
         """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
         kept: list[Message] = []
         more = True
@@ -157,7 +171,7 @@ class Queue(Sets, NamedClaims):
                 settings = self.settings
                 if chosen is not (mode or settings.mode):
                     continue
-                delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now)
+                delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now, share)
                 if chosen is Mode.AT_MOST_ONCE:
                     self._settle(delivered, settings, State.PROCESSED, None, now)
             self._busy = bool(delivered)
@@ -166,13 +180,20 @@ class Queue(Sets, NamedClaims):
         return kept
 
     def _claim(
-        self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int
+        self,
+        limit: int,
+        settings: Settings,
+        visibility: float | None,
+        mode: Mode,
+        now: int,
+        share: tuple[int, int] | None = None,
     ) -> tuple[list[Message], bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
-        claimed = self._store.claim(self.name, limit, now, None if at_once else until)
+        only = {} if share is None else {"share": share}
+        claimed = self._store.claim(self.name, limit, now, None if at_once else until, **only)
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from penstock.clock import Clock, system_clock
 from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
+from penstock.stores.roster import Roster
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
@@ -33,6 +34,8 @@ class Store(ABC):
     """Messages are claimed in the order in which they became visible."""
     groups: bool
     """Queues with ordered groups can be kept."""
+    shares: bool = False
+    """A claim can be of a share: `claim` takes ``share``, (place, of), and then only messages whose number % of = place."""
 
     @abstractmethod
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
@@ -174,6 +177,31 @@ class Store(ABC):
     @abstractmethod
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
+
+    # consumers, who share a queue; here, as far as they are in this process
+
+    def enroll(self, queue: str, consumer: str, now: int) -> None:
+        """Enter a consumer as the last born."""
+        self._roster().enroll(queue, consumer, now)
+
+    def beat(self, queue: str, consumer: str, now: int) -> bool:
+        """Note that it lives; False if it is not, or no longer, entered."""
+        return self._roster().beat(queue, consumer, now)
+
+    def strike(self, queue: str, before: int) -> int:
+        """Strike off whoever has not beaten since; how many."""
+        return self._roster().strike(queue, before)
+
+    def living(self, queue: str) -> list[str]:
+        """The consumers in the order of birth."""
+        return self._roster().living(queue)
+
+    def leave(self, queue: str, consumer: str) -> None:
+        self._roster().leave(queue, consumer)
+
+    def _roster(self) -> Roster:
+        roster: Roster = self.__dict__.setdefault("_consumers", Roster())
+        return roster
 
     # life
 

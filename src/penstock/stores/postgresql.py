@@ -124,7 +124,7 @@ class PostgresqlStore(SqlServerStore):
         session.connection.close()
 
     def _prepared(self, text: str) -> bytes:
-        return re.sub(r"(?<!:):(\w+)", r"%(\1)b", text).encode()
+        return re.sub(r"(?<!:):(\w+)", r"%(\1)b", text.replace("%", "%%")).encode()
 
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
         try:

@@ -97,13 +97,19 @@ class SqlMessages(SqlSession):
         # A mark that lasts as long as its message does not outlive it, whatever happened to either.
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
-            rows = self._rows("visible", (home, now, limit))
+            rows = self._visible(home, limit, now, share)
             if until is not None:
                 self._many("claim", [(until, now, row[0]) for row in rows])
             return [self._message(queue, row, now, until) for row in rows]
+
+    def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
+        if share is None:
+            return self._rows("visible", (home, now, limit))
+        place, of = share
+        return self._rows("visible_share", (home, now, of, place, limit))
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._joined():

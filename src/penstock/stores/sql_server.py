@@ -65,10 +65,7 @@ class SqlServerStore(ServerSession, SqlStore):
     def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
-            if share is None:
-                rows = self._rows("visible", (home, now, limit))
-            else:
-                rows = self._rows("visible_share", (home, now, share[1], share[0], limit))
+            rows = self._visible(home, limit, now, share)
             if until is not None and rows:
                 self._run("claim_all", {"until": until, "now": now, "numbers": [row[0] for row in rows]})
             return [self._message(queue, row, now, until) for row in rows]
