@@ -10,7 +10,7 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import messages, queues, sending, watch
+from penstock.cli import messages, queues, sending, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser, Run
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
@@ -132,7 +132,7 @@ def build() -> Parser:
         sub.set_defaults(run=run)
         return sub
 
-    for module in (queues, sending, messages, watch):
+    for module in (queues, sending, messages, watch, work):
         module.add(command)
     subparsers.add_parser("bench", help="measure, beside the machine's limit and the peers", add_help=False, allow_abbrev=False)
     return parser
