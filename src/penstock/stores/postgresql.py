@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
-from penstock.message import Entry, Sent, Settings
+from penstock.message import OCTETS, Entry, Held, Sent, Settings, Settlement
 from penstock.stores.base import Ids
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
@@ -33,6 +33,9 @@ except ImportError as error:
 MIGRATION_LOCK = 0x70656E73746F636B
 """The advisory lock under which the schema is changed: 'penstock' in ASCII."""
 CHANNEL = "penstock"
+PLANNING = {"enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
+"""Every statement goes by an index, in its order. Left to choose by statistics that are always old, the planner now and then
+reads and sorts a whole queue to find its first messages."""
 COPIED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at", "grp", "mark", "head", "checksum", "body")
 TUNED = {
     # The rows of a queue live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
@@ -78,6 +81,7 @@ class PostgresqlStore(SqlServerStore):
             "lock_timeout": round(timeout * 1000),
             "statement_timeout": round(statement_timeout * 1000),
             "idle_in_transaction_session_timeout": round(statement_timeout * 1000),
+            **PLANNING,
         }
         self._listener: Listener | None = None
         self._asked = False
@@ -166,30 +170,52 @@ class PostgresqlStore(SqlServerStore):
     def _ask_time(self, side: Session) -> int:
         return int(self._ask(side, b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0][0])
 
-    # one message by one statement
+    # plain messages by one statement
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
-        entry = entries[0]
-        if len(entries) == 1 and entry.mark is None and not (settings.groups and entry.group) and not self._in_batch():
-            sent = self._surely(lambda: self._insert_alone(queue, entry, settings))
+        if not self._in_batch() and _plain(entries, settings):
+            sent = self._surely(lambda: self._insert_plain(queue, entries, settings))
             if sent is not None:
-                return [sent]
+                return sent
         return super().insert(queue, entries, now, settings)
 
-    def _insert_alone(self, queue: str, entry: Entry, settings: Settings) -> Sent | None:
-        """By a single statement, which changes nothing if what we know of the queue has changed."""
+    def _insert_plain(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
+        """A statement that changes nothing if what we know of the queue has changed."""
+        first = self._take_numbers(len(entries))
+        rows = [insert_row(first + place, 0, entry.visible_at, None, entry) for place, entry in enumerate(entries)]
+        if len(entries) == 1:
+            name, fields = "insert_told", dict(zip(COPIED, rows[0], strict=True))
+        else:
+            name, fields = "insert_batch_told", {"first": first - 1, "visible_at": entries[0].visible_at}
+            fields |= {"sent_at": entries[0].sent_at, "expires_at": entries[0].expires_at}
+            fields |= {"checksums": [row[9] for row in rows], "bodies": [row[10] for row in rows]}
+        done = self._tell_at_once(name, fields | {"name": queue, "settings": pack_settings(settings)})
+        if done:
+            self._announcer.announce()
+        return [Sent(self._ids.make(row[0])) for row in rows] if done else None
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        if settings is not None and settlement.keep_until is None and not settings.groups and not self._in_batch():
+            keys = {self._number(receipt): receipt.delivery for receipt in receipts}
+            fields = {"numbers": list(keys), "deliveries": list(keys.values()), "count": len(receipts)}
+            fields |= {"name": queue, "settings": pack_settings(settings)}
+            whole = len(keys) == len(receipts) and None not in keys.values()  # none twice, none by its id alone
+            if whole and self._surely(lambda: self._tell_at_once("delete_told", fields)):
+                return [True] * len(receipts)
+        return super().delete(queue, receipts, settlement, settings)
+
+    def _tell_at_once(self, name: str, fields: dict[str, Any]) -> bool:
+        """Run a statement that also tells its token, by itself; whether it changed anything."""
         session = self._pool.take()
         if not session.number:
             self._pool.give(session)
-            return None
-        number = self._take_numbers(1)
-        line = None if entry.group is None else entry.group.encode()
-        values = insert_row(number, 0, entry.visible_at, line, entry)
-        fields = dict(zip(COPIED, values, strict=True))
+            return False  # the long way opens one
         session.token += 1
-        fields |= {"token": session.token, "session": session.number, "name": queue, "settings": pack_settings(settings)}
+        fields = {**fields, "token": session.token, "session": session.number}
         try:
-            done = self._ask(session, self._statements["insert_told"], fields)[1] > 0
+            done = self._ask(session, self._statements[name], fields)[1] > 0
         except StoreUnreachable:
             done = self._was_committed(session)
             self._pool.drop(session)
@@ -200,9 +226,13 @@ class PostgresqlStore(SqlServerStore):
             raise
         else:
             self._pool.give(session)
-        if done:
-            self._announcer.announce()
-        return Sent(self._ids.make(number)) if done else None
+        return done
+
+    def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
+        place, of = share or (0, 1)
+        fields = {"queue": home, "now": now, "until": until, "limit": limit, "of": of, "place": place}
+        self._writing("claim_at_once")
+        return sorted(self._rows("claim_at_once", fields), key=lambda row: (row[1], row[0]))
 
     @contextmanager
     def joining(self, connection: object) -> Iterator[None]:
@@ -293,3 +323,20 @@ class PostgresqlStore(SqlServerStore):
         if lost:
             return StoreUnreachable(f"{self} cannot be reached: {text}")
         return StoreError(f"{self}: {text}")
+
+
+def _plain(entries: Sequence[Entry], settings: Settings) -> bool:
+    """Whether they can be sent by one statement: no marks, no groups, and if there are many, nothing else of their own."""
+    if len(entries) == 1:
+        return entries[0].mark is None and entries[0].group is None
+    first = entries[0]
+    return not settings.groups and all(
+        entry.mark is None
+        and entry.group is None
+        and entry.deadline_at is None
+        and entry.visibility is None
+        and not entry.attributes
+        and entry.content_type is OCTETS
+        and entry.visible_at == first.visible_at
+        for entry in entries
+    )

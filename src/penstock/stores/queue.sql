@@ -17,6 +17,9 @@
 --   penstock_session  what a connection to a server has committed last: by this, a commit whose answer was lost is resolved
 --   penstock_consumer who consumes a queue, in the order of birth (number), and when it last said so
 --
+-- Where a message is sought by its number, the statements see to it that no database finds it cheaper to go through the whole
+-- queue: its statistics are always old (hence = ANY(…), queue + 0).
+--
 -- To change the schema: add a step with the next number; never edit one that was released.
 
 -- step: 1
@@ -189,6 +192,13 @@ INSERT INTO penstock_message (number, queue, visible_at, state, receives, delive
 SELECT :number, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at{as_integer}, :grp{as_blob}, :head{as_blob}, :checksum, :body
 FROM penstock_queue, told WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
 
+-- name: insert_batch_told
+WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, checksum, body)
+SELECT :first + place, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, checksum, body
+FROM penstock_queue, told, unnest(:checksums, :bodies) WITH ORDINALITY AS plain (checksum, body, place)
+WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
+
 -- name: mark
 SELECT number, expires_at FROM penstock_mark WHERE queue = :queue AND mark = :mark
 
@@ -239,6 +249,18 @@ SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery
     first_received_at = COALESCE(first_received_at, :now)
 WHERE number {among}
 
+-- name: claim_at_once
+WITH picked AS (
+    SELECT {columns} FROM penstock_message
+    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
+    ORDER BY visible_at, number LIMIT :limit {skip_locked}
+)
+UPDATE penstock_message
+SET visible_at = :until, state = 1, receives = penstock_message.receives + 1, delivery = penstock_message.delivery + 1,
+    received_at = :now, first_received_at = COALESCE(penstock_message.first_received_at, :now)
+FROM picked WHERE penstock_message.number = picked.number AND penstock_message.number = ANY(ARRAY(SELECT number FROM picked))
+RETURNING picked.*
+
 -- name: one
 SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number {for_update}
 
@@ -264,8 +286,18 @@ DELETE FROM penstock_message
 WHERE number = :number AND queue = :queue AND delivery = :delivery AND grp IS NULL AND mark IS NULL
 
 -- name: found
-SELECT number, delivery, visible_at, state, grp, mark FROM {chosen}
-WHERE number {among} AND queue = :queue ORDER BY number {for_update}
+SELECT number, delivery, visible_at, state, grp, mark, queue FROM {chosen} WHERE number {among} ORDER BY number {for_update}
+
+-- name: delete_told
+WITH found AS (
+    SELECT penstock_message.number FROM unnest(:numbers, :deliveries) AS wanted (number, delivery), penstock_message
+    WHERE penstock_message.number = wanted.number AND penstock_message.delivery = wanted.delivery AND grp IS NULL AND mark IS NULL
+    AND queue + 0 = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
+    ORDER BY penstock_message.number {for_update} OF penstock_message
+), told AS (
+    UPDATE penstock_session SET token = :token WHERE number = :session AND (SELECT COUNT(*) FROM found) = :count RETURNING number
+)
+DELETE FROM penstock_message WHERE number = ANY(:numbers) AND EXISTS (SELECT number FROM told)
 
 -- name: archive_all
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)

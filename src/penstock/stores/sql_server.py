@@ -65,17 +65,23 @@ class SqlServerStore(ServerSession, SqlStore):
     def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
-            rows = self._visible(home, limit, now, share)
-            if until is not None and rows:
-                self._run("claim_all", {"until": until, "now": now, "numbers": [row[0] for row in rows]})
+            rows = self._visible(home, limit, now, share) if until is None else self._hide(home, limit, now, until, share)
             return [self._message(queue, row, now, until) for row in rows]
+
+    def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
+        """Claim; the rows as they were before."""
+        rows = self._visible(home, limit, now, share)
+        if rows:
+            self._run("claim_all", {"until": until, "now": now, "numbers": [row[0] for row in rows]})
+        return rows
 
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
         wanted: dict[int, set[int | None]] = {}
         for number, _, delivery in keys:
             wanted.setdefault(number, set()).add(delivery)
-        rows = self._rows("found", {"numbers": sorted(wanted), "queue": home}) if wanted else []
-        rows = [row for row in rows if not wanted[row[0]].isdisjoint({None, row[1]})]
+        # By the number alone, so that no database thinks of going through the whole queue instead.
+        rows = self._rows("found", {"numbers": sorted(wanted)}) if wanted else []
+        rows = [row[:6] for row in rows if row[6] == home and not wanted[row[0]].isdisjoint({None, row[1]})]
         if not rows:
             return {}
         numbers = [row[0] for row in rows]
