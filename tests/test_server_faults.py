@@ -58,9 +58,10 @@ def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url:
                 looking.purge()
                 proxy.cut_at(point, how)
                 expected: Counter[str] = Counter()
-                for batch in (["one"], ["two", "three"]):
+                for batch in (["one"], ["two", "three"], ["four", "five"]):  # the last goes the long way, by COPY
+                    attributes = {"a": 1} if batch[0] == "four" else {}
                     try:
-                        queue.send_many([body.encode() for body in batch])
+                        queue.send_many([penstock.Draft(body.encode(), attributes=attributes) for body in batch])
                         expected.update(batch)
                     except penstock.StoreUnreachable:
                         pass

@@ -67,6 +67,7 @@ class PostgresqlStore(SqlServerStore):
         "penstock_message": "",
         "as_blob": "::bytea",
     }
+    _at_once = frozenset({"queue", "claim_at_once"})
     _begin_reading = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
     def __init__(self, url: str, *, timeout: float = 10, statement_timeout: float = 60, pool: int = 10) -> None:
@@ -198,10 +199,10 @@ class PostgresqlStore(SqlServerStore):
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
         if settings is not None and settlement.keep_until is None and not settings.groups and not self._in_batch():
-            keys = {self._number(receipt): receipt.delivery for receipt in receipts}
+            keys = dict(sorted((self._number(receipt), receipt.delivery) for receipt in receipts if receipt.delivery))
             fields = {"numbers": list(keys), "deliveries": list(keys.values()), "count": len(receipts)}
             fields |= {"name": queue, "settings": pack_settings(settings)}
-            whole = len(keys) == len(receipts) and None not in keys.values()  # none twice, none by its id alone
+            whole = len(keys) == len(receipts)  # none twice, none by its id alone
             if whole and self._surely(lambda: self._tell_at_once("delete_told", fields)):
                 return [True] * len(receipts)
         return super().delete(queue, receipts, settlement, settings)

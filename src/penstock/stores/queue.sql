@@ -258,7 +258,7 @@ WITH picked AS (
 UPDATE penstock_message
 SET visible_at = :until, state = 1, receives = penstock_message.receives + 1, delivery = penstock_message.delivery + 1,
     received_at = :now, first_received_at = COALESCE(penstock_message.first_received_at, :now)
-FROM picked WHERE penstock_message.number = picked.number AND penstock_message.number = ANY(ARRAY(SELECT number FROM picked))
+FROM picked WHERE penstock_message.number = picked.number
 RETURNING picked.*
 
 -- name: one
@@ -293,7 +293,7 @@ WITH found AS (
     SELECT penstock_message.number FROM unnest(:numbers, :deliveries) AS wanted (number, delivery), penstock_message
     WHERE penstock_message.number = wanted.number AND penstock_message.delivery = wanted.delivery AND grp IS NULL AND mark IS NULL
     AND queue + 0 = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
-    ORDER BY penstock_message.number {for_update} OF penstock_message
+    {for_update} OF penstock_message
 ), told AS (
     UPDATE penstock_session SET token = :token WHERE number = :session AND (SELECT COUNT(*) FROM found) = :count RETURNING number
 )

@@ -52,6 +52,7 @@ class Work:
     news: bool = False
     locked: set[str] = field(default_factory=set)
     seen: dict[str, tuple[int, Settings]] = field(default_factory=dict)
+    begun: bool = True
     lost: bool = False
     reading: bool = False
 
@@ -128,7 +129,7 @@ class ServerSession(SqlSession):
             with self._savepoint(work):
                 yield
             return
-        work = self._here.work = self._begin("BEGIN")
+        work = self._here.work = self._begin("BEGIN") if durable else Work(self._pool.take(), begun=False)
         try:
             yield
             self._commit(work, durable)
@@ -162,8 +163,20 @@ class ServerSession(SqlSession):
             raise
         return Work(session)
 
+    def _ready(self, work: Work, name: str = "") -> None:
+        """A batch of claims begins its transaction when it comes to more than them: they are no promise, and stand alone."""
+        if work.begun or name in self._at_once:
+            return
+        try:
+            self._ask(work.session, "BEGIN")
+        except StoreUnreachable:
+            self._pool.drop(work.session)
+            work.session = self._begin("BEGIN").session
+        work.begun = True
+
     @contextmanager
     def _savepoint(self, work: Work) -> Iterator[None]:
+        self._ready(work)
         work.depth += 1
         name, locked = f"verb{work.depth}", set(work.locked)
         self._ask(work.session, f"SAVEPOINT {name}")
@@ -179,6 +192,8 @@ class ServerSession(SqlSession):
             work.depth -= 1
 
     def _commit(self, work: Work, durable: bool) -> None:
+        if not work.begun:
+            return
         session = work.session
         told = durable and work.wrote
         if told:
@@ -248,24 +263,28 @@ class ServerSession(SqlSession):
     # statements
 
     def _rows(self, name: str, params: Params) -> list[Row]:
+        if self._here.work is not None:
+            self._ready(self._here.work, name)
         return self._look(self._statements[name], self._named(name, params))
 
     def _look(self, text: Any, params: Mapping[str, Any] | None = None) -> list[Row]:
         """The rows of a statement, which outside of a batch only reads, and is tried again if its connection was lost."""
-        if self._here.work is not None:
-            return self._ask(self._here.work.session, text, params)[0]
-        session = self._pool.take()
+        work = self._here.work
+        if work is not None and (work.begun or work.wrote):
+            return self._ask(work.session, text, params)[0]
+        session = self._pool.take() if work is None else work.session
         try:
             rows = self._ask(session, text, params)[0]
-        except BaseException as error:
+        except StoreUnreachable:
             self._pool.drop(session)
-            if not isinstance(error, StoreUnreachable):
-                raise
-        else:
-            self._pool.give(session)
-            return rows
-        with self._reading():
-            return self._look(text, params)
+            session = self._pool.take()
+            if work is not None:
+                work.session = session
+            rows = self._ask(session, text, params)[0]
+        finally:
+            if work is None:
+                self._pool.give(session)
+        return rows
 
     def _run(self, name: str, params: Params) -> int:
         return self._ask(self._writing(name).session, self._statements[name], self._named(name, params))[1]
@@ -278,6 +297,7 @@ class ServerSession(SqlSession):
     def _writing(self, name: str) -> Work:
         work = self._here.work
         assert work is not None
+        self._ready(work, name)
         work.wrote = True
         work.news |= name in NEWS
         return work
@@ -285,6 +305,7 @@ class ServerSession(SqlSession):
     def _script(self, text: str) -> None:
         work = self._here.work
         assert work is not None
+        self._ready(work)
         self._ask(work.session, text)
 
     def _named(self, name: str, params: Params) -> Mapping[str, Any]:
@@ -327,6 +348,8 @@ class ServerSession(SqlSession):
 
     # what each database does its own way
 
+    _at_once: frozenset[str] = frozenset()
+    """The statements of a batch of claims that need no transaction around them."""
     _begin_reading: str
     """How to begin a transaction in which several reads see one state."""
 
