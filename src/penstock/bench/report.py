@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
+from penstock.bench import postgresql
 from penstock.bench.runs import BODY, Results
 from penstock.bench.targets import BARE, OURS
 from penstock.bench.workloads import Row, Target, Verb
@@ -95,14 +96,19 @@ def _facts(facts: dict[str, str]) -> Iterator[str]:
 
 
 def _reading(results: Results) -> Iterator[str]:
+    on_server = any(target.limit == postgresql.BARE for target in results.targets)
+    limit = postgresql.BARE if on_server else BARE
     yield (
-        f"Cells are messages a second and, in parentheses, the ratio to {BARE} in the same row and run (1.00 is as fast as the "
-        "limit). A name is verb-batch×body in bytes, -4p: processes together, -at-N: messages that lay in the queue "
+        f"Cells are messages a second and, in parentheses, the ratio to {limit} in the same row and run (1.00 is as fast as "
+        "the limit). A name is verb-batch×body in bytes, -4p: processes together, -at-N: messages that lay in the queue "
         "beforehand. A star: no batches there, so this is the rate of single calls."
     )
     yield (
-        "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no promise, so "
-        "it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory store syncs nothing."
+        "Every commit of every target waits for the disk, claims too."
+        if on_server
+        else "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no "
+        "promise, so it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory store syncs "
+        "nothing."
     )
     for target in results.targets:
         settings = results.settings.get(target.name, "")
@@ -122,29 +128,47 @@ def _table(results: Results, rows: list[Row]) -> Iterator[str]:
 
 def acceptance(results: Results) -> list[Line]:
     targets = {target.name: target for target in results.targets}
-    if OURS not in targets:
+    ours = targets.get(OURS) or targets.get(postgresql.OURS)
+    if ours is None:
         return []
-    ours = targets[OURS]
+    on_files = ours.name == OURS
     lines = []
     for size in sorted({row.size for row in results.rows}):
         for verb, batch, least in ((Verb.SEND, 100, 0.6), (Verb.CYCLE, 100, 0.4), (Verb.SEND, 1, 0.7)):
-            found = cell(results, Row(verb, batch, size), ours)
-            ratio = found.ratio if found else None
-            text = f"{verb} by {batch}, {size} B: at least {least:.0%} of {BARE}"
-            lines.append(Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least))
+            if on_files or verb is not Verb.CYCLE:
+                found = cell(results, Row(verb, batch, size), ours)
+                lines.append(_share(f"{verb} by {batch}, {size} B", found.ratio if found else None, least, ours))
+        if not on_files:
+            lines.append(_share(f"receive and delete by 100, {size} B", _both(results, size, ours), 0.6, ours))
     batches = sorted({row.batch for row in results.rows if row.backlog is not None})
-    lines += [_flatness(results, verb, batch) for verb in (Verb.RECEIVE, Verb.DELETE) for batch in batches]
+    lines += [_flatness(results, ours, verb, batch) for verb in (Verb.RECEIVE, Verb.DELETE) for batch in batches]
     lines += [_ahead(results, ours, target) for target in results.targets if target.peer]
     return lines
 
 
-def _flatness(results: Results, verb: Verb, batch: int) -> Line:
+def _share(what: str, ratio: float | None, least: float, ours: Target) -> Line:
+    text = f"{what}: at least {least:.0%} of {ours.limit}"
+    return Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least)
+
+
+def _both(results: Results, size: int, ours: Target) -> float | None:
+    """The ratio of the time that receive and delete take together."""
+    spent = []
+    for name in (ours.limit or "", ours.name):
+        rates = [results.rates.get((Row(verb, 100, size), name)) for verb in (Verb.RECEIVE, Verb.DELETE)]
+        if not all(rates):
+            return None
+        spent.append([sum(1 / rate for rate in pair) for pair in zip(*filter(None, rates), strict=True)])
+    return median(map(_over, *spent))
+
+
+def _flatness(results: Results, ours_target: Target, verb: Verb, batch: int) -> Line:
     def cost(name: str) -> float | None:
         near, far = (results.rates.get((Row(verb, batch, BODY, backlog=backlog), name)) for backlog in (NEAR, FAR))
         return median(map(_over, near, far)) if near and far else None
 
-    ours, bare = cost(OURS), cost(BARE)
-    found = "" if ours is None else f"{ours:.2f}×" + ("" if bare is None else f" ({BARE}: {bare:.2f}×)")
+    ours, bare = cost(ours_target.name), cost(ours_target.limit or "")
+    found = "" if ours is None else f"{ours:.2f}×" + ("" if bare is None else f" ({ours_target.limit}: {bare:.2f}×)")
     text = f"{verb} by {batch} at a backlog of {FAR} costs at most 1.3 × that at {NEAR}"
     return Line(text, found, None if ours is None else ours <= 1.3)
 
