@@ -70,10 +70,11 @@ def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url:
         assert proxy.cuts >= 5
 
 
+@pytest.mark.parametrize("history", [0, 3600])  # with history, by the long way
 @pytest.mark.parametrize("how", HOWS)
-def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, url: str, how: str) -> None:
+def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, url: str, how: str, history: float) -> None:
     with Proxy(server.port) as proxy, penstock.open(url) as direct:
-        looking = direct.create("orders", history=3600)
+        looking = direct.create("orders", history=history)
         for point in range(1, POINTS):
             with penstock.open(url.replace(f":{server.port}/", f":{proxy.port}/")) as broker:
                 queue = broker["orders"]
@@ -87,9 +88,9 @@ def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, ur
                     deleted = 0
                 proxy.cut_at(0, how)
                 assert (deleted, looking.stats().messages) in [(2, 0), (0, 2)], f"cut {how} {point}"
-                assert looking.stats().settled == before + deleted
+                assert looking.stats().settled == (before + deleted if history else 0)
                 looking.purge()
-        assert proxy.cuts >= 5
+        assert proxy.cuts >= 1
 
 
 def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(own: Server) -> None:

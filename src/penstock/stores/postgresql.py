@@ -77,6 +77,8 @@ class PostgresqlStore(SqlServerStore):
             known = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise BadURL(f"the postgresql: URL cannot be read: {error}") from None
+        if not str(known.get("port") or "0").replace(",", "").isdigit():
+            raise BadURL(f"the postgresql: URL cannot be read: port {known['port']!r:.80} is no number")
         self._url, self._options = url, known.get("options", "")
         self._settings = {
             "lock_timeout": round(timeout * 1000),
@@ -190,44 +192,58 @@ class PostgresqlStore(SqlServerStore):
             name, fields = "insert_batch_told", {"first": first - 1, "visible_at": entries[0].visible_at}
             fields |= {"sent_at": entries[0].sent_at, "expires_at": entries[0].expires_at}
             fields |= {"checksums": [row[9] for row in rows], "bodies": [row[10] for row in rows]}
-        done = self._tell_at_once(name, fields | {"name": queue, "settings": pack_settings(settings)})
-        if done:
-            self._announcer.announce()
-        return [Sent(self._ids.make(row[0])) for row in rows] if done else None
+        if self._tell_at_once(name, fields | {"name": queue, "settings": pack_settings(settings)}) == []:
+            return None
+        self._announcer.announce()
+        return [Sent(self._ids.make(row[0])) for row in rows]
 
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
-        if settings is not None and settlement.keep_until is None and not settings.groups and not self._in_batch():
-            keys = dict(sorted((self._number(receipt), receipt.delivery) for receipt in receipts if receipt.delivery))
-            fields = {"numbers": list(keys), "deliveries": list(keys.values()), "count": len(receipts)}
-            fields |= {"name": queue, "settings": pack_settings(settings)}
-            whole = len(keys) == len(receipts)  # none twice, none by its id alone
-            if whole and self._surely(lambda: self._tell_at_once("delete_told", fields)):
-                return [True] * len(receipts)
-        return super().delete(queue, receipts, settlement, settings)
+        """Those that are plain and ours by one statement, and then what is left, which is mostly nothing."""
+        if settings is None or settlement.keep_until is not None or settings.groups or self._in_batch():
+            return super().delete(queue, receipts, settlement, settings)
+        numbers = [self._number(receipt) for receipt in receipts]
+        keys = dict(
+            sorted((number, receipt.delivery) for number, receipt in zip(numbers, receipts, strict=True) if receipt.delivery)
+        )
+        if len(keys) < len(receipts):  # some twice, or by their id alone
+            return super().delete(queue, receipts, settlement, settings)
+        fields = {"numbers": list(keys), "deliveries": list(keys.values()), "count": len(keys)}
+        fields |= {"name": queue, "settings": pack_settings(settings)}
+        rows = self._surely(lambda: self._tell_at_once("delete_told", fields))
+        gone = set(keys) if rows is None else {row[0] for row in rows}
+        left = [receipt for number, receipt in zip(numbers, receipts, strict=True) if number not in gone]
+        if not left:
+            return [True] * len(receipts)
+        # Once part of it is done, it is done under these settings, even if they change now.
+        answers = super().delete(queue, left, settlement, None if gone else settings)
+        if answers is None:
+            return None
+        others = iter(answers)
+        return [number in gone or next(others) for number in numbers]
 
-    def _tell_at_once(self, name: str, fields: dict[str, Any]) -> bool:
-        """Run a statement that also tells its token, by itself; whether it changed anything."""
+    def _tell_at_once(self, name: str, fields: dict[str, Any]) -> list[Row] | None:
+        """Run a statement that also tells its token, by itself: its rows; None if they were lost, but all was done."""
         session = self._pool.take()
         if not session.number:
             self._pool.give(session)
-            return False  # the long way opens one
+            return []  # the long way opens one
         session.token += 1
         fields = {**fields, "token": session.token, "session": session.number}
         try:
-            done = self._ask(session, self._statements[name], fields)[1] > 0
+            rows = self._ask(session, self._statements[name], fields)[0]
         except StoreUnreachable:
             done = self._was_committed(session)
             self._pool.drop(session)
             if not done:
                 raise
+            return None
         except BaseException:
             self._pool.drop(session)
             raise
-        else:
-            self._pool.give(session)
-        return done
+        self._pool.give(session)
+        return rows
 
     def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
         place, of = share or (0, 1)

@@ -191,6 +191,7 @@ WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, head, checksum, body)
 SELECT :number, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at{as_integer}, :grp{as_blob}, :head{as_blob}, :checksum, :body
 FROM penstock_queue, told WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
+RETURNING penstock_message.number
 
 -- name: insert_batch_told
 WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
@@ -198,6 +199,7 @@ INSERT INTO penstock_message (number, queue, visible_at, state, receives, delive
 SELECT :first + place, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, checksum, body
 FROM penstock_queue, told, unnest(:checksums, :bodies) WITH ORDINALITY AS plain (checksum, body, place)
 WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
+RETURNING penstock_message.number
 
 -- name: mark
 SELECT number, expires_at FROM penstock_mark WHERE queue = :queue AND mark = :mark
@@ -289,15 +291,17 @@ WHERE number = :number AND queue = :queue AND delivery = :delivery AND grp IS NU
 SELECT number, delivery, visible_at, state, grp, mark, queue FROM {chosen} WHERE number {among} ORDER BY number {for_update}
 
 -- name: delete_told
-WITH found AS (
-    SELECT penstock_message.number FROM unnest(:numbers, :deliveries) AS wanted (number, delivery), penstock_message
+WITH gone AS (
+    DELETE FROM penstock_message USING unnest(:numbers, :deliveries) AS wanted (number, delivery)
     WHERE penstock_message.number = wanted.number AND penstock_message.delivery = wanted.delivery AND grp IS NULL AND mark IS NULL
     AND queue + 0 = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
-    {for_update} OF penstock_message
+    AND EXISTS (SELECT number FROM penstock_session WHERE number = :session)
+    RETURNING penstock_message.number
 ), told AS (
-    UPDATE penstock_session SET token = :token WHERE number = :session AND (SELECT COUNT(*) FROM found) = :count RETURNING number
+    UPDATE penstock_session SET token = CASE (SELECT COUNT(*) FROM gone) WHEN :count THEN :token ELSE -:token END
+    WHERE number = :session
 )
-DELETE FROM penstock_message WHERE number = ANY(:numbers) AND EXISTS (SELECT number FROM told)
+SELECT number FROM gone
 
 -- name: archive_all
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)

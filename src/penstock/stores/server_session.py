@@ -220,10 +220,14 @@ class ServerSession(SqlSession):
         def look(side: Session) -> bool:
             self._end(side, session)
             rows = self._ask(side, self._statements["told"], {"session": session.number})[0]
+            if rows and rows[0][0] == -session.token:
+                raise OutcomeUnknown(f"{self}: of a commit whose answer was lost, a part was done, and nobody knows which")
             return bool(rows) and rows[0][0] == session.token
 
         try:
             return self._beside(look)
+        except OutcomeUnknown:
+            raise
         except StoreError as error:
             raise OutcomeUnknown(
                 f"{self}: the connection was lost at a commit, and whether it was made is unknown: {error}"

@@ -131,6 +131,7 @@ class PostgresqlServer(Server):
             "shared_buffers": "128MB",
             "max_wal_size": "4GB",
             "fsync": "on" if self.sync else "off",
+            "autovacuum_naptime": "1s",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [find("postgres"), "-D", str(self.folder / "data"), *options]
