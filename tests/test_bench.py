@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock import bench
+from penstock.bench import postgresql
 from penstock.bench.limits import equalise, read_settings
 from penstock.bench.machine import file_system
 from penstock.bench.report import acceptance, cell, markdown
@@ -213,3 +214,22 @@ def test_the_service_is_measured_beside_its_limits(tmp_path: Path, capsys: pytes
     for line in ("the service, 4 connections", "the service, 1 connection", "(a) the same", "(b) bare SQLite", "* of (a): "):
         assert line in page
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_quick_run_on_postgresql_measures_the_limit_and_the_peers(tmp_path: Path) -> None:
+    names = ["send-100x100B", "receive-100x100B", "delete-100x100B", "cycle-1x100B"]
+    out = tmp_path / "out"
+    arguments = ["--on", "postgresql", "--quick", "--no-plot", "--out", str(out), "--folder", str(tmp_path)]
+    assert bench.main([*arguments, "--only", *names]) == 0
+    results = json.loads((out / "bench.json").read_text())
+    rows = {row["name"]: row["targets"] for row in results["rows"]}
+    assert rows.keys() == set(names)
+    assert rows["send-100x100B"].keys() == rows["cycle-1x100B"].keys() == set(postgresql.TARGETS)
+    met = {line["text"]: line["met"] for line in results["acceptance"]}
+    assert met[f"{postgresql.OURS}: receive and delete by 100, 100 B: at least 60% of bare psycopg"] is not None
+    assert f"{postgresql.OURS}: ahead of pgqueuer on every row" in met
+
+
+def test_a_target_that_nobody_knows_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--targets", "oracle", "--no-plot", "--out", str(tmp_path)]) == 2
+    assert "no target is named 'oracle'" in capsys.readouterr().err

@@ -21,7 +21,9 @@ SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
-ADMITTED = "\n            home, current = self._queue(queue)\n            if not same_settings(current, settings):"
+ADMITTED = """
+            alone = settings.groups or any(entry.mark is not None for entry in entries)
+            home, current = self._enter(queue, alone=alone)"""
 BEGIN = '"SAVEPOINT verb" if nested else "BEGIN IMMEDIATE"'
 
 

@@ -1,6 +1,7 @@
 """Penstock: a durable message queue that runs anywhere Python runs."""
 
 from penstock.broker import Broker, Listing, open  # noqa: A004
+from penstock.consumer import Consumer
 from penstock.errors import (
     BadInput,
     BadMessage,
@@ -10,6 +11,7 @@ from penstock.errors import (
     ClaimError,
     ClaimLapsed,
     MissingExtra,
+    OutcomeUnknown,
     PenstockError,
     QueueExists,
     QueueNotFound,
@@ -20,10 +22,12 @@ from penstock.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    StoreUnreachable,
     StoreVersion,
     Unsupported,
 )
 from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Sent, Settings, State, Stats
+from penstock.producer import Producer
 from penstock.queue import Queue
 
 __version__ = "0.1.0"
@@ -38,13 +42,16 @@ __all__ = [
     "Claim",
     "ClaimError",
     "ClaimLapsed",
+    "Consumer",
     "Death",
     "Draft",
     "Listing",
     "Message",
     "MissingExtra",
     "Mode",
+    "OutcomeUnknown",
     "PenstockError",
+    "Producer",
     "Queue",
     "QueueExists",
     "QueueNotFound",
@@ -61,6 +68,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
+    "StoreUnreachable",
     "StoreVersion",
     "Unsupported",
     "open",

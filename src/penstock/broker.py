@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
-from penstock.clock import Clock, system_clock
+from penstock.clock import Clock
+from penstock.consumer import Consumer
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
+from penstock.producer import Producer
 from penstock.queue import Queue, check_dead_letter_queue, purge
 from penstock.stores.base import Store
 from penstock.waiting import Waiting
@@ -26,9 +28,9 @@ class Listing(NamedTuple):
 class Broker:
     """All queues of one store. Close it, or use it in a ``with`` statement."""
 
-    def __init__(self, store: Store, *, clock: Clock = system_clock) -> None:
+    def __init__(self, store: Store, *, clock: Clock | None = None) -> None:
         self.store = store
-        self.clock = clock
+        self.clock = clock or store.clock()
         self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
 
@@ -80,17 +82,32 @@ class Broker:
         if self.store.load(name) is not None:
             purge(self.store, name)  # beforehand and in parts; what is left, or comes in now, goes with the queue
         with self.store.batch():
+            self.store.reserve(name)
             settings = self.store.load(name)
             if settings is None:
                 raise QueueNotFound(name)
             for other in self.store.names():
                 pointing = self.store.load(other)
                 if pointing and pointing.redrive and pointing.redrive.dead_letter_queue == name:
-                    self.store.save(other, policy.check_settings({"redrive": None}, pointing), create=False)
+                    self.store.reserve(other)
+                    current = self.store.load(other)
+                    if current is not None:
+                        self.store.save(other, policy.check_settings({"redrive": None}, current), create=False)
             self.store.drop(name)
         self._queues.pop(name, None)
         self.waiting.notify()
         return settings
+
+    def producer(self, name: str, *, batch_size: int = 1, max_delay: float = 0.05) -> Producer:
+        """Push messages onto a queue by the batch: as soon as there are ``batch_size``, or the first is ``max_delay`` s old."""
+        return Producer(self.queue(name), self.clock, batch_size=batch_size, max_delay=max_delay)
+
+    def consumer(self, name: str, **options: Any) -> Consumer:
+        """Process a queue by a callback; the options are those of `penstock.consumer.Consumer`."""
+        try:
+            return Consumer(self.queue(name), self.store, self.clock, **options)
+        except TypeError as error:
+            raise BadInput(f"a consumer cannot be made of this: {error}") from None
 
     def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)
@@ -99,7 +116,7 @@ class Broker:
         return found
 
 
-def open(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:
+def open(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:
     """The broker of the store at ``url``: ``memory:``, ``sqlite:///relative/file``, ``sqlite:////absolute/file``; or of the
     server at ``http://host:port``, with its ``token``.
 
@@ -143,6 +160,40 @@ def _peers(value: Any) -> int:
     return peers
 
 
+def _open_postgresql(url: str, options: dict[str, Any]) -> Store:
+    url, options = _url_and_options(url, options)
+    return import_module("penstock.stores.postgresql").PostgresqlStore(url, **options)  # type: ignore[no-any-return]
+
+
+def _open_mysql(url: str, options: dict[str, Any]) -> Store:
+    url, options = _url_and_options(url, options)
+    return import_module("penstock.stores.mysql").MysqlStore(url, **options)  # type: ignore[no-any-return]
+
+
+def _url_and_options(url: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A server's URL without our own options in its query, and these; what is left there is for the driver."""
+    known: dict[str, Callable[[Any], Any]] = {"timeout": _timeout, "statement_timeout": _timeout, "pool": _pool}
+    base, _, query = url.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    left = urlencode([(name, value) for name, value in pairs if name not in known], quote_via=quote)
+    options = {name: value for name, value in pairs if name in known} | given
+    for name, value in options.items():
+        if name not in known:
+            raise BadURL(f"there is no option {name!r}; there are {', '.join(sorted(known))}")
+        try:
+            options[name] = known[name](value)
+        except (TypeError, ValueError) as error:
+            raise BadURL(f"option {name} is {value!r:.80}: {error}") from None
+    return f"{base}?{left}" if left else base, options
+
+
+def _pool(value: Any) -> int:
+    size = int(value)
+    if not 1 <= size <= 1000:
+        raise ValueError("it must be between 1 and 1000 connections")
+    return size
+
+
 def _timeout(value: Any) -> float:
     seconds = float(value)
     if not 0 <= seconds <= 86400:
@@ -175,6 +226,8 @@ REMOTE = ("http", "https")
 STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
+    "postgresql": _open_postgresql,
+    "mysql": _open_mysql,
     "vsqs": _open_vsqs,
     "spool": _open_spool,
 }

@@ -17,11 +17,13 @@ from urllib.parse import quote
 from penstock import policy
 from penstock.broker import Broker, Listing
 from penstock.clock import Clock, system_clock
-from penstock.errors import BadInput, BadURL, QueueNotFound
+from penstock.consumer import Consumer
+from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
 from penstock.line import Line
 from penstock.message import Claim, Draft, Message, Mode, Receipt, Sent, Settings, State, Stats
 from penstock.policy import check_count, check_seconds
 from penstock.queue import Queue, check_many
+from penstock.stores.roster import Roster
 
 LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several."""
@@ -31,7 +33,7 @@ ASKED_TWICE = frozenset(
 )
 
 
-def connect(url: str, *, clock: Clock = system_clock, **options: Any) -> Broker:  # noqa: ARG001
+def connect(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:  # noqa: ARG001
     """``token``: the bearer token, else $PENSTOCK_TOKEN; ``timeout``: seconds for an answer; ``cafile``: whom to trust for TLS.
     The clock is the server's own."""
     known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None}
@@ -50,10 +52,17 @@ class RemoteStore:
     groups: bool
 
 
+def _refuse(connection: object) -> None:
+    if connection is not None:
+        raise Unsupported("a server cannot join a transaction of yours; SQLite and PostgreSQL can")
+
+
 class RemoteBroker(Broker):
     def __init__(self, line: Line) -> None:
+        self.clock = system_clock
         self._line = line
         self._remote: dict[str, RemoteQueue] = {}
+        self._roster = Roster()
 
     @property
     def store(self) -> Any:  # type: ignore[override]
@@ -98,6 +107,13 @@ class RemoteBroker(Broker):
         self._remote.pop(name, None)
         return settings
 
+    def consumer(self, name: str, **options: Any) -> Consumer:
+        """As on a store; but who shares the queue is known only within this process."""
+        try:
+            return Consumer(self.queue(name), self._roster, self.clock, **options)
+        except TypeError as error:
+            raise BadInput(f"a consumer cannot be made of this: {error}") from None
+
     def _names(self) -> list[str]:
         return list(self._call("names"))
 
@@ -124,7 +140,8 @@ class RemoteQueue(Queue):
         settings: Settings = self._call("settings")
         return settings
 
-    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:
+    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
+        _refuse(connection)
         batch = [Draft(draft) if isinstance(draft, bytes) else draft for draft in check_many(drafts, "send_many", "send")]
         now = system_clock()
         for draft in batch:
@@ -132,10 +149,18 @@ class RemoteQueue(Queue):
         return list(self._call("send_many", drafts=batch, token=token or secrets.token_hex(16))) if batch else []
 
     def receive(
-        self, limit: int = 1, *, wait: float = 0, visibility: float | None = None, mode: Mode | str | None = None
+        self,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        visibility: float | None = None,
+        mode: Mode | str | None = None,
+        share: tuple[int, int] | None = None,
     ) -> list[Message]:
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         check_seconds(wait, "wait")
+        if share is not None:
+            policy.check_share(share)  # and no more: a share is a hint, which a server cannot take
         give_up_at = time.monotonic() + wait
         while True:
             left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
@@ -149,7 +174,8 @@ class RemoteQueue(Queue):
             if messages or time.monotonic() >= give_up_at:
                 return messages
 
-    def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
+    def delete_many(self, messages: Sequence[Message | Receipt | str], *, connection: object = None) -> list[bool]:
+        _refuse(connection)
         held = _receipts(self._held(check_many(messages, "delete_many", "delete")))
         return list(self._call("delete_many", messages=held)) if held else []
 

@@ -18,6 +18,8 @@ PenstockError
 │   ├── StoreReadOnly
 │   ├── StoreCorrupt
 │   ├── StoreVersion              written by a newer Penstock
+│   ├── StoreUnreachable          no connection to the server, or it was lost; nothing was done
+│   ├── OutcomeUnknown            the connection was lost at the commit, and the server could not be asked whether it was made
 │   └── StoreClosed
 └── MissingExtra (ImportError)    an optional library is not installed
 """
@@ -96,6 +98,14 @@ class StoreCorrupt(StoreError):
 
 
 class StoreVersion(StoreError):
+    pass
+
+
+class StoreUnreachable(StoreError):
+    pass
+
+
+class OutcomeUnknown(StoreError):
     pass
 
 

@@ -90,6 +90,13 @@ def check_count(value: object, what: str, least: int, most: int, error: type[Val
     return value
 
 
+def check_share(share: object) -> None:
+    match share:
+        case (int(place), int(of)) if 0 <= place < of <= MAX_NUMBER:
+            return
+    raise BadMessage(f"a share is (place, of) with 0 <= place < of, not {share!r:.200}")
+
+
 def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> Settings:
     """Apply ``changes`` (as a caller writes them) to ``base``; whether queues exist is for the broker to see."""
     known = {field.name for field in dataclasses.fields(Settings)}
@@ -311,6 +318,25 @@ def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[V
     if settings.redrive is not None and message.receives > settings.redrive.max_receives:
         return Verdict.BURY, "max_receives"
     return Verdict.DELIVER, ""
+
+
+def back_off(receives: int, first: float, most: float) -> float:
+    """For how many seconds a message rests whose handler has failed: twice as long each time, up to a limit."""
+    return min(most, first * 2.0 ** min(receives - 1, 60))
+
+
+def after_error(message: Message, now: int, first: float, most: float) -> float | None:
+    """What becomes of a message whose handler has failed (gq): its back-off, or None: its deadline has passed, it failed."""
+    if message.deadline_at is not None and message.deadline_at <= now:
+        return None
+    return back_off(message.receives, first, most)
+
+
+def renewal(message: Message, visibility: float, now: int) -> float | None:
+    """For how many seconds a handler may go on holding a message; None past its deadline, when others may take it (gq)."""
+    if message.deadline_at is None:
+        return visibility
+    return min(visibility, (message.deadline_at - now) / SECOND) if message.deadline_at > now else None
 
 
 def outlived(message: Message, settings: Settings, now: int) -> bool:

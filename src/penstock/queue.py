@@ -40,6 +40,8 @@ TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
 EXPIRE_BATCH = 500
 PURGE_BATCH = 10_000
+SHARE_PAUSE = 0.05
+"""Seconds to rest when there are messages, but none of the share that was asked for."""
 
 
 class Queue(Sets, NamedClaims):
@@ -84,17 +86,19 @@ class Queue(Sets, NamedClaims):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        connection: object = None,
     ) -> Sent:
         """Put a message into the queue; when this returns, it is safe.
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
-        content; ``delay`` and ``visibility`` take the place of the queue's own."""
+        content; ``delay`` and ``visibility`` take the place of the queue's own. With your own ``connection`` to the same
+        database, the message is sent when you commit, together with what else you have written (SQLite, PostgreSQL)."""
         if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group) == (None,) * 6:
-            return self.send_many([body])[0]
+            return self.send_many([body], connection=connection)[0]
         draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
-        return self.send_many([draft])[0]
+        return self.send_many([draft], connection=connection)[0]
 
-    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:
+    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
         """Send all or, if one is refused, none; at the price of one commit.
 
         With a ``token``, the same batch may be sent again when its answer was lost: what this queue took from it within the
@@ -105,7 +109,14 @@ class Queue(Sets, NamedClaims):
         if not batch:
             return []
         now = self._clock()
-        sent = self._decide(lambda settings: self._insert(batch, settings, token, now))
+
+        def insert(settings: Settings) -> list[Sent] | None:
+            return self._insert(batch, settings, token, now)
+
+        if connection is not None:
+            with self._store.joining(connection):
+                return self._decide(insert)
+        sent = self._decide(insert)
         self._waiting.notify()
         self._tend(now)
         return sent
@@ -120,30 +131,42 @@ class Queue(Sets, NamedClaims):
     # receiving
 
     def receive(
-        self, limit: int = 1, *, wait: float = 0, visibility: float | None = None, mode: Mode | str | None = None
+        self,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        visibility: float | None = None,
+        mode: Mode | str | None = None,
+        share: tuple[int, int] | None = None,
     ) -> list[Message]:
         """Up to ``limit`` messages; if there is none, wait so many seconds for one.
 
         They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
-        mode at_most_once they are settled already."""
+        mode at_most_once they are settled already. A ``share`` is (place, of): of so many consumers, what is for this one,
+        if the store can tell."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         check_seconds(wait, "wait")
         if visibility is not None:
             check_seconds(visibility, "visibility")
+        if share is not None:
+            policy.check_share(share)
         chosen = _mode(mode)
         give_up_at = time.monotonic() + wait
         while True:
             events = self._waiting.events()
-            messages = self._take(limit, visibility, chosen)
+            messages = self._take(limit, visibility, chosen, share if self._store.shares else None)
             if messages or time.monotonic() >= give_up_at:
                 return messages
             due = self._store.due(self.name)
             resume_at = give_up_at
             if due is not None:
-                resume_at = min(resume_at, time.monotonic() + (due - self._clock()) / policy.SECOND)
+                pause = max((due - self._clock()) / policy.SECOND, 0 if share is None else SHARE_PAUSE)
+                resume_at = min(resume_at, time.monotonic() + pause)
             self._waiting.rest(events, resume_at)
 
-    def _take(self, limit: int, visibility: float | None, mode: Mode | None) -> list[Message]:
+    def _take(
+        self, limit: int, visibility: float | None, mode: Mode | None, share: tuple[int, int] | None = None
+    ) -> list[Message]:
         """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
         kept: list[Message] = []
         more = True
@@ -158,7 +181,7 @@ class Queue(Sets, NamedClaims):
                 settings = self.settings
                 if chosen is not (mode or settings.mode):
                     continue
-                delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now)
+                delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now, share)
                 if chosen is Mode.AT_MOST_ONCE:
                     self._settle(delivered, settings, State.PROCESSED, None, now)
             self._busy = bool(delivered)
@@ -167,13 +190,20 @@ class Queue(Sets, NamedClaims):
         return kept
 
     def _claim(
-        self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int
+        self,
+        limit: int,
+        settings: Settings,
+        visibility: float | None,
+        mode: Mode,
+        now: int,
+        share: tuple[int, int] | None = None,
     ) -> tuple[list[Message], bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
-        claimed = self._store.claim(self.name, limit, now, None if at_once else until)
+        only = {} if share is None else {"share": share}
+        claimed = self._store.claim(self.name, limit, now, None if at_once else until, **only)
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
@@ -209,14 +239,18 @@ class Queue(Sets, NamedClaims):
 
     # settling
 
-    def delete(self, message: Message | Receipt | str) -> bool:
+    def delete(self, message: Message | Receipt | str, *, connection: object = None) -> bool:
         """Settle a message as processed; False, and nothing changes, if it is no longer the receiver's.
 
-        With an id instead of a message, whoever holds it."""
-        return self.delete_many([message])[0]
+        With an id instead of a message, whoever holds it. With your own ``connection``, as for `send`."""
+        return self.delete_many([message], connection=connection)[0]
 
-    def delete_many(self, messages: Sequence[Message | Receipt | str]) -> list[bool]:
-        return self._settle_held(self._held(check_many(messages, "delete_many", "delete")), State.PROCESSED, None)
+    def delete_many(self, messages: Sequence[Message | Receipt | str], *, connection: object = None) -> list[bool]:
+        held = self._held(check_many(messages, "delete_many", "delete"))
+        if connection is None:
+            return self._settle_held(held, State.PROCESSED, None)
+        with self._store.joining(connection):
+            return self._settle_held(held, State.PROCESSED, None)
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
@@ -297,6 +331,7 @@ class Queue(Sets, NamedClaims):
     def update(self, **changes: Any) -> Settings:
         """Change settings; messages that are there already feel it when they are next received."""
         with self._store.batch():
+            self._store.reserve(self.name)
             settings = policy.check_settings(changes, self.settings)
             check_dead_letter_queue(self._store, self.name, settings)
             self._store.save(self.name, settings, create=False)
@@ -382,6 +417,7 @@ def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None
     target = settings.redrive.dead_letter_queue
     if target == name:
         raise BadInput(f"queue {name!r} cannot be its own dead letter queue")
+    store.reserve(target)
     if store.load(target) is None:
         raise QueueNotFound(target)
 

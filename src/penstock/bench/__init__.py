@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from penstock.bench import postgresql
 from penstock.bench.machine import facts
 from penstock.bench.report import document, markdown
 from penstock.bench.runs import QUICK, Bench, Plan
 from penstock.bench.targets import TARGETS
 from penstock.bench.workloads import Target
 from penstock.errors import MissingExtra
+from penstock.testing.servers import PostgresqlServer
 
 
 def main(argv: list[str]) -> int:
@@ -27,7 +30,12 @@ def main(argv: list[str]) -> int:
 
         return http(argv[1:])
     arguments = _parser().parse_args(argv)
-    targets = [TARGETS[name] for name in arguments.targets]
+    known_targets = TARGETS if arguments.on == "files" else postgresql.TARGETS
+    for name in arguments.targets or []:
+        if name not in known_targets:
+            print(f"no target is named {name!r}; there are: {', '.join(known_targets)}", file=sys.stderr)
+            return 2
+    targets = [known_targets[name] for name in arguments.targets or known_targets]
     _require(targets, plot=arguments.plot)
     plan = QUICK if arguments.quick else Plan()
     if arguments.backlog is not None:
@@ -41,7 +49,8 @@ def main(argv: list[str]) -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".penstock-bench-", dir=arguments.folder) as folder:
         known = facts(Path(folder))  # before the run, which is itself a load
-        results = Bench(plan, rows, targets, Path(folder).resolve()).run()
+        with _server(arguments.on, Path(folder)):
+            results = Bench(plan, rows, targets, Path(folder).resolve()).run()
     page = markdown(results, known)
     print(page)
     (arguments.out / "bench.md").write_text(page)
@@ -60,7 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="small counts, for a look (about 20 s); the full run takes 10 min")
     parser.add_argument("--only", metavar="PATTERN", nargs="+", default=["*"], help="rows by name, such as 'cycle-*' '*-4p'")
-    parser.add_argument("--targets", metavar="NAME", nargs="+", default=list(TARGETS), choices=TARGETS, help="whom to measure")
+    parser.add_argument(
+        "--on", choices=["files", "postgresql"], default="files", help="what to measure on; a server is started for it"
+    )
+    parser.add_argument("--targets", metavar="NAME", nargs="+", help="whom to measure, if not all")
     parser.add_argument("--backlog", metavar="N", nargs="+", type=int, help="messages in the queue beforehand")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bench-results"), help="where the results go")
     parser.add_argument(
@@ -72,6 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-plot", dest="plot", action="store_false", help="draw no picture")
     return parser
+
+
+@contextmanager
+def _server(on: str, folder: Path) -> Iterator[None]:
+    """The server that the targets find by its URL in the folder."""
+    if on == "files":
+        yield
+        return
+    with PostgresqlServer(sync=True) as server:
+        (folder / postgresql.URL).write_text(server.url)
+        yield
 
 
 def _require(targets: Iterable[Target], *, plot: bool) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
+from penstock.bench import postgresql
 from penstock.bench.runs import BODY, Results
 from penstock.bench.workloads import Row, Target, Verb
 
@@ -91,15 +92,19 @@ def _facts(facts: dict[str, str]) -> Iterator[str]:
 
 
 def _reading(results: Results) -> Iterator[str]:
+    on_server = any(target.limit == postgresql.BARE for target in results.targets)
+    limit = postgresql.BARE if on_server else "bare sqlite3, or bare files for stores of files"
     yield (
-        "Cells are messages a second and, in parentheses, the ratio to the limit (bare sqlite3, or bare files for stores of "
-        "files) in the same row and run (1.00 is as fast as the limit). A name is verb-batch×body in bytes, -4p: processes "
-        "together, -at-N: messages that lay in the queue beforehand. A star: no batches there, so this is the rate of single "
-        "calls."
+        f"Cells are messages a second and, in parentheses, the ratio to the limit ({limit}) in the same row and run (1.00 is "
+        "as fast as the limit). A name is verb-batch×body in bytes, -4p: processes together, -at-N: messages that lay in the "
+        "queue beforehand. A star: no batches there, so this is the rate of single calls."
     )
     yield (
-        "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no promise, so "
-        "it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory store syncs nothing."
+        "Every commit of every target waits for the disk, claims too."
+        if on_server
+        else "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no "
+        "promise, so it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory store syncs "
+        "nothing."
     )
     for target in results.targets:
         settings = results.settings.get(target.name, "")
@@ -125,6 +130,8 @@ class Wanted:
     flatness: dict[Verb, float]
     near: int
     far: int
+    both: float | None = None
+    """The share of receive and delete by 100, taken together."""
 
 
 FILES = Wanted(((Verb.SEND, 100, 0.6), (Verb.SEND, 1, 0.8)), {Verb.SEND: 1.5, Verb.RECEIVE: 2}, 0, 100_000)
@@ -137,6 +144,9 @@ WANTED = {
     ),
     "penstock vsqs": FILES,
     "penstock spool": FILES,
+    postgresql.OURS: Wanted(
+        ((Verb.SEND, 100, 0.6), (Verb.SEND, 1, 0.7)), {Verb.RECEIVE: 1.3, Verb.DELETE: 1.3}, 100, 1_000_000, both=0.6
+    ),
 }
 
 
@@ -149,15 +159,31 @@ def _lines(results: Results, ours: Target) -> Iterator[Line]:
     for size in sorted({row.size for row in results.rows}):
         for verb, batch, least in wanted.shares:
             found = cell(results, Row(verb, batch, size), ours)
-            ratio = found.ratio if found else None
-            text = f"{ours.name}: {verb} by {batch}, {size} B: at least {least:.0%} of {ours.limit}"
-            yield Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least)
+            yield _share(f"{verb} by {batch}, {size} B", found.ratio if found else None, least, ours)
+        if wanted.both:
+            yield _share(f"receive and delete by 100, {size} B", _both(results, size, ours), wanted.both, ours)
     batches = sorted({row.batch for row in results.rows if row.backlog is not None})
     for verb, most in wanted.flatness.items():
         yield from (_flatness(results, ours, verb, batch, most) for batch in batches)
     for peer in results.targets:
         if peer.peer and peer.limit == ours.limit:
             yield _ahead(results, ours, peer)
+
+
+def _share(what: str, ratio: float | None, least: float, ours: Target) -> Line:
+    text = f"{ours.name}: {what}: at least {least:.0%} of {ours.limit}"
+    return Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least)
+
+
+def _both(results: Results, size: int, ours: Target) -> float | None:
+    """The ratio of the time that receive and delete take together."""
+    spent = []
+    for name in (ours.limit or "", ours.name):
+        rates = [results.rates.get((Row(verb, 100, size), name)) for verb in (Verb.RECEIVE, Verb.DELETE)]
+        if not all(rates):
+            return None
+        spent.append([sum(1 / rate for rate in pair) for pair in zip(*filter(None, rates), strict=True)])
+    return median(map(_over, *spent))
 
 
 def _flatness(results: Results, ours: Target, verb: Verb, batch: int, most: float) -> Line:

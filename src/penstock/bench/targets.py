@@ -19,8 +19,8 @@ BARE_FILES = "bare files"
 
 
 class Penstock(Session):
-    def __init__(self, url: str, path: Path) -> None:
-        self._broker = penstock.open(url.format(path=quote(str(path))))
+    def __init__(self, url: str) -> None:
+        self._broker = penstock.open(url)
         # Longer than any measurement, so that no claim lapses within one.
         self._queue = self._broker.create("bench", exist_ok=True, visibility=3600)
 
@@ -46,6 +46,10 @@ class Penstock(Session):
         self._broker.close()
 
 
+def _open(url: str, path: Path) -> Session:
+    return Penstock(url.format(path=quote(str(path))))
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """A store to measure: its URL, with a place for a path that is not there yet, and the target that is its limit."""
@@ -58,7 +62,7 @@ class Store:
     def target(self, name: str) -> Target:
         return Target(
             name,
-            partial(Penstock, self.url),
+            partial(_open, self.url),
             ACKED | ONCE,
             ACKED | ONCE,
             shared=self.shared,

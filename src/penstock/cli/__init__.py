@@ -10,7 +10,7 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import daemons, messages, queues, sending, serving, watch
+from penstock.cli import daemons, messages, queues, sending, serving, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser, Run
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
@@ -135,7 +135,7 @@ def build() -> Parser:
         sub.set_defaults(run=run)
         return sub
 
-    for module in (queues, sending, messages, watch, daemons):
+    for module in (queues, sending, messages, watch, work, daemons):
         module.add(command)
     serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)
     _add_common(serve, store=argparse.SUPPRESS, json=argparse.SUPPRESS)

@@ -18,7 +18,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from penstock.clock import Clock, system_clock
+from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
+from penstock.stores.roster import Roster
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
@@ -31,11 +34,17 @@ class Store(ABC):
     """Messages are claimed in the order in which they became visible."""
     groups: bool
     """Queues with ordered groups can be kept."""
+    shares: bool = False
+    """A claim can be of a share: `claim` takes ``share``, (place, of), and then only messages whose number % of = place."""
 
     @abstractmethod
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
         """One commit for all that is inside. With ``durable=False`` (claims: they are no promise) it may be lost to a power
         cut, whole."""
+
+    def joining(self, connection: object) -> AbstractContextManager[None]:  # noqa: ARG002
+        """All that is inside becomes part of the transaction that the caller has open on a connection of its own."""
+        raise Unsupported("this store cannot join a transaction of yours; SQLite and PostgreSQL can")
 
     # the catalogue
 
@@ -53,6 +62,9 @@ class Store(ABC):
     @abstractmethod
     def drop(self, name: str) -> bool:
         """Remove a queue and all that belongs to it."""
+
+    def reserve(self, name: str) -> None:  # noqa: B027 (a batch keeps all others out of most stores)
+        """In a batch: nobody else changes this queue or its named claims before the batch ends."""
 
     # messages
 
@@ -176,11 +188,40 @@ class Store(ABC):
         """The id that `uuid_of` made a UUID of; None if it never did for this queue."""
         return given
 
+    # consumers, who share a queue; here, as far as they are in this process
+
+    def enroll(self, queue: str, consumer: str, now: int) -> None:
+        """Enter a consumer as the last born."""
+        self._roster().enroll(queue, consumer, now)
+
+    def beat(self, queue: str, consumer: str, now: int) -> bool:
+        """Note that it lives; False if it is not, or no longer, entered."""
+        return self._roster().beat(queue, consumer, now)
+
+    def strike(self, queue: str, before: int) -> int:
+        """Strike off whoever has not beaten since; how many."""
+        return self._roster().strike(queue, before)
+
+    def living(self, queue: str) -> list[str]:
+        """The consumers in the order of birth."""
+        return self._roster().living(queue)
+
+    def leave(self, queue: str, consumer: str) -> None:
+        self._roster().leave(queue, consumer)
+
+    def _roster(self) -> Roster:
+        roster: Roster = self.__dict__.setdefault("_consumers", Roster())
+        return roster
+
     # life
 
     @abstractmethod
     def version(self) -> int:
         """A number that changes when another process has changed the store."""
+
+    def clock(self) -> Clock:
+        """The clock of whoever is given none: this machine's, or where several machines share the store, the store's."""
+        return system_clock
 
     @abstractmethod
     def close(self) -> None: ...
@@ -197,6 +238,11 @@ class Ids:
         digits = f"{salt:015x}"
         self._prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
         self._usual = f"{self._prefix}8000-"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ids) and self._prefix == other._prefix
+
+    __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
     def salt() -> int:

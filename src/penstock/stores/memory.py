@@ -147,17 +147,25 @@ class MemoryStore(Store):
         self._arrive(home, _Row(message, entry.mark))
         return Sent(message.id)
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
+        place, of = share or (0, 1)
         with self._lock:
             home = self._home(queue)
             rows: list[_Row] = []
+            others: list[tuple[int, int]] = []
             if not self.ordered:
                 visible = (row for row in home.rows.values() if row.message.visible_at <= now and not row.blocked)
                 rows = heapq.nsmallest(limit, visible, key=lambda row: row.message.number)
             while self.ordered and len(rows) < limit and (due := self._first(home)) is not None and due <= now:
-                row = home.rows[heapq.heappop(home.heap)[1]]
+                first = heapq.heappop(home.heap)
+                if first[1] % of != place:
+                    others.append(first)
+                    continue
+                row = home.rows[first[1]]
                 row.blocked = True  # for the length of this loop: hidden until a past instant, it must not be claimed twice
                 rows.append(row)
+            for other in others:
+                heapq.heappush(home.heap, other)
             return [self._take(home, row, now, FOREVER if until is None else until) for row in rows]
 
     def _take(self, home: _Queue, row: _Row, now: int, until: int) -> Message:

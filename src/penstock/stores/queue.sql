@@ -14,6 +14,11 @@
 --   penstock_claim    a named claim: tentative until confirmed
 --   penstock_held     its messages in order, each with the delivery that it was claimed under
 --   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' up to which messages may have one
+--   penstock_session  what a connection to a server has committed last: by this, a commit whose answer was lost is resolved
+--   penstock_consumer who consumes a queue, in the order of birth (number), and when it last said so
+--
+-- Where a message is sought by its number, the statements see to it that no database finds it cheaper to go through the whole
+-- queue: its statistics are always old (hence = ANY(…), queue + 0).
 --
 -- To change the schema: add a step with the next number; never edit one that was released.
 
@@ -100,11 +105,25 @@ CREATE TABLE penstock_held (
     PRIMARY KEY (claim, place)
 );
 
+-- step: 2
+CREATE TABLE penstock_session (
+    number {integer} NOT NULL PRIMARY KEY,
+    token {integer} NOT NULL,
+    opened_at {integer} NOT NULL
+);
+CREATE TABLE penstock_consumer (
+    number {serial},
+    queue {integer} NOT NULL,
+    name {name} NOT NULL UNIQUE,
+    beat_at {integer} NOT NULL
+);
+CREATE INDEX penstock_consumer_queue ON penstock_consumer (queue, number);
+
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
 
 -- name: set_meta
-INSERT INTO penstock_meta (name, value) VALUES (:name, :value)
+{insert_new} penstock_meta (name, value) VALUES (:name, :value) {unless_there}
 
 -- name: change_meta
 UPDATE penstock_meta SET value = :value WHERE name = :name
@@ -112,14 +131,23 @@ UPDATE penstock_meta SET value = :value WHERE name = :name
 -- name: reserve_numbers
 UPDATE penstock_meta SET value = value + :count WHERE name = 'number' RETURNING value
 
+-- name: add_to_meta
+UPDATE penstock_meta SET value = value + :count WHERE name = :name
+
 -- name: queues
 SELECT name FROM penstock_queue
 
 -- name: queue
 SELECT number, settings FROM penstock_queue WHERE name = :name
 
+-- name: keep_queue
+SELECT number, settings FROM penstock_queue WHERE name = :name {keep}
+
+-- name: lock_queue
+SELECT number, settings FROM penstock_queue WHERE name = :name {for_update}
+
 -- name: add_queue
-INSERT INTO penstock_queue (name, settings) VALUES (:name, :settings)
+{insert_new} penstock_queue (name, settings) VALUES (:name, :settings) {unless_there}
 
 -- name: change_queue
 UPDATE penstock_queue SET settings = :settings WHERE number = :queue
@@ -142,6 +170,9 @@ DELETE FROM penstock_reader WHERE queue = :queue
 -- name: drop_held
 DELETE FROM penstock_held WHERE claim IN (SELECT number FROM penstock_claim WHERE queue = :queue)
 
+-- name: drop_consumers
+DELETE FROM penstock_consumer WHERE queue = :queue
+
 -- name: drop_claims
 DELETE FROM penstock_claim WHERE queue = :queue
 
@@ -154,6 +185,21 @@ INSERT INTO penstock_message (number, queue, visible_at, state, receives, delive
 SELECT :number, number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
 FROM penstock_queue
 WHERE name = :name AND settings = :settings AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
+
+-- name: insert_told
+WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, head, checksum, body)
+SELECT :number, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at{as_integer}, :grp{as_blob}, :head{as_blob}, :checksum, :body
+FROM penstock_queue, told WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
+RETURNING penstock_message.number
+
+-- name: insert_batch_told
+WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, checksum, body)
+SELECT :first + place, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, checksum, body
+FROM penstock_queue, told, unnest(:checksums, :bodies) WITH ORDINALITY AS plain (checksum, body, place)
+WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
+RETURNING penstock_message.number
 
 -- name: mark
 SELECT number, expires_at FROM penstock_mark WHERE queue = :queue AND mark = :mark
@@ -184,8 +230,13 @@ GROUP BY grp HAVING MAX(visible_at) < 0
 UPDATE penstock_message SET visible_at = -visible_at WHERE number = :number AND visible_at < 0
 
 -- name: visible
-SELECT {columns} FROM penstock_message
+SELECT {columns} FROM penstock_message {by_ready}
 WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now
+ORDER BY visible_at, number LIMIT :limit {skip_locked}
+
+-- name: visible_share
+SELECT {columns} FROM penstock_message {by_ready}
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
 ORDER BY visible_at, number LIMIT :limit {skip_locked}
 
 -- name: claim
@@ -194,8 +245,26 @@ SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery
     first_received_at = COALESCE(first_received_at, :now)
 WHERE number = :number
 
+-- name: claim_all
+UPDATE {chosen}
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now)
+WHERE number {among}
+
+-- name: claim_at_once
+WITH picked AS (
+    SELECT {columns} FROM penstock_message
+    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
+    ORDER BY visible_at, number LIMIT :limit {skip_locked}
+)
+UPDATE penstock_message
+SET visible_at = :until, state = 1, receives = penstock_message.receives + 1, delivery = penstock_message.delivery + 1,
+    received_at = :now, first_received_at = COALESCE(penstock_message.first_received_at, :now)
+FROM picked WHERE penstock_message.number = picked.number
+RETURNING picked.*
+
 -- name: one
-SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number
+SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number {for_update}
 
 -- name: extend
 UPDATE penstock_message SET visible_at = :until, state = :state
@@ -217,6 +286,29 @@ AND queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings =
 -- name: delete_plain
 DELETE FROM penstock_message
 WHERE number = :number AND queue = :queue AND delivery = :delivery AND grp IS NULL AND mark IS NULL
+
+-- name: found
+SELECT number, delivery, visible_at, state, grp, mark, queue FROM {chosen} WHERE number {among} ORDER BY number {for_update}
+
+-- name: delete_told
+WITH gone AS (
+    DELETE FROM penstock_message USING unnest(:numbers, :deliveries) AS wanted (number, delivery)
+    WHERE penstock_message.number = wanted.number AND penstock_message.delivery = wanted.delivery AND grp IS NULL AND mark IS NULL
+    AND queue + 0 = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
+    AND EXISTS (SELECT number FROM penstock_session WHERE number = :session)
+    RETURNING penstock_message.number
+), told AS (
+    UPDATE penstock_session SET token = CASE (SELECT COUNT(*) FROM gone) WHEN :count THEN :token ELSE -:token END
+    WHERE number = :session
+)
+SELECT number FROM gone
+
+-- name: archive_all
+INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
+SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM {chosen} WHERE number {among}
+
+-- name: delete_all
+DELETE {penstock_message} FROM {chosen} WHERE number {among}
 
 -- name: archive
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
@@ -262,8 +354,14 @@ SELECT sent_at FROM penstock_message WHERE number = :number
 SELECT visible_at FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at < :forever
 ORDER BY visible_at LIMIT 1
 
+-- name: due_of
+SELECT penstock_queue.number, (
+    SELECT visible_at FROM penstock_message
+    WHERE queue = penstock_queue.number AND visible_at >= 0 AND visible_at < :forever ORDER BY visible_at LIMIT 1
+) FROM penstock_queue WHERE penstock_queue.name = :name
+
 -- name: purgeable
-SELECT number FROM penstock_message
+SELECT number, delivery FROM penstock_message
 WHERE queue = :queue AND (number, delivery) NOT IN (
     SELECT penstock_held.message, penstock_held.delivery FROM penstock_held, penstock_claim
     WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
@@ -287,7 +385,7 @@ SELECT settled FROM penstock_reader WHERE queue = :queue AND name = :reader
 SELECT name FROM penstock_reader WHERE queue = :queue
 
 -- name: add_reader
-INSERT INTO penstock_reader (queue, name) VALUES (:queue, :reader)
+{insert_new} penstock_reader (queue, name) VALUES (:queue, :reader) {unless_there}
 
 -- name: settle_reader
 UPDATE penstock_reader SET settled = :epoch WHERE queue = :queue AND name = :reader AND COALESCE(settled, :epoch) <= :epoch
@@ -322,3 +420,33 @@ DELETE FROM penstock_claim WHERE number = :claim
 
 -- name: release_held
 DELETE FROM penstock_held WHERE claim = :claim
+
+-- name: open_session
+INSERT INTO penstock_session (number, token, opened_at) VALUES (:session, :token, :now)
+
+-- name: tell
+UPDATE penstock_session SET token = :token WHERE number = :session
+
+-- name: told
+SELECT token FROM penstock_session WHERE number = :session
+
+-- name: close_session
+DELETE FROM penstock_session WHERE number = :session
+
+-- name: sweep_sessions
+DELETE FROM penstock_session WHERE opened_at < :before
+
+-- name: enroll
+INSERT INTO penstock_consumer (queue, name, beat_at) VALUES (:queue, :consumer, :now)
+
+-- name: beat
+UPDATE penstock_consumer SET beat_at = :now WHERE queue = :queue AND name = :consumer
+
+-- name: living
+SELECT name FROM penstock_consumer WHERE queue = :queue ORDER BY number
+
+-- name: strike
+DELETE FROM penstock_consumer WHERE queue = :queue AND beat_at < :before
+
+-- name: leave
+DELETE FROM penstock_consumer WHERE queue = :queue AND name = :consumer

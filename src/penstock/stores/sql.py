@@ -22,6 +22,7 @@ class SqlStore(SqlMessages):
     durable = True
     ordered = True
     groups = True
+    shares = True
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._joined():
@@ -88,6 +89,26 @@ class SqlStore(SqlMessages):
             if epoch is None:
                 self._run("drop_reader", {"queue": home, "reader": reader})
             return given
+
+    def enroll(self, queue: str, consumer: str, now: int) -> None:
+        with self._joined(durable=False):
+            self._run("enroll", {"queue": self._queue(queue)[0], "consumer": consumer, "now": now})
+
+    def beat(self, queue: str, consumer: str, now: int) -> bool:
+        with self._joined(durable=False):
+            return self._run("beat", {"queue": self._queue(queue)[0], "consumer": consumer, "now": now}) > 0
+
+    def strike(self, queue: str, before: int) -> int:
+        with self._joined(durable=False):
+            return self._run("strike", {"queue": self._queue(queue)[0], "before": before})
+
+    def living(self, queue: str) -> list[str]:
+        with self._reading():
+            return [name for (name,) in self._rows("living", {"queue": self._queue(queue)[0]})]
+
+    def leave(self, queue: str, consumer: str) -> None:
+        with self._joined(durable=False):
+            self._run("leave", {"queue": self._queue(queue)[0], "consumer": consumer})
 
     def _claims(self, home: int, reader: str) -> dict[int, int]:
         return {row[1]: row[0] for row in self._rows("claims", {"queue": home, "reader": reader})}

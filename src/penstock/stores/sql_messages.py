@@ -33,9 +33,8 @@ class SqlMessages(SqlSession):
                 return False
             self._seen.pop(name, None)
             if create:
-                self._run("add_queue", {"name": name, "settings": pack_settings(settings)})
-            else:
-                self._run("change_queue", {"queue": found[0][0], "settings": pack_settings(settings)})
+                return self._run("add_queue", {"name": name, "settings": pack_settings(settings)}) > 0
+            self._run("change_queue", {"queue": found[0][0], "settings": pack_settings(settings)})
             return True
 
     def load(self, name: str) -> Settings | None:
@@ -47,10 +46,10 @@ class SqlMessages(SqlSession):
 
     def drop(self, name: str) -> bool:
         with self._joined():
-            found = self._rows("queue", {"name": name})
+            found = self._rows("lock_queue", {"name": name})
             if not found:
                 return False
-            for part in ("held", "claims", "readers", "marks", "settled", "messages", "queue"):
+            for part in ("held", "claims", "readers", "consumers", "marks", "settled", "messages", "queue"):
                 self._run(f"drop_{part}", {"queue": found[0][0]})
             self._seen.pop(name, None)
             return True
@@ -59,7 +58,8 @@ class SqlMessages(SqlSession):
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._joined():
-            home, current = self._queue(queue)
+            alone = settings.groups or any(entry.mark is not None for entry in entries)
+            home, current = self._enter(queue, alone=alone)
             if not same_settings(current, settings):
                 return None
             number = self._take_numbers(len(entries))
@@ -97,13 +97,19 @@ class SqlMessages(SqlSession):
         # A mark that lasts as long as its message does not outlive it, whatever happened to either.
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
-            rows = self._rows("visible", (home, now, limit))
+            rows = self._visible(home, limit, now, share)
             if until is not None:
                 self._many("claim", [(until, now, row[0]) for row in rows])
             return [self._message(queue, row, now, until) for row in rows]
+
+    def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
+        if share is None:
+            return self._rows("visible", (home, now, limit))
+        place, of = share
+        return self._rows("visible_share", (home, now, of, place, limit))
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._joined():
@@ -168,7 +174,7 @@ class SqlMessages(SqlSession):
     ) -> list[bool]:
         with self._joined():
             home, settings = self._queue(queue)
-            there, beyond = self._queue(target)
+            there, beyond = self._enter(target, alone=False)
             moved = []
             for receipt, death in zip(receipts, deaths, strict=True):
                 row = self._one(home, receipt)
@@ -259,8 +265,14 @@ class SqlMessages(SqlSession):
     def purge(self, queue: str, limit: int) -> int:
         with self._joined():
             home, settings = self._queue(queue)
-            keys = [(number, home, None) for (number,) in self._rows("purgeable", {"queue": home, "limit": limit})]
-            return len(self._delete(home, settings, keys, Settlement(State.PROCESSED, 0)))
+            gone, missed = 0, True
+            while missed and gone < limit:  # where others write too, some may have been received just now
+                found = self._rows("purgeable", {"queue": home, "limit": limit - gone})
+                keys = [(number, home, delivery) for number, delivery in found]
+                deleted = len(self._delete(home, settings, keys, Settlement(State.PROCESSED, 0)))
+                gone += deleted
+                missed = deleted < len(keys)
+            return gone
 
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}

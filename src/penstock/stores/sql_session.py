@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.resources import files
 from typing import Any, ClassVar
 
@@ -66,7 +66,7 @@ class SqlSession(Store):
         """Bring the schema to the newest step, in one transaction; nodes that start together wait for each other."""
         newest = max(self._steps)
         if (self._meta("version") if self._has_schema() else 0) != newest:
-            with self.batch():
+            with self._migrating():
                 version = self._meta("version") if self._has_schema() else 0
                 if version > newest:
                     raise StoreVersion(
@@ -74,7 +74,7 @@ class SqlSession(Store):
                     )
                 if version == 0:
                     self._create_meta()
-                    for name, value in (("version", newest), ("salt", Ids.salt()), ("number", 0)):
+                    for name, value in (("version", 0), ("salt", Ids.salt()), ("number", 0)):
                         self._run("set_meta", {"name": name, "value": value})
                 for step in range(version + 1, newest + 1):
                     for statement in self._steps[step]:
@@ -98,10 +98,14 @@ class SqlSession(Store):
             rows = self._rows("queue", (name,))
             if not rows:
                 return None
-            found = rows[0][0], unpack_settings(rows[0][1])
+            found = self._found(rows[0])
             if self._in_batch():
                 self._seen[name] = found
         return found
+
+    @staticmethod
+    def _found(row: Row) -> tuple[int, Settings]:
+        return row[0], unpack_settings(row[1])
 
     @contextmanager
     def _joined(self, *, durable: bool = True) -> Iterator[None]:
@@ -111,6 +115,11 @@ class SqlSession(Store):
         else:
             with self.batch(durable=durable):
                 yield
+
+    def _enter(self, name: str, *, alone: bool) -> tuple[int, Settings]:  # noqa: ARG002
+        """The queue, for putting messages into it: it cannot be dropped before the batch ends. ``alone``: and nobody else puts
+        or settles messages by its groups and marks meanwhile. Here, because a batch keeps all others out anyway."""
+        return self._queue(name)
 
     # rows and values
 
@@ -154,6 +163,10 @@ class SqlSession(Store):
 
     # what each database does its own way
 
+    def _migrating(self) -> AbstractContextManager[None]:
+        """A context in which nobody else changes the schema."""
+        return self.batch()
+
     @abstractmethod
     def _in_batch(self) -> bool:
         """Whether the calling thread is in a batch."""
@@ -175,7 +188,7 @@ class SqlSession(Store):
         """Run a statement of the schema."""
 
     @abstractmethod
-    def _reading(self) -> Any:
+    def _reading(self) -> AbstractContextManager[None]:
         """A context in which several reads see one state."""
 
     @abstractmethod

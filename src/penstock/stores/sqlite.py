@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import apsw
 
-from penstock.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from penstock.errors import BadInput, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from penstock.forking import watch
 from penstock.message import Entry, Held, Sent, Settings, Settlement
 from penstock.stores.encoding import pack_settings
@@ -49,6 +49,16 @@ class SqliteStore(SqlStore):
         "blob": "BLOB",
         "where_grouped": "WHERE grp IS NOT NULL",
         "skip_locked": "",
+        "for_update": "",
+        "keep": "",
+        "insert_new": "INSERT OR IGNORE INTO",
+        "unless_there": "",
+        "among": "IN (SELECT value FROM json_each(:numbers))",
+        "as_integer": "",
+        "by_ready": "",
+        "chosen": "penstock_message",
+        "penstock_message": "",
+        "as_blob": "",
     }
 
     def __init__(self, path: str | Path, *, timeout: float = 10) -> None:
@@ -152,6 +162,28 @@ class SqliteStore(SqlStore):
                 raise
             finally:
                 self._depth -= 1
+                self._seen.clear()
+
+    @contextmanager
+    def joining(self, connection: object) -> Iterator[None]:
+        if not isinstance(connection, apsw.Connection):
+            raise BadInput(f"a transaction on {self} is joined by a connection of apsw's, not by {connection!r:.200}")
+        if Path(connection.filename).resolve() != self.path.resolve():
+            raise BadInput(f"a connection to {connection.filename!r} cannot join a transaction on {self}")
+        if connection.in_transaction is False:
+            raise BadInput("the connection is in no transaction: BEGIN IMMEDIATE one")
+        with self._lock:
+            if self._depth:
+                raise BadInput(f"this thread is in a batch of {self}, which cannot become part of another transaction")
+            own, block = self._connect(), self._block
+            # Numbers that are taken now are given back if the caller rolls back, so they are no part of our block.
+            self._connection, self._block, self._depth, self._owner = connection, NO_BLOCK, 1, get_ident()
+            self._seen.clear()
+            try:
+                with self.batch():
+                    yield
+            finally:
+                self._connection, self._block, self._depth = own, block, 0
                 self._seen.clear()
 
     def _set_durable(self, durable: bool) -> None:

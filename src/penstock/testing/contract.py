@@ -12,6 +12,7 @@ from penstock.queue import Queue
 from penstock.testing.catalogue import Catalogue
 from penstock.testing.claims import Claims
 from penstock.testing.clock import FakeClock
+from penstock.testing.consuming import Consuming, Producing
 from penstock.testing.crashes import Crashes
 from penstock.testing.duplicates import Duplicates, Sets
 from penstock.testing.file_crashes import FileCrashes
@@ -56,6 +57,8 @@ class _Contract(
     Waking,
     ThreadRaces,
     Model,
+    Producing,
+    Consuming,
     Fixtures,
 ):
     """What every store does."""

@@ -1,0 +1,236 @@
+"""A consumer takes its share of a queue and hands each message to a callback, whose outcome settles it (gq).
+
+    callback returns      processed
+    callback raises       queued again after a back-off; past its deadline, failed
+    the consumer dies     its leases lapse, and others take what it held (at least once)
+
+In the mode at_most_once a message is settled as it is taken, and never runs again, whatever becomes of the callback.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, current_thread, main_thread
+from typing import Any
+
+from penstock import policy
+from penstock.errors import BadInput, PenstockError, QueueNotFound
+from penstock.heartbeat import Heartbeat
+from penstock.message import Message, Mode
+from penstock.queue import Queue
+from penstock.runners import KINDS, Runner, make_runner
+from penstock.stores.base import Store
+from penstock.stores.roster import Roster
+
+logger = logging.getLogger("penstock")
+IDLE_WAIT = 1.0
+ERROR_PAUSE = 1.0
+Handler = Callable[[bytes, Message], Any]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the messages that a consumer took. ``lost``: someone else had them by the time they were to be settled."""
+
+    processed: int = 0
+    retried: int = 0
+    failed: int = 0
+    lost: int = 0
+    given_back: int = 0
+
+
+class Consumer:
+    """Made by `Broker.consumer`; `process` gives it a callback, `run` works until `stop` is called or SIGTERM comes."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        store: Store | Roster,
+        clock: Callable[[], int],
+        *,
+        batch_size: int = 10,
+        mode: Mode | str | None = None,
+        visibility: float | None = None,
+        workers: int = 1,
+        kind: str = "threads",
+        helping: bool = True,
+        heartbeat: float = 2,
+        check_every: int = 2,
+        max_missed: int = 2,
+        back_off: float = 1,
+        max_back_off: float = 300,
+    ) -> None:
+        policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
+        policy.check_count(workers, "workers", 1, 1000, BadInput)
+        policy.check_count(check_every, "check_every", 1, policy.MAX_NUMBER, BadInput)
+        policy.check_count(max_missed, "max_missed", 1, policy.MAX_NUMBER, BadInput)
+        policy.check_seconds(heartbeat, "heartbeat", 0.01, BadInput)
+        policy.check_seconds(back_off, "back_off", 0, BadInput)
+        policy.check_seconds(max_back_off, "max_back_off", 0, BadInput)
+        if visibility is not None:
+            policy.check_seconds(visibility, "visibility", 0.1, BadInput)
+        if kind not in KINDS:
+            raise BadInput(f"kind {kind!r:.200} is not one of {', '.join(KINDS)}")
+        settings = queue.settings
+        try:
+            self._mode = Mode(mode or settings.mode)
+        except ValueError:
+            raise BadInput(f"mode {mode!r:.200} is not one of {', '.join(Mode)}") from None
+        self.queue = queue
+        self.tally = Tally()
+        self._clock = clock
+        self._batch_size = batch_size
+        self._visibility = settings.visibility if visibility is None else visibility
+        self._workers = workers
+        self._kind = kind
+        self._helping = helping
+        self._back_off = (back_off, max_back_off)
+        self._handler: Handler | None = None
+        self._stopping = Event()
+        held = self._visibility if self._mode is Mode.AT_LEAST_ONCE else None
+        self._heart = Heartbeat(
+            queue, store, clock, interval=heartbeat, check_every=check_every, max_missed=max_missed, visibility=held
+        )
+
+    def process(self, handler: Handler) -> Handler:
+        """Register the callback, which gets the payload and the message; a decorator."""
+        if not callable(handler):
+            raise BadInput(f"a callback is a function of payload and message, not {handler!r:.200}")
+        self._handler = handler
+        return handler
+
+    @property
+    def place(self) -> int:
+        """The place in the birth order of the living (gq's consumer ID)."""
+        return self._heart.share[0]
+
+    def stop(self) -> None:
+        """Let `run` end: what has begun is finished, what has not is given back. For any thread or signal handler."""
+        self._stopping.set()
+
+    def run(self, *, until_empty: bool = False) -> Tally:
+        """Work until stopped; with ``until_empty``, until there is nothing to take either."""
+        if self._handler is None:
+            raise BadInput("the consumer has no callback: decorate one with @consumer.process")
+        runner = make_runner(self._kind, self._handler, self._workers)
+        flying: dict[Future[None], Message] = {}
+        self._heart.start()
+        try:
+            with self._signals():
+                while not self._stopping.is_set():
+                    taken = self._fill(runner, flying, 0 if until_empty else IDLE_WAIT)
+                    if until_empty and not taken and not flying:
+                        break
+                    self._land(runner, flying, FIRST_COMPLETED)
+                runner.cancel()
+                while flying:
+                    self._land(runner, flying, FIRST_COMPLETED)
+        finally:
+            runner.close()
+            self._heart.stop()
+        return self.tally
+
+    def _fill(self, runner: Runner, flying: dict[Future[None], Message], patience: float) -> int:
+        """Take as many as there is room for, and begin with them."""
+        room = max(self._batch_size, self._workers) - len(flying)
+        try:
+            messages = self._take(min(room, self._batch_size), 0 if flying else patience) if room > 0 else []
+        except QueueNotFound:
+            raise
+        except PenstockError as error:
+            logger.warning("queue %r cannot be consumed for now: %s", self.queue.name, error)
+            self._stopping.wait(ERROR_PAUSE)
+            return 0
+        at_once = self._mode is Mode.AT_MOST_ONCE
+        for message in messages:
+            if not at_once:
+                self._heart.hold(message)
+        for message in messages:
+            # At most once, what was taken is settled: it is run even when we are told to stop, or it would be lost.
+            if self._stopping.is_set() and not at_once:
+                self._give_back(message)
+            else:
+                flying[runner.submit(message)] = message
+        return len(messages)
+
+    def _take(self, limit: int, wait: float) -> list[Message]:
+        """The oldest of our own share; when there is none, of anyone's."""
+        share = self._heart.share
+        options: dict[str, Any] = {"visibility": self._visibility, "mode": self._mode}
+        if share[1] > 1:
+            messages = self.queue.receive(limit, share=share, wait=0 if self._helping else wait, **options)
+            if messages or not self._helping:
+                return messages
+        return self.queue.receive(limit, wait=wait, **options)
+
+    def _land(self, runner: Runner, flying: dict[Future[None], Message], when: str) -> None:
+        """Settle what has ended."""
+        done = wait(flying, timeout=0.1, return_when=when).done if flying else set()
+        processed: list[Message] = []
+        for future in [future for future in flying if future in done]:
+            message = flying.pop(future)
+            if future.cancelled():
+                self._give_back(message)
+            elif (error := future.exception()) is None:
+                processed.append(message)
+            elif runner.broke(error):
+                self._heart.let_go(message)  # who knows how far it came: its lease lapses
+                logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
+            else:
+                self._after(message, error)
+        self._settle(processed)
+
+    def _settle(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._heart.let_go(message)
+        if self._mode is Mode.AT_MOST_ONCE or not messages:
+            self.tally.processed += len(messages)
+            return
+        try:
+            answers = self.queue.delete_many(messages)
+        except PenstockError as error:
+            logger.warning("%d processed messages of queue %r could not be settled: %s", len(messages), self.queue.name, error)
+            answers = [False] * len(messages)
+        self.tally.processed += sum(answers)
+        self.tally.lost += len(answers) - sum(answers)
+
+    def _after(self, message: Message, error: BaseException) -> None:
+        logger.warning("message %s of queue %r: %s: %s", message.id, self.queue.name, type(error).__name__, error)
+        self._heart.let_go(message)
+        if self._mode is Mode.AT_MOST_ONCE:
+            self.tally.failed += 1
+            return
+        delay = policy.after_error(message, self._clock(), *self._back_off)
+        reason = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
+        try:
+            ours = self.queue.fail(message, reason) if delay is None else self.queue.release(message, delay)
+        except PenstockError as trouble:
+            logger.warning("message %s could not be given back: %s", message.id, trouble)
+            ours = False
+        self.tally.lost += not ours
+        self.tally.failed += ours and delay is None
+        self.tally.retried += ours and delay is not None
+
+    def _give_back(self, message: Message) -> None:
+        self._heart.let_go(message)
+        try:
+            self.tally.given_back += self.queue.release(message)
+        except PenstockError as error:
+            logger.warning("message %s could not be given back: %s", message.id, error)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        if current_thread() is not main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

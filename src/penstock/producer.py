@@ -1,0 +1,104 @@
+"""A producer gathers messages and pushes them onto the queue by the batch (gq)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from threading import Condition, Thread
+from typing import Any, Self
+
+from penstock import policy
+from penstock.errors import BadInput, BadMessage, StoreError
+from penstock.message import Draft, Settings
+from penstock.queue import Queue
+
+logger = logging.getLogger("penstock")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Producer:
+    """Made by `Broker.producer`. Use it in a ``with`` statement, or `close` it: what is gathered is pushed then.
+
+    A message is safe when a `flush` after its `push` has returned; `push` itself flushes when ``batch_size`` messages are
+    gathered, and a thread does when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages: the
+    next one tries again."""
+
+    def __init__(self, queue: Queue, clock: Callable[[], int], *, batch_size: int = 1, max_delay: float = 0.05) -> None:
+        policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
+        policy.check_seconds(max_delay, "max_delay", error=BadInput)
+        self.queue = queue
+        self._clock = clock
+        self._batch_size = batch_size
+        self._max_delay = max_delay
+        self._gathered: list[Draft] = []
+        self._oldest = 0.0
+        self._condition = Condition()
+        self._closed = False
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def push(self, payload: bytes, deadline: float | datetime | None = None, **draft: Any) -> None:
+        """Put a message with the next batch; ``deadline`` counts from now. What else a `Draft` has can be given by name."""
+        try:
+            made = Draft(payload, deadline=deadline, **draft)
+        except TypeError as error:
+            raise BadMessage(f"a message cannot be made of this: {error}") from None
+        now = self._clock()
+        entry = policy.admit(made, Settings(), now)  # refused now, it does not spoil the batch of others
+        if entry.deadline_at is not None:
+            made = Draft(payload, deadline=EPOCH + timedelta(microseconds=entry.deadline_at), **draft)
+        with self._condition:
+            if self._closed:
+                raise BadInput(f"the producer of queue {self.queue.name!r} was closed")
+            if not self._gathered:
+                self._oldest = time.monotonic()
+            self._gathered.append(made)
+            if len(self._gathered) >= self._batch_size:
+                self._push()
+            elif self._thread is None:
+                self._thread = Thread(target=self._watch, name="penstock producer", daemon=True)
+                self._thread.start()
+            else:
+                self._condition.notify()
+
+    def flush(self) -> None:
+        """Push what is gathered; when this returns, it is safe."""
+        with self._condition:
+            self._push()
+
+    def _push(self) -> None:
+        if self._gathered:
+            self.queue.send_many(self._gathered)
+            self._gathered = []
+
+    def _watch(self) -> None:
+        with self._condition:
+            while not self._closed:
+                if not self._gathered:
+                    self._condition.wait()
+                elif (left := self._oldest + self._max_delay - time.monotonic()) > 0:
+                    self._condition.wait(left)
+                else:
+                    try:
+                        self._push()
+                    except StoreError as error:
+                        logger.warning(
+                            "%d messages for queue %r could not be pushed yet: %s", len(self._gathered), self.queue.name, error
+                        )
+                        self._oldest = time.monotonic() + 1
+
+    def close(self) -> None:
+        """Push what is gathered, and end."""
+        with self._condition:
+            self._push()
+            self._closed = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join()

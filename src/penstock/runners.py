@@ -1,0 +1,118 @@
+"""Where a consumer's callbacks run: in its own thread, in several threads or processes, or as coroutines in one loop.
+
+What only some of them need is imported by them: who only sends does not pay for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from threading import Thread
+from typing import Any
+
+from penstock.message import Message
+
+KINDS = ("threads", "processes")
+
+
+class Runner:
+    """One after the other, in the thread that asks."""
+
+    def __init__(self, handler: Callable[[bytes, Message], Any]) -> None:
+        self._handler = handler
+
+    def submit(self, message: Message) -> Future[None]:
+        future: Future[None] = Future()
+        try:
+            self._handler(message.body, message)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        return future
+
+    def broke(self, error: BaseException) -> bool:
+        """Whether the callback did not end, but was ended: nobody knows how far it came."""
+        return isinstance(error, BrokenExecutor)
+
+    def cancel(self) -> None:
+        """Begin with nothing more."""
+
+    def close(self) -> None:
+        """When all have ended."""
+
+
+class PoolRunner(Runner):
+    """In several threads, or in processes of which each can die without the others."""
+
+    def __init__(self, handler: Callable[[bytes, Message], Any], make: Callable[[], Executor]) -> None:
+        super().__init__(handler)
+        self._make = make
+        self._pool = make()
+        self._waiting: list[Future[None]] = []
+
+    def submit(self, message: Message) -> Future[None]:
+        bare = message if isinstance(self._pool, ThreadPoolExecutor) else dataclasses.replace(message, home=None)
+        try:
+            future = self._pool.submit(self._handler, message.body, bare)
+        except BrokenExecutor:
+            self._pool.shutdown()
+            self._pool = self._make()
+            future = self._pool.submit(self._handler, message.body, bare)
+        self._waiting = [known for known in self._waiting if not known.done()] + [future]
+        return future
+
+    def cancel(self) -> None:
+        for future in self._waiting:
+            future.cancel()
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+class LoopRunner(Runner):
+    """Coroutines, some at a time, in one event loop, which has a thread of its own."""
+
+    def __init__(self, handler: Callable[[bytes, Message], Any], workers: int) -> None:
+        import asyncio
+
+        super().__init__(handler)
+        self._asyncio = asyncio
+        self._loop = asyncio.new_event_loop()
+        self._places = asyncio.Semaphore(workers)
+        self._stopping = False
+        self._thread = Thread(target=self._loop.run_forever, name="penstock loop", daemon=True)
+        self._thread.start()
+
+    def submit(self, message: Message) -> Future[None]:
+        return self._asyncio.run_coroutine_threadsafe(self._handle(message), self._loop)
+
+    async def _handle(self, message: Message) -> None:
+        async with self._places:
+            if self._stopping:
+                raise self._asyncio.CancelledError
+            await self._handler(message.body, message)
+
+    def cancel(self) -> None:
+        self._stopping = True
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def make_runner(kind: str, handler: Callable[[bytes, Message], Any], workers: int) -> Runner:
+    if inspect.iscoroutinefunction(handler):
+        return LoopRunner(handler, workers)
+    if kind == "processes":
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        context = multiprocessing.get_context("spawn")  # a fork would carry the connections along
+        return PoolRunner(handler, lambda: ProcessPoolExecutor(workers, mp_context=context))
+    if workers > 1:
+        return PoolRunner(handler, lambda: ThreadPoolExecutor(workers, "penstock worker"))
+    return Runner(handler)

@@ -1,0 +1,55 @@
+"""Tells other processes that there is something new: behind the sender's back, and seldom enough to cost nothing.
+
+The first news goes out at once. What comes within the pause after it goes out together at its end, so that a busy sender
+announces a hundred times a second at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Lock, Thread
+
+from penstock.errors import StoreError
+
+PAUSE = 0.01
+
+
+class Announcer:
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._news = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._closed = False
+
+    def announce(self) -> None:
+        self._news.set()
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None and not self._closed:
+                    self._thread = Thread(target=self._run, name="penstock announcer", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._news.wait()
+            if self._closed:
+                return
+            self._news.clear()
+            with suppress(StoreError):  # who waits looks by itself now and then
+                self._tell()
+            time.sleep(PAUSE)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._news.set()
+        if thread is not None:
+            thread.join()
+
+    def forked(self) -> None:
+        """In a child, which has no thread of its parent's."""
+        self._news, self._lock, self._thread = Event(), Lock(), None

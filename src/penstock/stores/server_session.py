@@ -1,0 +1,393 @@
+"""Sessions of a database server: connections, transactions, and what becomes of a commit whose answer was lost.
+
+Every connection has a row in penstock_session, and every commit that is a promise writes its token there. If the connection is
+lost before the answer came, that row tells, as soon as the old connection is known to be dead, whether the commit was made.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from penstock.clock import Clock
+from penstock.errors import OutcomeUnknown, StoreError, StoreUnreachable
+from penstock.forking import watch
+from penstock.message import Settings
+from penstock.stores.announcer import Announcer
+from penstock.stores.database_clock import DatabaseClock
+from penstock.stores.pool import Pool
+from penstock.stores.sql_session import Params, Row, SqlSession
+
+Answer = TypeVar("Answer")
+NO_BLOCK = (1, 0)
+CONNECT_PAUSE = 0.1
+NEWS = frozenset({"insert", "extend", "move", "unblock", "change_queue", "drop_queue"})
+"""Statements after which someone who waits may find a message."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A connection: the driver's, how the server calls it, its row in penstock_session (0: none yet) and its last token."""
+
+    connection: Any
+    server_id: Any
+    number: int = 0
+    token: int = 0
+
+
+@dataclass(slots=True)
+class Work:
+    """What one thread's batch or read is about."""
+
+    session: Session
+    depth: int = 0
+    wrote: bool = False
+    news: bool = False
+    locked: set[str] = field(default_factory=set)
+    seen: dict[str, tuple[int, Settings]] = field(default_factory=dict)
+    begun: bool = True
+    lost: bool = False
+    reading: bool = False
+
+
+class Here(threading.local):
+    work: Work | None = None
+
+
+class ServerSession(SqlSession):
+    def __init__(self, name: str, *, timeout: float = 10, pool: int = 10) -> None:
+        """``timeout``: seconds to wait for locks, for a free connection, and for a server that is away; ``pool``: how many
+        connections at most."""
+        self._here = Here()
+        super().__init__()
+        self._name = name
+        self._timeout = timeout
+        self._parameters = {known: _parameters(text) for known, text in self._statements.items()}
+        self._statements = {known: self._prepared(text) for known, text in self._statements.items()}
+        self._pool: Pool[Session] = Pool(name, self._connect, self._close, size=pool, timeout=timeout)
+        self._side_lock = threading.RLock()
+        self._side: Session | None = None
+        self._block = NO_BLOCK
+        self._closed = False
+        self._announcer = Announcer(lambda: self._beside(self._announce))
+        self._clock = DatabaseClock(lambda: self._beside(self._ask_time))
+        try:
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
+        watch(self)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def clock(self) -> Clock:
+        return self._clock
+
+    # connections
+
+    def _connect(self) -> Session:
+        """A new one; while the server is away, try for a while."""
+        give_up_at = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._open()
+            except StoreUnreachable:
+                if time.monotonic() + CONNECT_PAUSE > give_up_at or self._closed:
+                    raise
+                time.sleep(CONNECT_PAUSE)
+
+    def _beside(self, act: Callable[[Session], Answer]) -> Answer:
+        """Do something outside of every batch, on a connection that is kept for this; again if that had been lost."""
+        with self._side_lock:
+            fresh = self._side is None
+            if self._side is None:
+                self._pool.check_open()
+                self._side = self._connect()
+            try:
+                return act(self._side)
+            except StoreUnreachable:
+                self._close(self._side)
+                self._side = None
+                if fresh:
+                    raise
+            return self._beside(act)
+
+    # transactions
+
+    @contextmanager
+    def batch(self, *, durable: bool = True) -> Iterator[None]:
+        work = self._here.work
+        if work is not None:
+            with self._savepoint(work):
+                yield
+            return
+        work = self._here.work = self._begin("BEGIN") if durable else Work(self._pool.take(), begun=False)
+        try:
+            yield
+            self._commit(work, durable)
+        except BaseException:
+            self._undo(work)
+            raise
+        finally:
+            self._here.work = None
+        if work.lost:
+            self._pool.drop(work.session)
+        else:
+            self._pool.give(work.session)
+        if work.news:
+            self._announcer.announce()
+
+    def _begin(self, text: str) -> Work:
+        """Open a transaction; a connection that was lost while it was idle is no news."""
+        session = self._pool.take()
+        try:
+            self._ask(session, text)
+        except StoreUnreachable:
+            self._pool.drop(session)
+            session = self._pool.take()
+            try:
+                self._ask(session, text)
+            except BaseException:
+                self._pool.drop(session)
+                raise
+        except BaseException:
+            self._pool.drop(session)
+            raise
+        return Work(session)
+
+    def _ready(self, work: Work, name: str = "") -> None:
+        """A batch of claims begins its transaction when it comes to more than them: they are no promise, and stand alone."""
+        if work.begun or name in self._at_once:
+            return
+        try:
+            self._ask(work.session, "BEGIN")
+        except StoreUnreachable:
+            self._pool.drop(work.session)
+            work.session = self._begin("BEGIN").session
+        work.begun = True
+
+    @contextmanager
+    def _savepoint(self, work: Work) -> Iterator[None]:
+        self._ready(work)
+        work.depth += 1
+        name, locked = f"verb{work.depth}", set(work.locked)
+        self._ask(work.session, f"SAVEPOINT {name}")
+        try:
+            yield
+            self._ask(work.session, f"RELEASE SAVEPOINT {name}")
+        except BaseException:
+            work.locked = locked
+            work.seen.clear()
+            self._ask(work.session, f"ROLLBACK TO SAVEPOINT {name}")
+            raise
+        finally:
+            work.depth -= 1
+
+    def _commit(self, work: Work, durable: bool) -> None:
+        if not work.begun:
+            return
+        session = work.session
+        told = durable and work.wrote
+        if told:
+            self._tell(session)
+        try:
+            self._ask(session, "COMMIT")
+        except StoreUnreachable:
+            if not told or not self._was_committed(session):
+                raise  # a claim is no promise: what it hid comes back by itself
+            work.lost = True
+
+    def _tell(self, session: Session) -> None:
+        session.token += 1
+        params = {"session": session.number, "token": session.token}
+        if session.number and self._ask(session, self._statements["tell"], params)[1]:
+            return
+        session.number = secrets.randbits(62) + 1
+        fields = {"session": session.number, "token": session.token, "now": self._clock()}
+        self._ask(session, self._statements["open_session"], fields)
+
+    def _was_committed(self, session: Session) -> bool:
+        """Whether the last token of a lost session was committed; asked when that can change no more."""
+
+        def look(side: Session) -> bool:
+            self._end(side, session)
+            rows = self._ask(side, self._statements["told"], {"session": session.number})[0]
+            if rows and rows[0][0] == -session.token:
+                raise OutcomeUnknown(f"{self}: of a commit whose answer was lost, a part was done, and nobody knows which")
+            return bool(rows) and rows[0][0] == session.token
+
+        try:
+            return self._beside(look)
+        except OutcomeUnknown:
+            raise
+        except StoreError as error:
+            raise OutcomeUnknown(
+                f"{self}: the connection was lost at a commit, and whether it was made is unknown: {error}"
+            ) from error
+
+    def _undo(self, work: Work) -> None:
+        try:
+            self._ask(work.session, "ROLLBACK")
+        except StoreError:
+            self._pool.drop(work.session)
+        else:
+            self._pool.give(work.session)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        if self._here.work is not None:
+            yield
+            return
+        work = self._here.work = self._begin(self._begin_reading)
+        work.reading = True
+        try:
+            yield
+        finally:
+            self._here.work = None
+            self._undo(work)
+
+    def _in_batch(self) -> bool:
+        return self._here.work is not None
+
+    @property
+    def _seen(self) -> dict[str, tuple[int, Settings]]:
+        return self._here.work.seen if self._here.work else {}
+
+    @_seen.setter
+    def _seen(self, _: dict[str, tuple[int, Settings]]) -> None: ...
+
+    # statements
+
+    def _rows(self, name: str, params: Params) -> list[Row]:
+        if self._here.work is not None:
+            self._ready(self._here.work, name)
+        return self._look(self._statements[name], self._named(name, params))
+
+    def _look(self, text: Any, params: Mapping[str, Any] | None = None) -> list[Row]:
+        """The rows of a statement, which outside of a batch only reads, and is tried again if its connection was lost."""
+        work = self._here.work
+        if work is not None and (work.begun or work.wrote):
+            return self._ask(work.session, text, params)[0]
+        session = self._pool.take() if work is None else work.session
+        try:
+            rows = self._ask(session, text, params)[0]
+        except StoreUnreachable:
+            self._pool.drop(session)
+            session = self._pool.take()
+            if work is not None:
+                work.session = session
+            rows = self._ask(session, text, params)[0]
+        finally:
+            if work is None:
+                self._pool.give(session)
+        return rows
+
+    def _run(self, name: str, params: Params) -> int:
+        return self._ask(self._writing(name).session, self._statements[name], self._named(name, params))[1]
+
+    def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        work = self._writing(name)
+        self._ask_many(work.session, name, [self._named(name, row) for row in rows])
+        return []
+
+    def _writing(self, name: str) -> Work:
+        work = self._here.work
+        assert work is not None
+        self._ready(work, name)
+        work.wrote = True
+        work.news |= name in NEWS
+        return work
+
+    def _script(self, text: str) -> None:
+        work = self._here.work
+        assert work is not None
+        self._ready(work)
+        self._ask(work.session, text)
+
+    def _named(self, name: str, params: Params) -> Mapping[str, Any]:
+        return params if isinstance(params, Mapping) else dict(zip(self._parameters[name], params, strict=True))
+
+    # life
+
+    def close(self) -> None:
+        self._closed = True
+        self._announcer.close()
+        self._pool.close()
+        with self._side_lock:
+            if self._side is not None:
+                self._close(self._side)
+                self._side = None
+
+    def _close(self, session: Session) -> None:
+        """Close a connection, and if it still works, take its row along."""
+        if session.number:
+            with suppress(StoreError):
+                self._ask(session, self._statements["close_session"], {"session": session.number})
+        self._shut(session)
+
+    def before_fork(self) -> None:
+        self._side_lock.acquire()
+        if self._side is not None:
+            self._close(self._side)
+            self._side = None
+        self._block = NO_BLOCK
+        self._pool.before_fork()
+        self._clock.before_fork()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._here = Here()
+            self._announcer.forked()
+        self._clock.after_fork(child=child)
+        self._pool.after_fork(child=child)
+        self._side_lock.release()
+
+    # what each database does its own way
+
+    _at_once: frozenset[str] = frozenset()
+    """The statements of a batch of claims that need no transaction around them."""
+    _begin_reading: str
+    """How to begin a transaction in which several reads see one state."""
+
+    @abstractmethod
+    def _open(self) -> Session:
+        """A new connection, in which every statement is committed by itself; `StoreUnreachable` if there is no server."""
+
+    @abstractmethod
+    def _shut(self, session: Session) -> None: ...
+
+    @abstractmethod
+    def _prepared(self, text: str) -> Any:
+        """A statement with the driver's own marks for its parameters."""
+
+    @abstractmethod
+    def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
+        """Run a statement: its rows, and how many there were or were changed. No error but our own."""
+
+    @abstractmethod
+    def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
+        """Run a named statement for each."""
+
+    @abstractmethod
+    def _end(self, side: Session, lost: Session) -> None:
+        """Make sure that a lost connection is dead on the server's side too."""
+
+    @abstractmethod
+    def _ask_time(self, side: Session) -> int:
+        """The database's time, in microseconds."""
+
+    @abstractmethod
+    def _announce(self, side: Session) -> None:
+        """Wake the processes that wait."""
+
+
+def _parameters(text: str) -> list[str]:
+    return list(dict.fromkeys(re.findall(r"(?<!:):(\w+)", text)))

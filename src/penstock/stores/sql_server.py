@@ -1,0 +1,142 @@
+"""The verbs of a store on a database server, where batches of many threads, processes and machines run side by side.
+
+At the isolation READ COMMITTED, what keeps them apart is the locks of rows:
+
+    claim     takes rows that nobody has locked (SKIP LOCKED)
+    settle    locks its messages in the order of their numbers, then looks at their deliveries
+    insert    keeps the queue from being dropped; with groups or marks, it locks the queue's row
+    groups    every batch that touches a queue with groups locks the queue's row, before all else
+    reserve   locks the queue's row: for changes of settings, for named claims, for drop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.errors import QueueNotFound, StoreUnreachable
+from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
+from penstock.stores.server_session import Answer, ServerSession, Session
+from penstock.stores.sql import SqlStore
+from penstock.stores.sql_session import Row
+
+BLOCK = 1000
+"""How many message numbers a process reserves at a time."""
+SESSION_DAYS = 7 * 86_400_000_000
+
+
+class SqlServerStore(ServerSession, SqlStore):
+    # queues and locks
+
+    def _queue(self, name: str) -> tuple[int, Settings]:
+        found = super()._queue(name)
+        work = self._here.work
+        if work is None or work.reading or not found[1].groups or name in work.locked:
+            return found
+        return self._enter(name, alone=True)
+
+    def _enter(self, name: str, *, alone: bool) -> tuple[int, Settings]:
+        work = self._here.work
+        assert work is not None
+        if name not in work.locked:
+            rows = self._rows("lock_queue" if alone else "keep_queue", (name,))
+            if not rows:
+                raise QueueNotFound(name)
+            work.seen[name] = self._found(rows[0])
+            if alone:
+                work.locked.add(name)
+        return work.seen.get(name) or super()._queue(name)
+
+    def reserve(self, name: str) -> None:
+        work = self._here.work
+        assert work is not None
+        work.seen.pop(name, None)
+        if self._rows("lock_queue", (name,)):
+            work.locked.add(name)
+
+    def due(self, queue: str) -> int | None:
+        rows = self._rows("due_of", (FOREVER, queue))
+        if not rows:
+            raise QueueNotFound(queue)
+        due: int | None = rows[0][1]
+        return due
+
+    # messages
+
+    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
+        with self._joined(durable=False):
+            home, _ = self._queue(queue)
+            rows = self._visible(home, limit, now, share) if until is None else self._hide(home, limit, now, until, share)
+            return [self._message(queue, row, now, until) for row in rows]
+
+    def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
+        """Claim; the rows as they were before."""
+        rows = self._visible(home, limit, now, share)
+        if rows:
+            self._run("claim_all", {"until": until, "now": now, "numbers": [row[0] for row in rows]})
+        return rows
+
+    def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
+        wanted: dict[int, set[int | None]] = {}
+        for number, _, delivery in keys:
+            wanted.setdefault(number, set()).add(delivery)
+        # By the number alone, so that no database thinks of going through the whole queue instead.
+        rows = self._rows("found", {"numbers": sorted(wanted)}) if wanted else []
+        rows = [row[:6] for row in rows if row[6] == home and not wanted[row[0]].isdisjoint({None, row[1]})]
+        if not rows:
+            return {}
+        numbers = [row[0] for row in rows]
+        if settlement.keep_until is not None:
+            fields = {"state": int(settlement.state), "settled_at": settlement.settled_at, "reason": settlement.reason}
+            self._run("archive_all", {**fields, "keep_until": settlement.keep_until, "numbers": numbers})
+        self._run("delete_all", {"numbers": numbers})
+        for number, _, visible_at, state, line, mark in rows:
+            self._leave(home, settings, number, visible_at, state, line, mark)
+        return {row[0]: row[1] for row in rows}
+
+    def _take_numbers(self, count: int) -> int:
+        """From the block that this process has reserved. In a queue with groups the order of numbers is the order of turns:
+        there the block counts only as long as nobody else has reserved one since."""
+        work = self._here.work
+        with self._side_lock:
+            first, last = self._block
+            stale = work is not None and bool(work.locked) and last > 0 and self._meta("number") != last
+            if first + count - 1 > last or stale:
+                reserved = count if last == 0 else count + BLOCK  # who sends once leaves no gap
+                last = self._beside(lambda side: self._reserve_numbers(side, reserved))
+                first = last - reserved + 1
+            self._block = (first + count, last)
+            return first
+
+    def _reserve_numbers(self, side: Session, count: int) -> int:
+        self._ask(side, "BEGIN")
+        self._ask(side, self._statements["add_to_meta"], {"count": count, "name": "number"})
+        last = int(self._ask(side, self._statements["meta"], {"name": "number"})[0][0][0])
+        self._ask(side, "COMMIT")
+        return last
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        return self._surely(lambda: super(SqlServerStore, self).insert(queue, entries, now, settings))
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        return self._surely(lambda: super(SqlServerStore, self).delete(queue, receipts, settlement, settings))
+
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        return self._surely(lambda: super(SqlServerStore, self).extend(queue, receipts, until, release=release))
+
+    def _surely(self, verb: Callable[[], Answer]) -> Answer:
+        """A verb that has a batch of its own is tried again when its connection was lost: nothing of it was done, or we would
+        know."""
+        try:
+            return verb()
+        except StoreUnreachable:
+            if self._here.work is not None:
+                raise
+            return verb()
+
+    def sweep(self, queue: str, now: int) -> bool:
+        super().sweep(queue, now)
+        with self._joined():
+            self._run("sweep_sessions", {"before": self._clock() - SESSION_DAYS})
+        return False

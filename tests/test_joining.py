@@ -1,0 +1,163 @@
+"""Business rows and messages commit together: `connection=` joins the caller's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+import penstock
+from penstock.testing.servers import PostgresqlServer
+
+
+class Business:
+    """The caller's own connection to the database that the queue is in."""
+
+    def __init__(self, url: str, connection: Any, begin: str | None) -> None:
+        self.url = url
+        self.connection = connection
+        self._begin = begin
+        connection.execute("CREATE TABLE invoice (number INTEGER)")
+        self.commit()
+
+    def begin(self) -> None:
+        if self._begin:
+            self.connection.execute(self._begin)
+        self.connection.execute("INSERT INTO invoice (number) VALUES (17)")
+
+    def commit(self) -> None:
+        if not self._begin:
+            self.connection.commit()
+        elif self.connection.in_transaction:
+            self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        self.connection.execute("ROLLBACK")
+
+    def invoices(self) -> int:
+        count = next(iter(self.connection.execute("SELECT COUNT(*) FROM invoice")))[0]
+        self.commit()
+        return int(count)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def business(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Business]:
+    if request.param == "sqlite":
+        connection = apsw.Connection(str(tmp_path / "shop.db"))
+        yield Business(f"sqlite:///{tmp_path}/shop.db", connection, "BEGIN IMMEDIATE")
+        connection.close()
+    else:
+        url = request.getfixturevalue("postgresql").new_url()
+        with psycopg.connect(url) as connection:
+            yield Business(url, connection, None)
+
+
+def test_what_is_rolled_back_was_never_sent(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders")
+        business.begin()
+        queue.send(b"invoice 17", connection=business.connection)
+        queue.send_many([b"1", b"2"], connection=business.connection)
+        business.rollback()
+        assert (business.invoices(), queue.stats().messages) == (0, 0)
+        queue.send(b"after")
+        assert queue.stats().messages == 1
+
+
+def test_what_is_committed_is_sent_with_it(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders")
+        queue.send(b"before")
+        business.begin()
+        queue.send(b"invoice 17", connection=business.connection)
+        business.commit()
+        queue.send(b"after")
+        assert business.invoices() == 1
+        assert [message.body for message in queue.receive(9)] == [b"before", b"invoice 17", b"after"]
+
+
+def test_nobody_receives_before_the_commit(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders")
+        business.begin()
+        queue.send(b"invoice 17", connection=business.connection)
+        assert queue.peek() == []
+        business.commit()
+        assert len(queue.receive(wait=10)) == 1
+
+
+def test_a_delete_that_is_rolled_back_leaves_the_message_held(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders", history=60)
+        queue.send_many([b"1", b"2"])
+        one, two = queue.receive(2)
+        business.begin()
+        assert queue.delete(one, connection=business.connection) is True
+        business.rollback()
+        assert (queue.stats().in_flight, queue.stats().settled, business.invoices()) == (2, 0, 0)
+        business.begin()
+        assert queue.delete_many([one, two], connection=business.connection) == [True, True]
+        business.commit()
+        assert (queue.stats().messages, queue.stats().settled, business.invoices()) == (0, 2, 1)
+        assert queue.delete(one) is False
+
+
+def test_a_refused_send_leaves_the_callers_transaction_as_it_was(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue, gone = broker.create("orders"), broker.create("gone")
+        broker.delete("gone")
+        business.begin()
+        with pytest.raises(penstock.BadMessage):
+            queue.send("text", connection=business.connection)  # type: ignore[arg-type]
+        with pytest.raises(penstock.QueueNotFound):
+            gone.send(b"x", connection=business.connection)
+        business.commit()
+        assert business.invoices() == 1
+
+
+def test_duplicates_and_groups_count_in_the_callers_transaction_too(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders", deduplicate=True, groups=True)
+        business.begin()
+        assert queue.send(b"x", group="a", connection=business.connection).duplicate is False
+        assert queue.send(b"x", group="a", connection=business.connection).duplicate is True
+        queue.send(b"y", group="a", connection=business.connection)
+        business.commit()
+        assert queue.send(b"x").duplicate is True
+        assert [message.body for message in queue.receive(9)] == [b"x"]
+
+
+def test_a_connection_that_is_in_no_transaction_is_refused(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders")
+        if isinstance(business.connection, psycopg.Connection):
+            business.connection.autocommit = True
+        with pytest.raises(penstock.BadInput, match="in no transaction"):
+            queue.send(b"x", connection=business.connection)
+        assert queue.stats().messages == 0
+
+
+def test_a_connection_to_elsewhere_is_refused(business: Business, tmp_path: Path, postgresql: PostgresqlServer) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders")
+        with pytest.raises(penstock.BadInput, match="not by 'text'"):
+            queue.send(b"x", connection="text")
+        if isinstance(business.connection, psycopg.Connection):
+            for other in (postgresql.url, postgresql.new_url()):
+                with psycopg.connect(other) as connection, pytest.raises(penstock.BadInput, match="no connection to"):
+                    queue.send(b"x", connection=connection)
+        else:
+            connection = apsw.Connection(str(tmp_path / "other.db"))
+            with pytest.raises(penstock.BadInput, match=r"other\.db"):
+                queue.send(b"x", connection=connection)
+            connection.close()
+        assert queue.stats().messages == 0
+
+
+def test_a_store_that_cannot_join_says_so() -> None:
+    with penstock.open("memory:") as broker, pytest.raises(penstock.Unsupported, match="SQLite and PostgreSQL"):
+        broker.create("orders").send(b"x", connection=object())

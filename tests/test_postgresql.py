@@ -1,0 +1,94 @@
+"""The PostgreSQL store keeps the contract, between threads, processes and nodes and through kill -9; and what is its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.testing import SharedStoreContract, StoreContract
+from penstock.testing.servers import PostgresqlServer
+
+
+class TestPostgresql(StoreContract, SharedStoreContract):
+    @pytest.fixture
+    def url(self, postgresql: PostgresqlServer) -> str:
+        return postgresql.new_url()
+
+
+def test_a_steady_cycle_does_not_grow_the_disk(postgresql: PostgresqlServer) -> None:
+    url = postgresql.new_url()
+    with penstock.open(url) as broker, psycopg.connect(url, autocommit=True) as looking:
+        queue = broker.create("orders")
+
+        def size() -> int:
+            row = looking.execute("SELECT pg_total_relation_size('penstock_message')").fetchone()
+            assert row is not None
+            return int(row[0])
+
+        def cycle(seconds: float) -> int:
+            count, end_at = 0, time.monotonic() + seconds
+            while time.monotonic() < end_at:
+                queue.send_many([b"x" * 1000] * 100)
+                queue.delete_many(queue.receive(100))
+                count += 100
+            return count
+
+        written = cycle(4)
+        settled = size()
+        written += cycle(6)
+        assert size() < 2 * settled + 8 * 2**20, f"{written} messages of 1 KB were sent"
+        (options,) = (
+            looking.execute("SELECT reloptions FROM pg_class WHERE oid = 'penstock_message'::regclass").fetchone() or ()
+        )
+        assert "autovacuum_vacuum_threshold=2000" in options
+
+
+def test_a_server_that_does_not_sync_is_not_called_durable(postgresql: PostgresqlServer) -> None:
+    with penstock.open(postgresql.new_url()) as broker:  # the tests' server runs with fsync=off
+        assert broker.store.durable is False
+
+
+def test_commits_wait_for_the_disk_whatever_the_default_is(postgresql: PostgresqlServer) -> None:
+    url = postgresql.new_url()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER ROLE penstock SET synchronous_commit = off")
+        try:
+            with penstock.open(url) as broker:
+                assert broker.store._look("SHOW synchronous_commit") == [("on",)]  # type: ignore[attr-defined]
+        finally:
+            connection.execute("ALTER ROLE penstock RESET synchronous_commit")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://127.0.0.1/x?timeout=soon", "timeout is 'soon'"),
+        ("postgresql://127.0.0.1/x?pool=0", "between 1 and 1000"),
+        ("postgresql://127.0.0.1/x?statement_timeout=-1", "statement_timeout"),
+        ("postgresql://127.0.0.1:port/x", "cannot be read"),
+        ("postgresql://127.0.0.1/x?colour=red", "colour"),
+        ("mysql://127.0.0.1", "mysql://user:password@host:port/database"),
+        ("mysql://127.0.0.1/x?colour=red", "'colour'"),
+        ("mysql://127.0.0.1:port/x", "cannot be read"),
+    ],
+)
+def test_a_malformed_url_is_named_without_its_password(url: str, words: str) -> None:
+    with pytest.raises(penstock.BadURL) as caught:
+        penstock.open(url.replace("//", "//me:secret@"))
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("scheme", "module", "extra"), [("postgresql", "psycopg", "postgres"), ("mysql", "pymysql", "mysql")])
+def test_a_missing_driver_names_its_extra(scheme: str, module: str, extra: str) -> None:
+    program = (
+        f"import sys; sys.modules['{module}'] = None\nimport penstock\n"
+        f"try:\n    penstock.open('{scheme}://127.0.0.1/x')\nexcept penstock.MissingExtra as error:\n    print(error)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert answer == f'a {scheme}: store needs an optional library: pip install "penstock[{extra}]"\n'

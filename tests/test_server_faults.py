@@ -1,0 +1,285 @@
+"""On a database server: lost connections, restarts and unknown commits lose nothing and double nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from threading import Event, Thread
+
+import pytest
+
+import penstock
+from penstock.testing.proxy import HOWS, Proxy
+from penstock.testing.servers import MariadbServer, Missing, PostgresqlServer, Server
+
+POINTS = 12
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    return server.new_url()
+
+
+@pytest.fixture(params=[PostgresqlServer, MariadbServer], ids=["postgresql", "mariadb"])
+def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that a test may stop."""
+    try:
+        server = request.param()
+    except Missing as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+def bodies(queue: penstock.Queue) -> Counter[str]:
+    return Counter(message.text for message in queue.peek(100_000))
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url: str, how: str) -> None:
+    with Proxy(server.port) as proxy, penstock.open(url) as direct:
+        looking = direct.create("orders")
+        for point in range(1, POINTS):
+            with penstock.open(url.replace(f":{server.port}/", f":{proxy.port}/")) as broker:
+                queue = broker["orders"]
+                queue.send(b"warm")
+                looking.purge()
+                proxy.cut_at(point, how)
+                expected: Counter[str] = Counter()
+                for batch in (["one"], ["two", "three"], ["four", "five"]):  # the last goes the long way, by COPY
+                    attributes = {"a": 1} if batch[0] == "four" else {}
+                    try:
+                        queue.send_many([penstock.Draft(body.encode(), attributes=attributes) for body in batch])
+                        expected.update(batch)
+                    except penstock.StoreUnreachable:
+                        pass
+                proxy.cut_at(0, how)
+                assert bodies(looking) == expected, f"cut {how} {point}"
+        assert proxy.cuts >= 5
+
+
+@pytest.mark.parametrize("history", [0, 3600])  # with history, by the long way
+@pytest.mark.parametrize("how", HOWS)
+def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, url: str, how: str, history: float) -> None:
+    with Proxy(server.port) as proxy, penstock.open(url) as direct:
+        looking = direct.create("orders", history=history)
+        for point in range(1, POINTS):
+            with penstock.open(url.replace(f":{server.port}/", f":{proxy.port}/")) as broker:
+                queue = broker["orders"]
+                looking.send_many([b"one", b"two"])
+                before = looking.stats().settled
+                messages = queue.receive(2)
+                proxy.cut_at(point, how)
+                try:
+                    deleted = queue.delete_many(messages).count(True)
+                except penstock.StoreUnreachable:
+                    deleted = 0
+                proxy.cut_at(0, how)
+                assert (deleted, looking.stats().messages) in [(2, 0), (0, 2)], f"cut {how} {point}"
+                assert looking.stats().settled == (before + deleted if history else 0)
+                looking.purge()
+        assert proxy.cuts >= 1
+
+
+def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(own: Server) -> None:
+    hows = [PostgresqlServer.FAST, PostgresqlServer.IMMEDIATE]
+    if isinstance(own, MariadbServer):
+        hows = [signal.SIGTERM, signal.SIGKILL]
+    stop = Event()
+    sent: Counter[str] = Counter()
+    refused: list[str] = []
+    unknown: list[str] = []
+    deleted: Counter[str] = Counter()
+    with penstock.open(own.new_url(), timeout=30) as broker:
+        queue = broker.create("orders", visibility=1)
+
+        def send(name: int) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                batch = [f"{name}-{number}-{place}" for place in range(1 + number % 3)]
+                try:
+                    queue.send_many([body.encode() for body in batch])
+                    sent.update(batch)
+                except penstock.StoreUnreachable:
+                    refused.extend(batch)
+                except penstock.OutcomeUnknown:
+                    unknown.extend(batch)
+
+        def receive() -> None:
+            while not stop.is_set():
+                try:
+                    messages = queue.receive(5, wait=0.2)
+                    answers = queue.delete_many(messages)
+                except penstock.StoreUnreachable:
+                    continue
+                deleted.update(message.text for message, done in zip(messages, answers, strict=True) if done)
+
+        threads = [Thread(target=send, args=(name,)) for name in range(3)] + [Thread(target=receive) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for how in hows:
+            time.sleep(1)
+            own.stop(how)
+            own.start()
+        time.sleep(1)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        left = bodies(queue)
+    assert unknown == []
+    assert set((deleted + left).values()) == {1}, "nothing is doubled"
+    assert (deleted + left).keys() == sent.keys(), "what was answered is there, and what was refused is not"
+    assert len(sent) > 100
+
+
+def test_a_server_that_stays_away_is_told(own: Server) -> None:
+    with penstock.open(own.new_url(), timeout=0.5) as broker:
+        queue = broker.create("orders")
+        own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
+        with pytest.raises(penstock.StoreUnreachable, match=f"127.0.0.1:{own.port}"):
+            queue.send(b"x")
+        own.start()
+        queue.send(b"x")
+        assert queue.stats().messages == 1
+
+
+def test_a_commit_whose_server_does_not_come_back_is_unknown_and_said_so(own: Server) -> None:
+    with penstock.open(own.new_url(), timeout=0.5) as broker:
+        queue = broker.create("orders")
+        with pytest.raises(penstock.OutcomeUnknown, match="unknown"), broker.store.batch():
+            queue.send(b"x")
+            own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
+            original = broker.store._tell  # the promise is written down, as if the server had gone just after it
+            broker.store._tell = lambda session: None  # type: ignore[attr-defined]
+        broker.store._tell = original  # type: ignore[attr-defined]
+        own.start()
+        assert queue.stats().messages == 0
+
+
+SKEWED = """
+import sys, time
+shift = float(sys.argv[2]) * 10**9
+time.time_ns = lambda real=time.time_ns: int(real() + shift)
+time.time = lambda: time.time_ns() / 10**9
+import penstock
+with penstock.open(sys.argv[1]) as broker:
+    print(broker["orders"].receive(visibility=5), flush=True)
+    broker["orders"].send(b"from the other")
+    print([message.body for message in broker["orders"].receive()], flush=True)
+"""
+
+
+@pytest.mark.parametrize("shift", [-30, 30])
+def test_a_node_whose_clock_is_wrong_breaks_no_lease_and_hides_no_message(url: str, shift: int) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", visibility=10)
+        queue.send(b"held here")
+        (held,) = queue.receive()
+        output = subprocess.run(
+            [sys.executable, "-c", SKEWED, url, str(shift)], check=True, capture_output=True, text=True
+        ).stdout
+        assert output == "[]\n[b'from the other']\n"
+        assert queue.receive() == []
+        assert queue.delete(held) is True
+
+
+def test_the_clock_is_the_servers(url: str) -> None:
+    with penstock.open(url) as broker:
+        clock = broker.store.clock()
+        assert abs(clock() - time.time_ns() // 1000) < 1_000_000
+        assert clock() <= clock()
+
+
+def test_a_statement_that_takes_too_long_is_given_up(server: Server, url: str) -> None:
+    with penstock.open(url, timeout=1, statement_timeout=1) as broker:
+        slow = (
+            "SELECT pg_sleep(30)"
+            if isinstance(server, PostgresqlServer)
+            else "SELECT SUM(a.seq * b.seq) FROM seq_1_to_1000000 a, seq_1_to_1000000 b"
+        )
+        with pytest.raises(penstock.StoreBusy, match="too long"):
+            broker.store._look(slow)  # type: ignore[attr-defined]
+        broker.create("orders").send(b"x")
+
+
+def test_a_lock_that_others_keep_is_waited_for_no_longer_than_asked(url: str) -> None:
+    with penstock.open(url) as holder, penstock.open(url, timeout=1) as broker:
+        queue = holder.create("orders")
+        with holder.store.batch():
+            holder.store.reserve("orders")
+            started = time.monotonic()
+            with pytest.raises(penstock.StoreBusy):
+                broker["orders"].send(b"x")
+            assert 0.9 < time.monotonic() - started < 5
+        assert queue.stats().messages == 0
+
+
+def test_more_threads_than_connections_take_turns(url: str) -> None:
+    with penstock.open(url, pool=2) as broker:
+        queue = broker.create("orders")
+        threads = [Thread(target=lambda: [queue.send(b"x") for _ in range(10)]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert queue.stats().messages == 80
+
+
+def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send(b"parent")
+        child = os.fork()
+        if child == 0:
+            try:
+                queue.send(b"child")
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        queue.send(b"parent again")
+        assert queue.stats().messages == 3
+
+
+def test_an_unfinished_schema_is_finished_by_the_next(url: str) -> None:
+    penstock.open(url).close()
+    with penstock.open(url) as broker, broker.store.batch(durable=False):
+        broker.store._run("change_meta", {"name": "version", "value": 1})  # type: ignore[attr-defined]
+        for table in ("penstock_session", "penstock_consumer"):
+            broker.store._script(f"DROP TABLE {table}")  # type: ignore[attr-defined]
+    with penstock.open(url) as broker:
+        broker.create("orders").send(b"x")
+
+
+def test_a_newer_schema_is_refused(url: str) -> None:
+    with penstock.open(url) as broker, broker.store.batch():
+        broker.store._run("change_meta", {"name": "version", "value": 99})  # type: ignore[attr-defined]
+    with pytest.raises(penstock.StoreVersion, match="99"):
+        penstock.open(url)
+
+
+def test_two_nodes_that_change_settings_at_once_lose_no_change(url: str) -> None:
+    with penstock.open(url) as one, penstock.open(url) as other:
+        one.create("orders")
+        threads = [
+            Thread(target=lambda: [one["orders"].update(visibility=number) for number in range(20)]),
+            Thread(target=lambda: [other["orders"].update(retention=1 + number) for number in range(20)]),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (one["orders"].settings.visibility, one["orders"].settings.retention) == (19, 20)
