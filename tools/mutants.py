@@ -47,7 +47,7 @@ def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the service."""
-    files = ("dialects", "serve", "server_wire", "server_client", "server_settings")
+    files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -314,6 +314,17 @@ MUTANTS = [
         "slow_request",
         ("server/connection.py", "if spent > settings.read_timeout:", "if False:"),
     ),
+    served(
+        "a receiver who has left costs a message",
+        "client_who_left",
+        ("server/connection.py", "(self.ended and response.undo is not None)", "False"),
+    ),
+    served(
+        "no bound on the bodies in memory",
+        "fit_into_memory",
+        ("server/connection.py", "self._all.kept > self._settings.max_memory", "False"),
+    ),
+    served("no bound on time", "takes_too_long", ("server/connection.py", "self._overdue = True", "return")),
     served("two hosts", "malformed", ("server/connection.py", 'if key == "host":', "if False:")),
     served(
         "a stop that does not wait",
