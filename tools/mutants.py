@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
+SERVER = "stores/server_session.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = """
@@ -213,6 +214,31 @@ MUTANTS = [
         (SQLITE, "self._block = NO_BLOCK  # what could", "pass  # what could"),
         (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
+    mutant(
+        "a commit whose answer was lost is taken for none",
+        "postgresql and cut_at",
+        (SERVER, "return bool(rows) and rows[0][0] == session.token", "return False"),
+    ),
+    mutant(
+        "a lost connection is left to finish",
+        "postgresql and cut_at",
+        (SERVER, "            self._end(side, session)\n", "            pass\n"),
+    ),
+    mutant(
+        "the machine's clock instead of the database's",
+        "postgresql and clock_is_wrong",
+        (SERVER, "        return self._clock\n", "        return super().clock()\n"),
+    ),
+    mutant(
+        "a rolled back send is sent",
+        "postgresql and rolled_back",
+        ("stores/postgresql.py", "work = Work(Session(connection, None))", "work = self._begin('BEGIN')"),
+    ),
+    mutant(
+        "the dead are not struck off",
+        "birth_order",
+        ("heartbeat.py", "self._beats % self._check_every == 0", "self._beats < 0"),
+    ),
 ]
 
 
@@ -243,6 +269,8 @@ def caught(mutant: Mutant) -> bool:
                 mutant.tests,
                 "tests/test_sqlite.py",
                 "tests/test_sqlite_file.py",
+                "tests/test_server_faults.py",
+                "tests/test_joining.py",
             ],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
