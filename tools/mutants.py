@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
+SERVER = "stores/server_session.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
@@ -43,6 +44,11 @@ def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the stores of files."""
     files = ("vsqs", "spool", "files", "interop")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
+
+
+def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of what many share: the stores on database servers, consumers."""
+    return Mutant(name, tests, changes, ("tests/test_sqlite.py", "tests/test_server_faults.py", "tests/test_joining.py"))
 
 
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -330,6 +336,30 @@ MUTANTS = [
         "a stop that does not wait",
         "told_to_stop",
         ("server/connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
+    shared(
+        "a commit whose answer was lost is taken for none",
+        "postgresql and cut_at",
+        (SERVER, "return bool(rows) and rows[0][0] == session.token", "return False"),
+    ),
+    shared(
+        "a lost connection is left to finish",
+        "postgresql and cut_at",
+        (SERVER, "            self._end(side, session)\n", "            pass\n"),
+    ),
+    shared(
+        "the machine's clock instead of the database's",
+        "postgresql and clock_is_wrong",
+        (SERVER, "        return self._clock\n", "        return super().clock()\n"),
+    ),
+    shared(
+        "a rolled back send is sent",
+        "postgresql and rolled_back",
+        ("stores/postgresql.py", "work = Work(Session(connection, None))", "work = self._begin('BEGIN')"),
+    ),
+    shared(
+        "the dead are not struck off",
+        "birth_order",
+        ("heartbeat.py", "self._beats % self._check_every == 0", "self._beats < 0"),
     ),
 ]
 

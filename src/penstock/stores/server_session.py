@@ -334,21 +334,21 @@ class ServerSession(SqlSession):
         self._shut(session)
 
     def before_fork(self) -> None:
+        self._clock.before_fork()  # first, as who measures the time takes them in this order
         self._side_lock.acquire()
         if self._side is not None:
             self._close(self._side)
             self._side = None
         self._block = NO_BLOCK
         self._pool.before_fork()
-        self._clock.before_fork()
 
     def after_fork(self, *, child: bool) -> None:
         if child:
             self._here = Here()
             self._announcer.forked()
-        self._clock.after_fork(child=child)
         self._pool.after_fork(child=child)
         self._side_lock.release()
+        self._clock.after_fork(child=child)
 
     # what each database does its own way
 
