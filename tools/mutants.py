@@ -336,6 +336,7 @@ MUTANTS = [
         "a stop that does not wait",
         "told_to_stop",
         ("server/connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
+    ),
     shared(
         "a commit whose answer was lost is taken for none",
         "postgresql and cut_at",
