@@ -80,7 +80,7 @@ def accounts(program: str, url: str) -> list[Counter[bytes]]:
 
 
 class FileCrashes:
-    points: ClassVar[int] = 6
+    points: ClassVar[int] = 3
     """At how many places of each system call of the long program to die."""
 
     @pytest.mark.parametrize("program", PROGRAMS)
