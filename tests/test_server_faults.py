@@ -256,6 +256,19 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
         assert queue.stats().messages == 3
 
 
+def test_a_store_that_was_closed_is_in_no_forks_way(url: str) -> None:
+    closed = penstock.open(url)
+    closed.create("orders").receive(wait=0.1)  # who waits has a listener, where there are any
+    closed.close()
+    for _ in range(2):  # the first must not leave anything locked
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(penstock.StoreClosed):
+        closed.queues()
+
+
 def test_an_unfinished_schema_is_finished_by_the_next(url: str) -> None:
     penstock.open(url).close()
     with penstock.open(url) as broker, broker.store.batch(durable=False):

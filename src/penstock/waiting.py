@@ -8,7 +8,7 @@ from threading import Condition
 from penstock.forking import watch
 from penstock.stores.base import Store
 
-LOOK_EVERY = 0.025
+LOOK_EVERY = 0.035
 """Seconds between two looks at what other processes did; the promise is 50 ms."""
 
 

@@ -28,7 +28,7 @@ except ImportError as error:
     raise MissingExtra("a mysql: store", "mysql") from error
 
 MIGRATION_LOCK = "penstock schema"
-LOOK_EVERY = 0.04
+LOOK_EVERY = 0.05
 """Seconds between two looks at what others have announced: each is a question to the server."""
 THERE_ALREADY = {ER.TABLE_EXISTS_ERROR, ER.DUP_KEYNAME}
 NO_SUCH_THREAD = ER.NO_SUCH_THREAD

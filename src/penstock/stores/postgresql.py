@@ -313,18 +313,21 @@ class PostgresqlStore(SqlServerStore):
                 if self._listener is None:
                     self._pool.check_open()
                     self._listener = Listener(self._open, self._shut, CHANNEL)
-        return self._listener.heard
+        listener = self._listener
+        return 0 if listener is None else listener.heard
 
     def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         super().close()
 
     def before_fork(self) -> None:
         super().before_fork()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
 
     def _translate(self, error: psycopg.Error, *, lost: bool) -> StoreError:
         text = str(error).strip().replace("\n", " ")
