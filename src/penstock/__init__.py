@@ -20,6 +20,7 @@ from penstock.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    StoreUnreachable,
     StoreVersion,
     Unsupported,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
+    "StoreUnreachable",
     "StoreVersion",
     "Unsupported",
     "open",

@@ -18,6 +18,7 @@ PenstockError
 │   ├── StoreReadOnly
 │   ├── StoreCorrupt
 │   ├── StoreVersion              written by a newer Penstock
+│   ├── StoreUnreachable          no connection to the server, or it was lost; nothing was done
 │   └── StoreClosed
 └── MissingExtra (ImportError)    an optional library is not installed
 """
@@ -96,6 +97,10 @@ class StoreCorrupt(StoreError):
 
 
 class StoreVersion(StoreError):
+    pass
+
+
+class StoreUnreachable(StoreError):
     pass
 
 

@@ -1,0 +1,335 @@
+"""The pages of a queue in memcached: finding the one that has something, changing it, and mending what was evicted.
+
+    tail ─► [gone gone] [gone held] [held held] … [ready ready] … [ready empty] ◄─ head
+
+A claim looks at the first page that may have something visible. Which pages cannot, the blocks tell: for each page an instant
+before which it has nothing. A block may know too little (0: look), but never too much: who makes a message visible earlier
+writes the block after the page, and who raises an instant has read the block before the page and compares-and-swaps it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from struct import Struct
+
+from penstock.errors import StoreFull
+from penstock.message import FOREVER, State
+from penstock.policy import MAX_BODY
+from penstock.stores.cached_catalogue import SPARES, CachedCatalogue, Home, digest, logger
+from penstock.stores.memcached_link import Found
+from penstock.stores.slots import EMPTY, GONE, NEVER, PAGE_BYTES, PARTED, SLOTS, STATE, VOID, Page, Record
+
+FAN = 256
+"""Pages of a block."""
+NEAR = 4096
+"""Numbers that may be given out whose putters are still at work; so far the head leaps if it was evicted."""
+SMALL = 4000
+"""Records up to here are one item on any server."""
+MAX_RECORD = 4 * MAX_BODY
+MARK = Struct("<qq")
+Read = dict[int, tuple[Page, bytes | None]]
+
+
+class Survey:
+    """Where a queue begins and ends, and what its blocks say."""
+
+    def __init__(self, head: int, tail: int) -> None:
+        self.head = head
+        self.tail = tail
+        self.last = head // SLOTS
+        self.blocks: dict[int, array[int]] = {}
+
+
+class CachedPages(CachedCatalogue):
+    # finding
+
+    def _claim_keys(self, home: Home) -> Sequence[str]:
+        """The block comes before the page: see above."""
+        return [home.key("b", home.tail // FAN), home.key("head"), home.key("tail"), home.key("p", home.page)]
+
+    def _survey(self, home: Home, found: Found) -> Survey:
+        head, tail = found.get(home.key("head")), found.get(home.key("tail"))
+        if head is None or tail is None:
+            self._recover(home)
+            return self._survey(home, home.link.gets(self._claim_keys(home)))
+        survey = Survey(int(head[0]), int(tail[0]))
+        block = home.tail // FAN
+        home.tail, home.head_page = survey.tail, survey.last
+        if block == survey.tail // FAN:
+            survey.blocks[block] = _block(found.get(home.key("b", block), (b"", b""))[0])
+        return survey
+
+    def _candidates(self, home: Home, survey: Survey, now: int) -> Iterator[int]:
+        """The pages that may have something visible, in order."""
+        number = survey.tail
+        while number <= survey.last:
+            bounds = self._bounds(home, survey, number // FAN)
+            start = number % FAN
+            for place in range(start, min(FAN, survey.last - number + start + 1)):
+                if bounds[place] <= now:
+                    yield number + place - start
+            number += FAN - start
+
+    def _bounds(self, home: Home, survey: Survey, block: int) -> array[int]:
+        if block not in survey.blocks:
+            wanted = range(block, min(block + 16, survey.last // FAN + 1))
+            found = home.link.get([home.key("b", number) for number in wanted])
+            for number in wanted:
+                survey.blocks[number] = _block(found.get(home.key("b", number), b""))
+        return survey.blocks[block]
+
+    def _raise(self, home: Home, number: int) -> None:
+        """Note the first instant at which a full page has something visible."""
+        block, key = home.key("b", number // FAN), home.key("p", number)
+        found = home.link.gets([block, key])
+        raw, token = found.get(block, (b"", None))
+        if key in found:
+            page = Page(found[key][0])
+            bounds = _block(raw)
+            first = min(page.visible)
+            if page.is_sealed() and bounds[number % FAN] != first:
+                bounds[number % FAN] = first
+                home.link.cas(block, bounds.tobytes(), token)  # if not, the next one will
+
+    def _lower(self, home: Home, numbers: Iterable[int]) -> None:
+        """Something in these pages is visible earlier than the blocks may say."""
+        for block in {number // FAN for number in numbers}:
+            key = home.key("b", block)
+            while True:
+                raw, token = home.link.gets([key]).get(key, (b"", None))
+                bounds = _block(raw)
+                for number in numbers:
+                    if number // FAN == block:
+                        bounds[number % FAN] = 0
+                if home.link.cas(key, bounds.tobytes(), token):  # even if it changes nothing: see above
+                    break
+        self._ahead.clear()
+        home.link.nudge(home.key("stir"))
+
+    # changing
+
+    def _read(self, home: Home, numbers: Sequence[int]) -> Read:
+        found = home.link.gets([home.key("p", number) for number in numbers])
+        return {number: self._page(home, number, found) for number in numbers}
+
+    def _page(self, home: Home, number: int, found: Found) -> tuple[Page, bytes | None]:
+        value = found.get(home.key("p", number))
+        if value is None:
+            return self._rebuild(home, number)
+        home.seen = max(home.seen, number)
+        return Page(value[0]), value[1]
+
+    def _edit(self, home: Home, number: int, edit: Callable[[Page], bool]) -> Page:
+        """Change a page, however often others are quicker; ``edit`` says whether there is something to change."""
+        while True:
+            page, token = self._read(home, [number])[number]
+            if not edit(page) or self._write(home, number, page, token):
+                return page
+
+    def _write(self, home: Home, number: int, page: Page, token: bytes | None) -> bool | None:
+        """A new page takes new memory before the old one's is free; if there is none, a spare is given up for it."""
+        packed = page.pack()
+        try:
+            return home.link.cas(home.key("p", number), packed, token)
+        except StoreFull:
+            for spare in range(SPARES):
+                home.link.forget([home.key("spare", spare)])
+                with suppress(StoreFull):
+                    done = home.link.cas(home.key("p", number), packed, token)
+                    self._spare(home)
+                    return done
+            raise
+
+    def _spare(self, home: Home) -> None:
+        with suppress(StoreFull):
+            for spare in range(SPARES):
+                home.link.add(home.key("spare", spare), bytes(PAGE_BYTES))
+
+    def _void(self, home: Home, survey: Survey, number: int, page: Page) -> bool:
+        """Give up the slots whose putters did not come, long after others did; whether the page is full then."""
+        if page.is_sealed() or survey.head < (number + 2) * SLOTS:
+            return page.is_sealed()
+
+        def edit(page: Page) -> bool:
+            for slot in range(SLOTS):
+                if page.states[slot] == EMPTY:
+                    page.clear(slot, VOID)
+            return True
+
+        self._retire(home, number, self._edit(home, number, edit))
+        return True
+
+    def _retire(self, home: Home, number: int, page: Page) -> None:
+        """A page of which nothing is left is a tombstone; the tail moves past those, and then they are deleted."""
+        if not page.is_dead() or number > home.tail:
+            return
+        while True:
+            value, token = home.link.gets([home.key("tail")]).get(home.key("tail"), (b"", None))
+            if token is None:
+                return
+            start = home.tail = int(value)
+            ahead = range(start, start + 16)
+            found = home.link.get([home.key("p", at) for at in ahead])
+            dead = 0
+            while dead < len(ahead) and found.get(home.key("p", ahead[dead])) == b"":
+                dead += 1
+            if not dead:
+                return
+            if home.link.cas(home.key("tail"), b"%d" % (start + dead), token):
+                home.tail = start + dead
+                self._remove(home, range(max(0, start - 1), start + dead))  # one more: its remover may have died
+                if dead < len(ahead):
+                    return
+
+    def _remove(self, home: Home, pages: range) -> None:
+        numbers = range(pages.start * SLOTS, pages.stop * SLOTS)
+        self._discard(home, self._records(home, numbers), dead=True)
+        blocks = [home.key("b", number // FAN) for number in pages if number % FAN == FAN - 1]
+        home.link.forget([*[home.key("p", number) for number in pages], *blocks])
+
+    # mending
+
+    def _rebuild(self, home: Home, number: int) -> tuple[Page, bytes | None]:
+        """A page that is missing was never made, is past, or was evicted; the records tell what was in it."""
+        key = home.key("p", number)
+        while True:
+            survey = self._survey(home, home.link.gets(self._claim_keys(home)))
+            if not survey.tail <= number <= survey.last:
+                return Page.new(number, VOID), None
+            near = survey.head < (number + 1) * SLOTS + NEAR
+            page = Page.new(number, EMPTY if near else GONE)
+            numbers = range(number * SLOTS, (number + 1) * SLOTS)
+            records = self._records(home, numbers)
+            settled = home.link.get([home.key("h", at) for at in numbers])
+            for at, record in records.items():
+                page.fill(at % SLOTS, record, parted=len(record.pack()) > SMALL)
+                page.delivery[at % SLOTS] += 1 << 20  # no receipt from before fits
+                if home.key("h", at) in settled:
+                    page.become(at % SLOTS, State.PROCESSED, NEVER)
+            home.link.add(key, page.pack())
+            found = home.link.gets([key])
+            if key in found:
+                if number <= home.seen:
+                    logger.error("%s has evicted page %d of queue %r; it was rebuilt with %d messages", home.link, number, home.name, len(records))
+                self._lower(home, [number])
+                return self._page(home, number, found)
+
+    def _recover(self, home: Home) -> None:
+        """Find the ends of a queue whose counters were evicted: its pages are there without a gap."""
+        link = home.link
+        if home.key("tail") not in link.get([home.key("tail")]):
+            head = int(link.get([home.key("head")]).get(home.key("head"), b"%d" % (home.seen * SLOTS)))
+            first = last = max(0, head // SLOTS)
+            while first > 0 and (found := self._there(home, range(max(0, first - SLOTS), first))):
+                first = min(found)
+            link.add(home.key("tail"), b"%d" % min(first, last))
+            logger.error("%s has evicted where queue %r begins; it was found again at page %d", link, home.name, first)
+        if home.key("head") not in link.get([home.key("head")]):
+            last = int(link.get([home.key("tail")]).get(home.key("tail"), b"0"))
+            while found := self._there(home, range(last, last + SLOTS)):
+                last = max(found) + 1
+            link.add(home.key("head"), b"%d" % (last * SLOTS + NEAR))
+            logger.error("%s has evicted where queue %r ends; it was found again at page %d", link, home.name, last)
+
+    def _there(self, home: Home, pages: range) -> list[int]:
+        found = home.link.get([home.key("p", number) for number in pages])
+        return [number for number in pages if home.key("p", number) in found]
+
+    def _lose(self, home: Home, numbers: Iterable[int]) -> None:
+        """Their records were evicted: the messages are lost, which is counted."""
+        for number in numbers:
+
+            def edit(page: Page, slot: int = number % SLOTS) -> bool:
+                page.clear(slot)
+                return True
+
+            self._retire(home, number // SLOTS, self._edit(home, number // SLOTS, edit))
+            if home.link.incr(home.key("lost"), 1) is None:
+                home.link.add(home.key("lost"), b"1")
+            logger.error("%s has lost message %s of queue %r: it was evicted", home.link, home.ids.make(number), home.name)
+
+    # records
+
+    def _store_records(self, home: Home, records: Mapping[int, Record]) -> set[int]:
+        """Write them, and tell which are in parts."""
+        items: dict[str, bytes] = {}
+        parted = set()
+        for number, record in records.items():
+            packed = record.pack()
+            key = home.key("m", number)
+            piece = home.link.piece() if len(packed) > SMALL else SMALL
+            items[key] = packed[:piece]
+            for part, start in enumerate(range(piece, len(packed), piece), start=1):
+                items[f"{key}.{part}"] = packed[start : start + piece]
+                parted.add(number)
+        try:
+            home.link.put(items)
+        except StoreFull:
+            home.link.forget(items)
+            raise
+        return parted
+
+    def _records(self, home: Home, numbers: Iterable[int]) -> dict[int, Record]:
+        """Those that are there, whole."""
+        keys = {number: home.key("m", number) for number in numbers}
+        found = home.link.get(keys.values())
+        records = {}
+        for number, key in keys.items():
+            packed = found.get(key)
+            if packed is not None:
+                parts = _parts(key, packed)
+                more = home.link.get(parts) if parts else {}
+                if len(more) == len(parts):
+                    records[number] = Record.unpack(b"".join([packed, *[more[part] for part in parts]]))
+        return records
+
+    def _discard(self, home: Home, records: Mapping[int, Record], *, dead: bool = False) -> None:
+        """Delete records, and the marks that last as long as they do and still point to them; of the dead, any mark."""
+        keys = []
+        for number, record in records.items():
+            key = home.key("m", number)
+            keys += [key, home.key("h", number)]
+            size = len(record.pack())
+            if size > SMALL:
+                keys += [f"{key}.{part}" for part in range(1, -(-size // home.link.piece()))]
+            if dead or record.mark_until == FOREVER:
+                self._unmark(home, number, record)
+        if keys:
+            home.link.forget(keys)
+
+    def _unmark(self, home: Home, number: int, record: Record) -> None:
+        if record.mark is not None:
+            home.link.delete_if(mark_key(home, record.mark), partial(_is_mark_of, number))
+
+    def _discard_slots(self, home: Home, slots: Iterable[tuple[int, int]]) -> None:
+        """Delete the records of messages that have gone, given their numbers and how their slots were."""
+        flagged, plain = [], []
+        for number, status in slots:
+            (flagged if status & ~STATE else plain).append(number)
+            home.there -= 1
+        if flagged:
+            self._discard(home, self._records(home, flagged))
+        if plain:
+            home.link.forget([home.key("m", number) for number in plain])
+
+
+def mark_key(home: Home, mark: bytes) -> str:
+    return home.key("k", digest(mark))
+
+
+def _is_mark_of(number: int, value: bytes) -> bool:
+    return len(value) == MARK.size and MARK.unpack(value)[0] == number
+
+
+def _block(raw: bytes) -> array[int]:
+    return array("q", raw if len(raw) == FAN * 8 else bytes(FAN * 8))
+
+
+def _parts(key: str, packed: bytes) -> list[str]:
+    missing = Record.size(packed) - len(packed)
+    if not 0 < missing < MAX_RECORD:  # whole, or damaged
+        return []
+    return [f"{key}.{part}" for part in range(1, 1 - (-missing // len(packed)))]
