@@ -16,7 +16,6 @@ from penstock.queue import Queue, check_dead_letter_queue, purge
 from penstock.stores.base import Store
 from penstock.waiting import Waiting
 
-
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -84,13 +83,17 @@ class Broker:
         if self.store.load(name) is not None:
             purge(self.store, name)  # beforehand and in parts; what is left, or comes in now, goes with the queue
         with self.store.batch():
+            self.store.reserve(name)
             settings = self.store.load(name)
             if settings is None:
                 raise QueueNotFound(name)
             for other in self.store.names():
                 pointing = self.store.load(other)
                 if pointing and pointing.redrive and pointing.redrive.dead_letter_queue == name:
-                    self.store.save(other, policy.check_settings({"redrive": None}, pointing), create=False)
+                    self.store.reserve(other)
+                    current = self.store.load(other)
+                    if current is not None:
+                        self.store.save(other, policy.check_settings({"redrive": None}, current), create=False)
             self.store.drop(name)
         self._queues.pop(name, None)
         self._waiting.notify()

@@ -47,6 +47,7 @@ class NamedClaims(ABC):
         if found is not None:
             return found
         with self._store.batch():
+            self._store.reserve(self.name)
             now = self._clock()
             found = self._unlapsed(reader, epoch, now)
             if found is not None:
@@ -67,6 +68,7 @@ class NamedClaims(ABC):
     def confirm(self, reader: str, epoch: int) -> Claim:
         """Make a claim last until it is settled or given up; `ClaimLapsed` if that comes too late."""
         with self._store.batch():
+            self._store.reserve(self.name)
             claim = self._claimed(reader, epoch)
             if not claim.confirmed:
                 self._store.confirm(self.name, reader, epoch)
@@ -87,6 +89,7 @@ class NamedClaims(ABC):
         if settled is not None and settled >= epoch and not any(claim.epoch <= epoch for claim in claims):
             return 0
         with self._store.batch():
+            self._store.reserve(self.name)
             now = self._clock()
             for claim in self._store.held(self.name, reader)[1]:
                 if claim.epoch == epoch and claim.lapses_at <= now:
@@ -99,7 +102,10 @@ class NamedClaims(ABC):
 
     def give_up(self, reader: str) -> int:
         """Forget a reader and give back all that it has claimed; how many messages."""
-        given = self._store.give_back(self.name, policy.check_name(reader, "reader name"), None, self._clock())
+        policy.check_name(reader, "reader name")
+        with self._store.batch():
+            self._store.reserve(self.name)
+            given = self._store.give_back(self.name, reader, None, self._clock())
         self._waiting.notify()
         return given
 

@@ -289,6 +289,7 @@ class Queue(Sets, NamedClaims):
     def update(self, **changes: Any) -> Settings:
         """Change settings; messages that are there already feel it when they are next received."""
         with self._store.batch():
+            self._store.reserve(self.name)
             settings = policy.check_settings(changes, self.settings)
             check_dead_letter_queue(self._store, self.name, settings)
             self._store.save(self.name, settings, create=False)
@@ -374,6 +375,7 @@ def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None
     target = settings.redrive.dead_letter_queue
     if target == name:
         raise BadInput(f"queue {name!r} cannot be its own dead letter queue")
+    store.reserve(target)
     if store.load(target) is None:
         raise QueueNotFound(target)
 

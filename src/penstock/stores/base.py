@@ -54,6 +54,9 @@ class Store(ABC):
     def drop(self, name: str) -> bool:
         """Remove a queue and all that belongs to it."""
 
+    def reserve(self, name: str) -> None:  # noqa: B027 (a batch keeps all others out of most stores)
+        """In a batch: nobody else changes this queue or its named claims before the batch ends."""
+
     # messages
 
     @abstractmethod

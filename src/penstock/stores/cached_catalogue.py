@@ -5,8 +5,8 @@
     PREFIX:lock:NAME      a lock: a token and an expiry
     PREFIX:BORN:…         all else of the queue that was born with these 60 random bits: see `Home`
 
-A queue is kept whole on one server, found by its name. A bucket is one key, so that a queue is there with all that makes it one,
-or not at all; and it stays once it was made, so that a bucket that is missing was evicted or is gone with the server.
+A queue is kept whole on one server, found by its name. A bucket is one key, so that a queue is there with all that makes it
+one, or not at all; and it stays once it was made, so that a bucket that is missing was evicted or is gone with the server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("penstock")
 
 BUCKETS = 64
 LOCK_SECONDS = 5
-"""A lock whose holder died is free after this; the holder's writes are compared-and-swapped, so that a late one does no harm."""
+"""A lock whose holder died is free after this. What a holder writes is compared-and-swapped: to be late does no harm."""
 LOCK_POLL = 0.003
 SPARES = 3
 """Items as big as a page that are given up when memory runs out, so that a full queue can still be emptied."""
@@ -48,7 +48,7 @@ class Home:
     stir   changes when something is visible early mN   the record of message N; mN.1, mN.2 …: its further parts
     lost   how many messages the server lost       hN   how and when message N was settled, where history is kept
     kMARK  the number that carries a mark          readers, rNAME, rNAME.EPOCH: the named claims
-    spareN what is given up when memory runs out
+    spareN what is given up when memory runs out   iID  the number of a message that was moved here with its id
     """
 
     def __init__(self, name: str, prefix: str, link: Link, birth: str, born: int, packed: str) -> None:
@@ -63,7 +63,8 @@ class Home:
         self.raw = b""
         self.tail = 0
         """The first page, as far as this process knows; it only grows."""
-        self.head_page = 0
+        self.news: dict[str, bytes] = {}
+        self.echo = 0
         self.page = 0
         """Where the last message was claimed."""
         self.seen = -1
@@ -192,7 +193,9 @@ class CachedCatalogue(Store):
         born = Ids.salt() if restarted else home.born
         if restarted:
             logger.error(
-                "%s has lost queue %r with all its messages (it was restarted or flushed); it was made anew", home.link, home.name
+                "%s has lost queue %r with all its messages (it was restarted or flushed); it was made anew",
+                home.link,
+                home.name,
             )
             self._lay(home.link, born, home.there)
         else:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from penstock.message import FOREVER, Death, Held, Message, Receipt, Settings, Settlement, State
 from penstock.policy import SECOND, same_settings
 from penstock.stores.cached_catalogue import Home
-from penstock.stores.cached_pages import MARK, Survey, mark_key
+from penstock.stores.cached_pages import MARK, Survey, alias_key, id_of, mark_key, moved_id
 from penstock.stores.cached_sending import CachedSending
 from penstock.stores.encoding import Head, pack_head, unpack_head
 from penstock.stores.slots import NEVER, SLOTS, STATE, VOID, Page, Record
 
 BRIEFLY = 60 * SECOND
 """How long a message stays hidden that is to be settled or moved at once, should whoever does that die before."""
+Act = Callable[[int, dict[int, tuple[int, int | None]]], list[int]]
+"""Given a page and, by place, the number and delivery of some messages: the places of those to which it was done."""
 MOVED_SECONDS = 7 * 86400
 """For how long a move that was cut short is remembered, so that it is not made twice."""
 
@@ -30,7 +33,7 @@ class CachedMessages(CachedSending):
             survey = self._survey(home, found)
             pages = self._candidates(home, survey, now)
             while len(messages) < limit:
-                chunk = [at for at, _ in zip(pages, range(1 + (limit - len(messages)) // SLOTS), strict=False)]
+                chunk = list(islice(pages, 1 + (limit - len(messages)) // SLOTS))
                 if not chunk:
                     break
                 if len(chunk) == 1 and chunk[0] == home.page and home.key("p", home.page) in found:
@@ -85,7 +88,7 @@ class CachedMessages(CachedSending):
             current = self._read(home, [at])[at][0]
             self._lose(home, [n for n, slot in numbers.items() if n not in records and current.is_live(slot)])
         return {
-            slot: page.message(slot, home.ids.make(number), number, home.name, records[number])
+            slot: page.message(slot, id_of(home, number, records[number]), number, home.name, records[number])
             for number, slot in numbers.items()
             if number in records
         }
@@ -116,21 +119,40 @@ class CachedMessages(CachedSending):
 
     def _change_held(self, home: Home, receipts: Sequence[Held], change: Callable[[int, Page, int], bool]) -> list[bool]:
         """Change what the receipts fit, a page at a time."""
-        numbers = [home.ids.number(receipt.id) or 0 for receipt in receipts]
-        wanted: dict[int, list[int]] = {}
-        for place, number in enumerate(numbers):
-            wanted.setdefault(number // SLOTS, []).append(place)
-        answers = [False] * len(receipts)
-        for at, places in wanted.items():
 
-            def edit(page: Page, at: int = at, places: list[int] = places) -> bool:
-                for place in places:
-                    slot, delivery = numbers[place] % SLOTS, receipts[place].delivery
-                    fits = page.is_live(slot) and delivery in (None, page.delivery[slot])
-                    answers[place] = fits and change(at, page, slot)
-                return any(answers[place] for place in places)
+        def change_page(at: int, held: dict[int, tuple[int, int | None]]) -> list[int]:
+            done: list[int] = []
+
+            def edit(page: Page) -> bool:
+                done.clear()
+                for place, (number, delivery) in held.items():
+                    slot = number % SLOTS
+                    if page.is_live(slot) and delivery in (None, page.delivery[slot]) and change(at, page, slot):
+                        done.append(place)
+                return bool(done)
 
             self._edit(home, at, edit)
+            return done
+
+        return self._by_page(home, receipts, change_page)
+
+    def _by_page(self, home: Home, receipts: Sequence[Held], act: Act) -> list[bool]:
+        """Do something with the messages of each page; and again with those that were moved here, whose ids are another's."""
+        answers = [False] * len(receipts)
+        numbers = {place: home.ids.number(receipt.id) for place, receipt in enumerate(receipts)}
+        for _ in range(2):
+            pages: dict[int, dict[int, tuple[int, int | None]]] = {}
+            for place, number in numbers.items():
+                if number:
+                    pages.setdefault(number // SLOTS, {})[place] = number, receipts[place].delivery
+            for at, held in pages.items():
+                for place in act(at, held):
+                    answers[place] = True
+            keys = {place: alias_key(home, receipts[place].id) for place, done in enumerate(answers) if not done}
+            if not keys:
+                break
+            aliases = home.link.get(keys.values())
+            numbers = {place: int(aliases[key]) for place, key in keys.items() if key in aliases}
         return answers
 
     def delete(
@@ -147,16 +169,10 @@ class CachedMessages(CachedSending):
     def _delete(
         self, home: Home, receipts: Sequence[Held], settlement: Settlement, found: dict[str, tuple[bytes, bytes]] | None = None
     ) -> list[bool]:
-        answers = [False] * len(receipts)
-        wanted: dict[int, list[int]] = {}
-        numbers = [home.ids.number(receipt.id) or 0 for receipt in receipts]
-        for place, number in enumerate(numbers):
-            wanted.setdefault(number // SLOTS, []).append(place)
-        for at, places in wanted.items():
-            held = {place: (numbers[place], receipts[place].delivery) for place in places}
-            for place in self._delete_from(home, at, held, settlement, found or {}):
-                answers[place] = True
-        return answers
+        def act(at: int, held: dict[int, tuple[int, int | None]]) -> list[int]:
+            return self._delete_from(home, at, held, settlement, found or {})
+
+        return self._by_page(home, receipts, act)
 
     def _delete_from(
         self,
@@ -170,7 +186,7 @@ class CachedMessages(CachedSending):
         while True:
             page, token = self._page(home, at, found) if home.key("p", at) in found else self._read(home, [at])[at]
             found = {}
-            done = {}
+            done: dict[int, int] = {}
             for place, (number, delivery) in held.items():
                 slot = number % SLOTS
                 if number not in done.values() and page.is_live(slot) and delivery in (None, page.delivery[slot]):
@@ -179,8 +195,8 @@ class CachedMessages(CachedSending):
                 return unsure if all(not page.is_live(held[place][0] % SLOTS) for place in unsure) else []
             before = [(number, page.states[number % SLOTS]) for number in done.values()]
             if settlement.keep_until is not None:
-                note = json.dumps([settlement.state, settlement.settled_at, settlement.reason, settlement.keep_until]).encode()
-                home.link.put({home.key("h", number): note for number in done.values()})
+                notes = {home.key("h", number): _note(settlement, page.visible[number % SLOTS]) for number in done.values()}
+                home.link.put(notes)
             for number in done.values():
                 if settlement.keep_until is None:
                     page.clear(number % SLOTS)
@@ -233,18 +249,17 @@ class CachedMessages(CachedSending):
 
     def _move(self, home: Home, there: Home, receipt: Held, now: int, expires_at: int, death: Death | None) -> bool:
         """Hide it, put it there, remove it here. Who dies in between leaves a note that it is there already."""
-        seen: list[tuple[Page, int]] = []
+        seen: list[tuple[Page, int, int]] = []
 
-        def hide(_: int, page: Page, slot: int) -> bool:
-            seen[:] = [(page, slot)]
+        def hide(at: int, page: Page, slot: int) -> bool:
+            seen[:] = [(page, slot, at * SLOTS + slot)]
             page.become(slot, State.CONSUMED, now + BRIEFLY)
             page.delivery[slot] += 1
             return True
 
         if not self._change_held(home, [receipt], hide)[0]:
             return False
-        page, slot = seen[0]
-        number = home.ids.number(receipt.id) or 0
+        page, slot, number = seen[0]
         record = self._records(home, [number]).get(number)
         if record is None:
             self._lose(home, [number])
@@ -258,7 +273,7 @@ class CachedMessages(CachedSending):
             received_at=page.received[slot] or None,
             first_received_at=page.first[slot] or None,
             delivery=page.delivery[slot] - 1,
-            mark=b"m%x.%d" % (home.born, number),
+            mark=b"m%b%x.%d" % (id_of(home, number, record).encode(), home.born, number),
             mark_until=0,
         )
         self._arrive(there, moved)
@@ -271,18 +286,21 @@ class CachedMessages(CachedSending):
             value, token = there.link.gets([key]).get(key, (b"", None))
             if len(value) == MARK.size:
                 number, _ = MARK.unpack(value)
+                there.link.put({alias_key(there, moved_id(record) or ""): b"%d" % number})
                 page = self._help(there, number)
-                if page.state(number % SLOTS) != VOID or number // SLOTS < there.tail:
+                if page.state(number % SLOTS) != VOID:
                     return
             head = there.link.incr(there.key("head"), 1)
             if head is None:
                 self._recover(there)
                 continue
-            parted = self._store_records(there, {head: record})
+            # The note before the record: a record that no note points to was left by the dead.
             if there.link.cas(key, MARK.pack(head, 0), token, MOVED_SECONDS):
+                parted = self._store_records(there, {head: record})
+                there.link.put({alias_key(there, moved_id(record) or ""): b"%d" % head})
                 if self.commit(there, {head: record}, parted, None):
                     return
-            self._discard(there, {head: record})
+                self._discard(there, {head: record})
 
     # removing
 
@@ -316,3 +334,7 @@ class CachedMessages(CachedSending):
 
     def _held_numbers(self, home: Home) -> dict[int, int]:
         raise NotImplementedError
+
+
+def _note(settlement: Settlement, visible_at: int) -> bytes:
+    return json.dumps([visible_at, settlement.settled_at, settlement.reason, settlement.keep_until]).encode()

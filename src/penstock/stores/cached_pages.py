@@ -20,7 +20,7 @@ from penstock.message import FOREVER, State
 from penstock.policy import MAX_BODY
 from penstock.stores.cached_catalogue import SPARES, CachedCatalogue, Home, digest, logger
 from penstock.stores.memcached_link import Found
-from penstock.stores.slots import EMPTY, GONE, NEVER, PAGE_BYTES, PARTED, SLOTS, STATE, VOID, Page, Record
+from penstock.stores.slots import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, STATE, VOID, Page, Record
 
 FAN = 256
 """Pages of a block."""
@@ -57,7 +57,7 @@ class CachedPages(CachedCatalogue):
             return self._survey(home, home.link.gets(self._claim_keys(home)))
         survey = Survey(int(head[0]), int(tail[0]))
         block = home.tail // FAN
-        home.tail, home.head_page = survey.tail, survey.last
+        home.tail = survey.tail
         if block == survey.tail // FAN:
             survey.blocks[block] = _block(found.get(home.key("b", block), (b"", b""))[0])
         return survey
@@ -205,6 +205,8 @@ class CachedPages(CachedCatalogue):
             records = self._records(home, numbers)
             settled = home.link.get([home.key("h", at) for at in numbers])
             for at, record in records.items():
+                if self._is_orphan(home, at, record):
+                    continue
                 page.fill(at % SLOTS, record, parted=len(record.pack()) > SMALL)
                 page.delivery[at % SLOTS] += 1 << 20  # no receipt from before fits
                 if home.key("h", at) in settled:
@@ -213,9 +215,23 @@ class CachedPages(CachedCatalogue):
             found = home.link.gets([key])
             if key in found:
                 if number <= home.seen:
-                    logger.error("%s has evicted page %d of queue %r; it was rebuilt with %d messages", home.link, number, home.name, len(records))
+                    logger.error(
+                        "%s has evicted page %d of queue %r; it was rebuilt with %d messages",
+                        home.link,
+                        number,
+                        home.name,
+                        len(records),
+                    )
                 self._lower(home, [number])
                 return self._page(home, number, found)
+
+    def _is_orphan(self, home: Home, number: int, record: Record) -> bool:
+        """A copy of a moved message whose mover died, and which was moved again by another."""
+        if moved_id(record) is None:
+            return False
+        key = mark_key(home, record.mark or b"")
+        note = home.link.get([key]).get(key)
+        return note is not None and not _is_mark_of(number, note)
 
     def _recover(self, home: Home) -> None:
         """Find the ends of a queue whose counters were evicted: its pages are there without a gap."""
@@ -297,6 +313,9 @@ class CachedPages(CachedCatalogue):
                 keys += [f"{key}.{part}" for part in range(1, -(-size // home.link.piece()))]
             if dead or record.mark_until == FOREVER:
                 self._unmark(home, number, record)
+            moved = moved_id(record)
+            if moved is not None:
+                home.link.delete_if(alias_key(home, moved), (b"%d" % number).__eq__)
         if keys:
             home.link.forget(keys)
 
@@ -306,7 +325,8 @@ class CachedPages(CachedCatalogue):
 
     def _discard_slots(self, home: Home, slots: Iterable[tuple[int, int]]) -> None:
         """Delete the records of messages that have gone, given their numbers and how their slots were."""
-        flagged, plain = [], []
+        flagged: list[int] = []
+        plain: list[int] = []
         for number, status in slots:
             (flagged if status & ~STATE else plain).append(number)
             home.there -= 1
@@ -318,6 +338,20 @@ class CachedPages(CachedCatalogue):
 
 def mark_key(home: Home, mark: bytes) -> str:
     return home.key("k", digest(mark))
+
+
+def alias_key(home: Home, id: str) -> str:
+    """Where the number is found of a message that was moved here and has kept its id."""
+    return home.key("i", digest(id.encode(errors="replace")))
+
+
+def moved_id(record: Record) -> str | None:
+    """A moved message has no mark of its own; in its place are its id and where it came from."""
+    return record.mark[1:37].decode() if record.mark and record.mark[:1] == b"m" else None
+
+
+def id_of(home: Home, number: int, record: Record) -> str:
+    return moved_id(record) or home.ids.make(number)
 
 
 def _is_mark_of(number: int, value: bytes) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.message import FOREVER, Entry, Sent, Settings
@@ -22,6 +23,8 @@ from penstock.stores.slots import EMPTY, GONE, SETTLED, SLOTS, STATE, VOID, Page
 
 CHUNK = 1024
 """Numbers that are taken at once."""
+SLOW = 0.04
+"""Seconds after which who waits for messages no longer looks for the one whose number it saw given out."""
 MONTH = 30 * 86400
 SLACK = 3600
 """Seconds for which memcached keeps a mark longer than it counts: whether it counts is ours to say, this only frees memory."""
@@ -53,7 +56,7 @@ class CachedSending(CachedPages):
             marks = {place: mark for place in left if (mark := entries[place].mark) is not None}
             tokens: dict[int, bytes | None] = {}
             if marks:
-                fresh, found = self._home(home.name, lambda home: [mark_key(home, mark) for mark in marks.values()])
+                fresh, found = self._home(home.name, partial(_mark_keys, list(marks.values())))
                 if settings is not None and not same_settings(fresh.settings, settings):
                     return None
                 home = fresh
@@ -81,10 +84,10 @@ class CachedSending(CachedPages):
         """Try once to send; the numbers of those that are sent. The others' numbers, or marks, were taken by someone."""
         if not entries:
             return {}
+        begun = time.monotonic()
         head = home.link.incr(home.key("head"), len(entries))
         if head is None:
-            now, _ = self._home(home.name)
-            if now is home:
+            if self._home(home.name)[0] is home:
                 self._recover(home)
             return {}
         numbers = dict(zip(entries, range(head - len(entries) + 1, head + 1), strict=True))
@@ -103,11 +106,12 @@ class CachedSending(CachedPages):
         if sent is None:
             self._discard(home, records, dead=True)
             return None
+        if time.monotonic() - begun > SLOW:
+            home.link.nudge(home.key("stir"))  # who waits has seen the head change, and looked too early
+        home.link.forget([home.key("m", number) for number in records if number not in sent])
         return {place: number for place, number in numbers.items() if number in sent}
 
-    def commit(
-        self, home: Home, records: Mapping[int, Record], parted: set[int], settings: Settings | None
-    ) -> set[int] | None:
+    def commit(self, home: Home, records: Mapping[int, Record], parted: set[int], settings: Settings | None) -> set[int] | None:
         """Fill the slots; which of them are filled. None, and nothing is, if the settings are others by now."""
         pages: dict[int, list[int]] = {}
         for number in records:
@@ -146,7 +150,6 @@ class CachedSending(CachedPages):
                     return set()
                 if page.is_sealed():
                     self._raise(home, at)
-                home.head_page = max(home.head_page, at)
                 return sent | set(fill)
 
     def _page_to_fill(self, home: Home, at: int, found: Found) -> tuple[Page, bytes | None, bool]:
@@ -207,3 +210,7 @@ class CachedSending(CachedPages):
             return True
 
         return self._edit(home, number // SLOTS, edit)
+
+
+def _mark_keys(marks: Sequence[bytes], home: Home) -> list[str]:
+    return [mark_key(home, mark) for mark in marks]

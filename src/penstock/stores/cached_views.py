@@ -5,14 +5,16 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from penstock.message import FOREVER, Counts, Message, State
 from penstock.stores.base import START
 from penstock.stores.cached_catalogue import Home
 from penstock.stores.cached_messages import CachedMessages
-from penstock.stores.cached_pages import MARK, Survey, mark_key
+from penstock.stores.cached_pages import FAN, MARK, Survey, id_of, mark_key
 from penstock.stores.slots import MARKED, NEVER, SETTLED, SLOTS, Page
 
+ECHOES = 4
 AT_ONCE = 64
 """Pages that are read with one command when all are to be seen."""
 
@@ -97,7 +99,7 @@ class CachedViews(CachedMessages):
             first = NEVER
             unknown: list[int] = []
             for at in self._candidates(home, survey, NEVER - 1):
-                bound = survey.blocks[at // 256][at % 256]
+                bound = survey.blocks[at // FAN][at % FAN]
                 if bound:
                     first = min(first, bound)
                 else:
@@ -118,7 +120,7 @@ class CachedViews(CachedMessages):
     def settled(self, queue: str, limit: int) -> list[Message]:
         with self.batch():
             home, found = self._home(queue, self._claim_keys)
-            entries: list[tuple[int, int, Page, list[object]]] = []
+            entries: list[tuple[int, int, Page, list[Any]]] = []
             for at, page in self._pages(home, self._survey(home, found)):
                 for number, note in self._notes(home, at, page).items():
                     entries.append((note[1], number, page, note))
@@ -126,13 +128,13 @@ class CachedViews(CachedMessages):
             for settled_at, number, page, note in heapq.nsmallest(limit, entries, key=lambda entry: entry[:2]):
                 record = self._records(home, [number]).get(number)
                 if record is not None:
-                    message = page.message(number % SLOTS, home.ids.make(number), number, home.name, record)
-                    message.settled_at, message.reason = settled_at, note[2]  # type: ignore[assignment]
-                    message.visible_at = note[4]  # type: ignore[assignment]
+                    message = page.message(number % SLOTS, id_of(home, number, record), number, home.name, record)
+                    message.settled_at, message.reason = settled_at, note[2]
+                    message.visible_at = note[0]
                     messages.append(message)
             return messages
 
-    def _notes(self, home: Home, at: int, page: Page) -> dict[int, list[object]]:
+    def _notes(self, home: Home, at: int, page: Page) -> dict[int, list[Any]]:
         """How the messages of a page were settled, by number."""
         keys = {home.key("h", at * SLOTS + slot): at * SLOTS + slot for slot in range(SLOTS) if page.state(slot) in SETTLED}
         return {keys[key]: json.loads(value) for key, value in home.link.get(keys).items()} if keys else {}
@@ -160,13 +162,13 @@ class CachedViews(CachedMessages):
     # life
 
     def version(self) -> int:
+        """The head changes before a message is there, so a change of it counts for some looks more."""
         with self._lock:
-            seen = []
+            seen: list[Any] = []
             for home in self._homes.values():
-                keys = [home.key("head"), home.key("stir"), home.key("p", home.head_page)]
-                found = home.link.gets(keys)
-                seen.append(tuple(found.get(key, (b"", b""))[1] for key in keys))
-                head = found.get(keys[0])
-                if head is not None:
-                    home.head_page = int(head[0]) // SLOTS
+                found = home.link.get([home.key("head"), home.key("stir")])
+                if found != home.news:
+                    home.news, home.echo = found, ECHOES if home.news else 0
+                home.echo = max(0, home.echo - 1)
+                seen.append((tuple(found.values()), home.echo))
             return hash(tuple(seen))

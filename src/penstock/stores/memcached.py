@@ -41,8 +41,10 @@ class MemcachedStore(CachedViews):
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self.batch():
             home = self._home(queue)[0]
-            numbers = [(home.ids.number(receipt.id) or 0, receipt.delivery or 0) for receipt in receipts]
-            packed = b"".join(HOLD.pack(*hold) for hold in numbers)
+            # Messages know their number here; what was moved here has another's id.
+            numbers = [getattr(receipt, "number", None) or home.ids.number(receipt.id) or 0 for receipt in receipts]
+            holds = zip(numbers, receipts, strict=True)
+            packed = b"".join(HOLD.pack(number, receipt.delivery or 0) for number, receipt in holds)
             key = home.key("r", f"{digest(reader.encode())}.{epoch}.")
             home.link.put({f"{key}{at}": packed[at * PART : (at + 1) * PART] for at in range(-(-len(packed) // PART))})
 
@@ -205,7 +207,7 @@ class MemcachedStore(CachedViews):
 
     def _sweep_history(self, home: Home, at: int, page: Page, now: int) -> bool:
         notes = self._notes(home, at, page)
-        kept = {number for number, note in notes.items() if note[3] > now}  # type: ignore[operator]
+        kept = {number for number, note in notes.items() if note[3] > now}
         before: list[tuple[int, int]] = []
 
         def edit(page: Page) -> bool:

@@ -63,7 +63,9 @@ class Link:
 
     def forget(self, keys: Iterable[str]) -> None:
         """Delete what nobody can reach any more; no answer is waited for."""
-        self._ask(self._client.delete_many, list(keys), True, unsure=None)
+        keys = list(keys)
+        if keys:
+            self._ask(self._client.delete_many, keys, True, unsure=None)
 
     def nudge(self, key: str) -> None:
         self._ask(self._client.incr, key, 1, True, unsure=None)

@@ -2,7 +2,8 @@
 
 page      64 slots in columns, little endian: visible_at, received_at, first_received_at (8 bytes each), receives, delivery
           (4 bytes each), status (1 byte); a page of which nothing is left is empty (a tombstone)
-status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts
+status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts,
+          or it was moved: what goes with it is in the record
 record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first
 
 A slot is EMPTY (its number is given out, the message is not there yet), then holds a message, then is GONE; a slot whose putter
@@ -177,6 +178,7 @@ class Page:
 
     def fill(self, slot: int, record: Record, *, parted: bool) -> None:
         marked = record.mark is not None and record.mark_until == FOREVER
+        parted |= record.mark is not None and record.mark_until == 0
         self.states[slot] = State.QUEUED | MARKED * marked | PARTED * parted
         self.visible[slot] = record.visible_at
         self.received[slot] = record.received_at or 0
