@@ -92,14 +92,15 @@ def _facts(facts: dict[str, str]) -> Iterator[str]:
 
 def _reading(results: Results) -> Iterator[str]:
     yield (
-        "Cells are messages a second and, in parentheses, the ratio to the limit (bare sqlite3, or bare files for stores of "
-        "files) in the same row and run (1.00 is as fast as the limit). A name is verb-batch×body in bytes, -4p: processes "
-        "together, -at-N: messages that lay in the queue beforehand. A star: no batches there, so this is the rate of single "
-        "calls."
+        "Cells are messages a second and, in parentheses, the ratio to the limit (bare sqlite3, bare files for stores of "
+        "files, bare memcached) in the same row and run (1.00 is as fast as the limit). A name is verb-batch×body in bytes, "
+        "-4p: processes together, -at-N: messages that lay in the queue beforehand. A star: no batches there, so this is the "
+        "rate of single calls."
     )
     yield (
         "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no promise, so "
-        "it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory store syncs nothing."
+        "it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory and memcached stores "
+        "sync nothing."
     )
     for target in results.targets:
         settings = results.settings.get(target.name, "")
@@ -132,6 +133,12 @@ WANTED = {
     "penstock sqlite": Wanted(
         ((Verb.SEND, 100, 0.6), (Verb.CYCLE, 100, 0.4), (Verb.SEND, 1, 0.7)),
         {Verb.RECEIVE: 1.3, Verb.DELETE: 1.3},
+        100,
+        1_000_000,
+    ),
+    "penstock memcached": Wanted(
+        ((Verb.CYCLE, 1, 0.6), (Verb.SEND, 1, 0.6)),
+        {Verb.SEND: 1.3, Verb.RECEIVE: 1.3, Verb.DELETE: 1.3},
         100,
         1_000_000,
     ),

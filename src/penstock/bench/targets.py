@@ -11,16 +11,19 @@ from urllib.parse import quote
 
 import penstock
 from penstock.bench.limits import Append, BareFiles, BareSqlite
+from penstock.bench.memcached import BareMemcached
+from penstock.bench.memcached import url as memcached_url
 from penstock.bench.peers import Huey, LiteQueue, PersistFiles, PersistQueue
 from penstock.bench.workloads import ACKED, NOTHING, ONCE, Session, Target, Verb
 
 BARE = "bare sqlite3"
 BARE_FILES = "bare files"
+BARE_MEMCACHED = "bare memcached"
 
 
 class Penstock(Session):
     def __init__(self, url: str, path: Path) -> None:
-        self._broker = penstock.open(url.format(path=quote(str(path))))
+        self._broker = penstock.open(memcached_url(path) if url == "memcached:" else url.format(path=quote(str(path))))
         # Longer than any measurement, so that no claim lapses within one.
         self._queue = self._broker.create("bench", exist_ok=True, visibility=3600)
 
@@ -54,6 +57,7 @@ class Store:
     shared: bool = True
     durable: bool = True
     limit: str | None = None
+    module: str | None = None
 
     def target(self, name: str) -> Target:
         return Target(
@@ -64,6 +68,7 @@ class Store:
             shared=self.shared,
             durable=self.durable,
             limit=self.limit,
+            module=self.module,
         )
 
 
@@ -71,6 +76,7 @@ STORES = {
     "penstock sqlite": Store("sqlite:///{path}", limit=BARE),
     "penstock vsqs": Store("vsqs:///{path}", limit=BARE_FILES),
     "penstock spool": Store("spool:///{path}", limit=BARE_FILES),
+    "penstock memcached": Store("memcached:", durable=False, limit=BARE_MEMCACHED, module="pymemcache"),
     "penstock memory": Store("memory:", shared=False, durable=False),
 }
 
@@ -84,6 +90,16 @@ LIMITS = (
         shared=False,
         limit=BARE_FILES,
         note="singly create, write, fsync, rename, fsync the folder; in batches one syncfs between the writes and the renames",
+    ),
+    Target(
+        BARE_MEMCACHED,
+        BareMemcached,
+        ACKED,
+        ACKED,
+        durable=False,
+        limit=BARE_MEMCACHED,
+        module="pymemcache",
+        note="as many round trips as the store needs, of the same commands, sizes and client, with nothing around them",
     ),
     Target(
         "append+fdatasync",
