@@ -222,6 +222,16 @@ def test_evicted_hints_cost_only_a_look(queue: Queue) -> None:
     assert [int(message.body) for message in queue.receive(999)] == list(range(100, 200))
 
 
+def test_what_is_released_behind_a_full_page_that_was_passed_is_found(queue: Queue) -> None:
+    queue.send_many([b"%d" % number for number in range(200)])
+    held = queue.receive(130)
+    assert queue.receive()[0].body == b"130"  # the pages before were looked at, and are passed now
+    assert queue.release(held[3]) is True
+    assert queue.receive()[0].body == b"3"
+    assert queue.extend(held[70], 0) is True
+    assert queue.receive()[0].body == b"70"
+
+
 @pytest.mark.parametrize("end", ["head", "tail"])
 def test_an_evicted_end_of_the_queue_is_found_again(queue: Queue, caplog: pytest.LogCaptureFixture, end: str) -> None:
     queue.send_many([b"%d" % number for number in range(300)])

@@ -20,10 +20,13 @@ SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
+CACHED = ["tests/test_memcached.py", "tests/test_memcached_faults.py"]
+SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 TESTS = {
     name: ["tests/test_vsqs.py", "tests/test_spool.py", "tests/test_files.py", "tests/test_interop.py"]
     for name in (CATALOGUE, FILES, SHELF, VSQS, SPOOL, "stores/beside.py")
 }
+TESTS |= {name: CACHED for name in (SENDING, PAGES, CACHED_MESSAGES, "stores/cached_catalogue.py", "stores/memcached.py")}
 """Which tests run for a fault in which file; else those of SQLite."""
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = "\n            home, current = self._queue(queue)\n            if not same_settings(current, settings):"
@@ -261,6 +264,69 @@ MUTANTS = [
             "        shelf.beside.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
         ),
     ),
+    mutant(
+        "a slot is filled without comparing",
+        "threads or processes",
+        (
+            SENDING,
+            'if home.link.cas(home.key("p", at), page.pack(), token):',
+            'home.link.put({home.key("p", at): page.pack()})\n            if True:',
+        ),
+    ),
+    mutant(
+        "a page is written without comparing",
+        "threads or processes or one_wins",
+        (
+            PAGES,
+            'return home.link.cas(home.key("p", number), packed, token)\n        except',
+            'return home.link.put({home.key("p", number): packed}) is None\n        except',
+        ),
+    ),
+    mutant(
+        "the mark of a dead putter counts",
+        "killed_between",
+        (
+            SENDING,
+            "        if page.states[slot] == EMPTY:\n            page = self._help",
+            "        if False:\n            page = self._help",
+        ),
+        (SENDING, "return number if page.is_live(slot) else 0", "return number"),
+    ),
+    mutant(
+        "a mark is set without comparing",
+        "one_member",
+        (SENDING, "if home.link.cas(key, value, token, seconds):", "home.link.put({key: value})\n        if True:"),
+    ),
+    mutant(
+        "an evicted message is not counted",
+        "evicted_message",
+        (PAGES, 'if home.link.incr(home.key("lost"), 1) is None:', "if False:"),
+    ),
+    mutant(
+        "an evicted page stays lost",
+        "evicted_page",
+        (PAGES, "for at, record in records.items():\n                if", "for at, record in ():\n                if"),
+    ),
+    mutant(
+        "another's lock is deleted",
+        "new_holder",
+        ("stores/cached_catalogue.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
+    ),
+    mutant(
+        "nothing is spared for a full server",
+        "still_be_emptied",
+        (
+            PAGES,
+            "for spare in range(SPARES):\n                home.link.forget",
+            "for spare in range(0):\n                home.link.forget",
+        ),
+    ),
+    mutant(
+        "a move that was cut short is made again",
+        "killed_between",
+        (CACHED_MESSAGES, "if page.state(number % SLOTS) != VOID:", "if False:"),
+    ),
+    mutant("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
     mutant("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
 ]
 
