@@ -26,7 +26,7 @@ TESTS = {
     name: ["tests/test_vsqs.py", "tests/test_spool.py", "tests/test_files.py", "tests/test_interop.py"]
     for name in (CATALOGUE, FILES, SHELF, VSQS, SPOOL, "stores/beside.py")
 }
-TESTS |= {name: CACHED for name in (SENDING, PAGES, CACHED_MESSAGES, "stores/cached_catalogue.py", "stores/memcached.py")}
+TESTS |= dict.fromkeys((SENDING, PAGES, CACHED_MESSAGES, "stores/cached_catalogue.py", "stores/memcached.py"), CACHED)
 """Which tests run for a fault in which file; else those of SQLite."""
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = "\n            home, current = self._queue(queue)\n            if not same_settings(current, settings):"
@@ -294,7 +294,7 @@ MUTANTS = [
     ),
     mutant(
         "a mark is set without comparing",
-        "one_member",
+        "add_a_member",
         (SENDING, "if home.link.cas(key, value, token, seconds):", "home.link.put({key: value})\n        if True:"),
     ),
     mutant(
