@@ -80,6 +80,7 @@ class Home:
 class CachedCatalogue(Store):
     durable = False
     ordered = False
+    by_arrival = True
     groups = False
 
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:

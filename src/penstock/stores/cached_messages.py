@@ -9,7 +9,8 @@ from itertools import islice
 from penstock.message import FOREVER, Death, Held, Message, Receipt, Settings, Settlement, State
 from penstock.policy import SECOND, same_settings
 from penstock.stores.cached_catalogue import Home
-from penstock.stores.cached_pages import MARK, Survey, alias_key, id_of, mark_key, moved_id
+from penstock.stores.cached_pages import Survey
+from penstock.stores.cached_records import MARK, alias_key, id_of, mark_key, moved_id
 from penstock.stores.cached_sending import CachedSending
 from penstock.stores.encoding import Head, pack_head, unpack_head
 from penstock.stores.slots import NEVER, SLOTS, STATE, VOID, Page, Record
@@ -204,15 +205,15 @@ class CachedMessages(CachedSending):
                     page.become(number % SLOTS, settlement.state, NEVER)
             written = self._write(home, at, page, token)
             if written:
-                self._left(home, at, page, before, keep=settlement.keep_until is not None)
+                self._left(home, page, before, keep=settlement.keep_until is not None)
                 return list(done)
             unsure = list(done) if written is None else []
 
-    def _left(self, home: Home, at: int, page: Page, slots: Sequence[tuple[int, int]], *, keep: bool) -> None:
+    def _left(self, home: Home, page: Page, slots: Sequence[tuple[int, int]], *, keep: bool) -> None:
         """Messages have left their page, for good or into the history."""
         if not keep:
             self._discard_slots(home, slots)
-            self._retire(home, at, page)
+            self._retire(home, page)
             return
         home.there -= len(slots)
         marked = [number for number, status in slots if status & ~STATE]
@@ -329,7 +330,7 @@ class CachedMessages(CachedSending):
 
         page = self._edit(home, at, edit)
         if before:
-            self._left(home, at, page, before, keep=False)
+            self._left(home, page, before, keep=False)
         return len(before)
 
     def _held_numbers(self, home: Home) -> dict[int, int]:

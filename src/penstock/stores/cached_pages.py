@@ -10,26 +10,20 @@ writes the block after the page, and who raises an instant has read the block be
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from struct import Struct
 
 from penstock.errors import StoreFull
-from penstock.message import FOREVER, State
-from penstock.policy import MAX_BODY
-from penstock.stores.cached_catalogue import SPARES, CachedCatalogue, Home, digest, logger
+from penstock.message import State
+from penstock.stores.cached_catalogue import SPARES, Home, logger
+from penstock.stores.cached_records import SMALL, CachedRecords, is_mark_of, mark_key, moved_id
 from penstock.stores.memcached_link import Found
-from penstock.stores.slots import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, STATE, VOID, Page, Record
+from penstock.stores.slots import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, VOID, Page, Record
 
 FAN = 256
 """Pages of a block."""
 NEAR = 4096
 """Numbers that may be given out whose putters are still at work; so far the head leaps if it was evicted."""
-SMALL = 4000
-"""Records up to here are one item on any server."""
-MAX_RECORD = 4 * MAX_BODY
-MARK = Struct("<qq")
 Read = dict[int, tuple[Page, bytes | None]]
 
 
@@ -43,7 +37,7 @@ class Survey:
         self.blocks: dict[int, array[int]] = {}
 
 
-class CachedPages(CachedCatalogue):
+class CachedPages(CachedRecords):
     # finding
 
     def _claim_keys(self, home: Home) -> Sequence[str]:
@@ -159,12 +153,12 @@ class CachedPages(CachedCatalogue):
                     page.clear(slot, VOID)
             return True
 
-        self._retire(home, number, self._edit(home, number, edit))
+        self._retire(home, self._edit(home, number, edit))
         return True
 
-    def _retire(self, home: Home, number: int, page: Page) -> None:
+    def _retire(self, home: Home, page: Page) -> None:
         """A page of which nothing is left is a tombstone; the tail moves past those, and then they are deleted."""
-        if not page.is_dead() or number > home.tail:
+        if not page.is_dead():
             return
         while True:
             value, token = home.link.gets([home.key("tail")]).get(home.key("tail"), (b"", None))
@@ -231,7 +225,7 @@ class CachedPages(CachedCatalogue):
             return False
         key = mark_key(home, record.mark or b"")
         note = home.link.get([key]).get(key)
-        return note is not None and not _is_mark_of(number, note)
+        return note is not None and not is_mark_of(number, note)
 
     def _recover(self, home: Home) -> None:
         """Find the ends of a queue whose counters were evicted: its pages are there without a gap."""
@@ -262,108 +256,11 @@ class CachedPages(CachedCatalogue):
                 page.clear(slot)
                 return True
 
-            self._retire(home, number // SLOTS, self._edit(home, number // SLOTS, edit))
+            self._retire(home, self._edit(home, number // SLOTS, edit))
             if home.link.incr(home.key("lost"), 1) is None:
                 home.link.add(home.key("lost"), b"1")
             logger.error("%s has lost message %s of queue %r: it was evicted", home.link, home.ids.make(number), home.name)
 
-    # records
-
-    def _store_records(self, home: Home, records: Mapping[int, Record]) -> set[int]:
-        """Write them, and tell which are in parts."""
-        items: dict[str, bytes] = {}
-        parted = set()
-        for number, record in records.items():
-            packed = record.pack()
-            key = home.key("m", number)
-            piece = home.link.piece() if len(packed) > SMALL else SMALL
-            items[key] = packed[:piece]
-            for part, start in enumerate(range(piece, len(packed), piece), start=1):
-                items[f"{key}.{part}"] = packed[start : start + piece]
-                parted.add(number)
-        try:
-            home.link.put(items)
-        except StoreFull:
-            home.link.forget(items)
-            raise
-        return parted
-
-    def _records(self, home: Home, numbers: Iterable[int]) -> dict[int, Record]:
-        """Those that are there, whole."""
-        keys = {number: home.key("m", number) for number in numbers}
-        found = home.link.get(keys.values())
-        records = {}
-        for number, key in keys.items():
-            packed = found.get(key)
-            if packed is not None:
-                parts = _parts(key, packed)
-                more = home.link.get(parts) if parts else {}
-                if len(more) == len(parts):
-                    records[number] = Record.unpack(b"".join([packed, *[more[part] for part in parts]]))
-        return records
-
-    def _discard(self, home: Home, records: Mapping[int, Record], *, dead: bool = False) -> None:
-        """Delete records, and the marks that last as long as they do and still point to them; of the dead, any mark."""
-        keys = []
-        for number, record in records.items():
-            key = home.key("m", number)
-            keys += [key, home.key("h", number)]
-            size = len(record.pack())
-            if size > SMALL:
-                keys += [f"{key}.{part}" for part in range(1, -(-size // home.link.piece()))]
-            if dead or record.mark_until == FOREVER:
-                self._unmark(home, number, record)
-            moved = moved_id(record)
-            if moved is not None:
-                home.link.delete_if(alias_key(home, moved), (b"%d" % number).__eq__)
-        if keys:
-            home.link.forget(keys)
-
-    def _unmark(self, home: Home, number: int, record: Record) -> None:
-        if record.mark is not None:
-            home.link.delete_if(mark_key(home, record.mark), partial(_is_mark_of, number))
-
-    def _discard_slots(self, home: Home, slots: Iterable[tuple[int, int]]) -> None:
-        """Delete the records of messages that have gone, given their numbers and how their slots were."""
-        flagged: list[int] = []
-        plain: list[int] = []
-        for number, status in slots:
-            (flagged if status & ~STATE else plain).append(number)
-            home.there -= 1
-        if flagged:
-            self._discard(home, self._records(home, flagged))
-        if plain:
-            home.link.forget([home.key("m", number) for number in plain])
-
-
-def mark_key(home: Home, mark: bytes) -> str:
-    return home.key("k", digest(mark))
-
-
-def alias_key(home: Home, id: str) -> str:
-    """Where the number is found of a message that was moved here and has kept its id."""
-    return home.key("i", digest(id.encode(errors="replace")))
-
-
-def moved_id(record: Record) -> str | None:
-    """A moved message has no mark of its own; in its place are its id and where it came from."""
-    return record.mark[1:37].decode() if record.mark and record.mark[:1] == b"m" else None
-
-
-def id_of(home: Home, number: int, record: Record) -> str:
-    return moved_id(record) or home.ids.make(number)
-
-
-def _is_mark_of(number: int, value: bytes) -> bool:
-    return len(value) == MARK.size and MARK.unpack(value)[0] == number
-
 
 def _block(raw: bytes) -> array[int]:
     return array("q", raw if len(raw) == FAN * 8 else bytes(FAN * 8))
-
-
-def _parts(key: str, packed: bytes) -> list[str]:
-    missing = Record.size(packed) - len(packed)
-    if not 0 < missing < MAX_RECORD:  # whole, or damaged
-        return []
-    return [f"{key}.{part}" for part in range(1, 1 - (-missing // len(packed)))]

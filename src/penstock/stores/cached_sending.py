@@ -17,7 +17,8 @@ from penstock.errors import QueueNotFound, StoreFull
 from penstock.message import FOREVER, Entry, Sent, Settings
 from penstock.policy import SECOND, same_settings
 from penstock.stores.cached_catalogue import Home
-from penstock.stores.cached_pages import MARK, CachedPages, mark_key
+from penstock.stores.cached_pages import CachedPages
+from penstock.stores.cached_records import MARK, mark_key
 from penstock.stores.memcached_link import Found
 from penstock.stores.slots import EMPTY, GONE, SETTLED, SLOTS, STATE, VOID, Page, Record
 

@@ -12,7 +12,8 @@ from penstock.message import FOREVER, Counts, Message, State
 from penstock.stores.base import START
 from penstock.stores.cached_catalogue import Home
 from penstock.stores.cached_messages import CachedMessages
-from penstock.stores.cached_pages import FAN, MARK, Survey, id_of, mark_key
+from penstock.stores.cached_pages import FAN, Survey
+from penstock.stores.cached_records import MARK, id_of, mark_key
 from penstock.stores.slots import MARKED, NEVER, SETTLED, SLOTS, Page
 
 ECHOES = 3

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.cached_catalogue import Home, digest, logger
-from penstock.stores.cached_pages import MARK, mark_key
+from penstock.stores.cached_records import MARK, mark_key
 from penstock.stores.cached_views import CachedViews
 from penstock.stores.slots import MARKED, SETTLED, SLOTS, Page
 
@@ -198,6 +198,8 @@ class MemcachedStore(CachedViews):
                 more |= self._sweep_history(home, at, page, now)
                 self._sweep_marks(home, at, page)
                 self._void(home, survey, at, page)
+                if at == survey.tail:
+                    self._retire(home, page)  # its last deleter may have died
             self._sweep_claims(home, now)
             self._spare(home)
             for bucket in self._buckets():
@@ -222,7 +224,7 @@ class MemcachedStore(CachedViews):
             changed = self._edit(home, at, edit)
             self._discard(home, self._records(home, [number for number, _ in before]))
             home.link.forget([home.key("h", number) for number, _ in before])
-            self._retire(home, at, changed)
+            self._retire(home, changed)
         return bool(before)
 
     def _sweep_marks(self, home: Home, at: int, page: Page) -> None:
