@@ -4,6 +4,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -547,3 +549,9 @@ def race(url: str, log: Path, serial: int, commands: int) -> int:
     finally:
         os._exit(1)
     return 0
+
+
+def test_without_the_library_the_error_names_the_extra() -> None:
+    program = "import sys; sys.modules['pymemcache'] = None\nimport penstock; penstock.open('memcached://localhost/p')"
+    done = subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.PIPE, text=True)
+    assert 'MissingExtra: the memcached store needs an optional library: pip install "penstock[memcached]"' in done.stderr
