@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
-from penstock.testing.servers import MariadbServer, Missing, PostgresqlServer, Server
+from penstock.testing.servers import MariadbServer, MemcachedServer, Missing, PostgresqlServer, Server
+
+AnyServer = TypeVar("AnyServer", bound=Server | MemcachedServer)
 
 
-def start(kind: type[Server]) -> Iterator[Server]:
+def start(kind: type[AnyServer]) -> Iterator[AnyServer]:
     try:
         server = kind()
     except Missing as error:
@@ -29,3 +32,8 @@ def postgresql() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[Server]:
     yield from start(MariadbServer)
+
+
+@pytest.fixture(scope="session")
+def memcached() -> Iterator[MemcachedServer]:
+    yield from start(MemcachedServer)

@@ -15,7 +15,7 @@ from penstock.bench.limits import equalise, read_settings
 from penstock.bench.machine import file_system
 from penstock.bench.report import acceptance, cell, markdown
 from penstock.bench.runs import QUICK, Bench, Plan, Results
-from penstock.bench.targets import BARE, OURS, PEERS, STORES, TARGETS
+from penstock.bench.targets import BARE, BARE_MEMCACHED, OURS, PEERS, STORES, TARGETS
 from penstock.bench.workloads import Course, Row, Session, Tally, Unverified, Verb, plan, repeat
 
 CONNECTIONS = {
@@ -25,6 +25,7 @@ CONNECTIONS = {
 }
 
 
+@pytest.mark.usefixtures("memcached")
 def test_a_quick_run_leaves_a_page_numbers_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["send-1x100B", "cycle-100x100B", "receive-once-1x100B", "cycle-1x100B-4p", "delete-1x100B-at-100"]
     out = tmp_path / "out"
@@ -39,8 +40,9 @@ def test_a_quick_run_leaves_a_page_numbers_and_a_picture(tmp_path: Path, capsys:
     assert all(f"| {name} |" in page for name in names)
     assert rows["send-1x100B"].keys() == set(TARGETS)
     assert rows["receive-once-1x100B"].keys() == {*STORES, BARE, "huey", "persist-queue files"}
-    assert rows["cycle-1x100B-4p"].keys() == {OURS, "penstock vsqs", "penstock spool", BARE, "litequeue"}
-    assert rows["delete-1x100B-at-100"].keys() == {*STORES, BARE, "litequeue", "persist-queue"}
+    shared = {OURS, "penstock vsqs", "penstock spool", "penstock memcached"}
+    assert rows["cycle-1x100B-4p"].keys() == {*shared, BARE, BARE_MEMCACHED, "litequeue"}
+    assert rows["delete-1x100B-at-100"].keys() == {*STORES, BARE, BARE_MEMCACHED, "litequeue", "persist-queue"}
     assert all(found["rate"] > 0 for targets in rows.values() for found in targets.values())
     assert not list(tmp_path.glob(".penstock-bench-*")), "the queues are cleared away"
 
@@ -102,7 +104,11 @@ def test_less_than_full_sync_is_refused(setting: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 @pytest.mark.parametrize("batch", [1, 10])
-def test_a_round_runs_every_verb_and_leaves_the_queue_as_it_was(target: bench.Target, batch: int, tmp_path: Path) -> None:
+def test_a_round_runs_every_verb_and_leaves_the_queue_as_it_was(
+    target: bench.Target, batch: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if "memcached" in target.name:
+        request.getfixturevalue("memcached")  # skipped where there is none
     session = target.open(tmp_path / "queue")
     course = Course(target, session, [Row(verb, batch, 100) for verb in sorted(target.verbs)], seconds=60)
     assert course.round(), "there is time left"

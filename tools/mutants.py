@@ -21,6 +21,7 @@ SERVER = "stores/server_session.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
+SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = """
             alone = settings.groups or any(entry.mark is not None for entry in entries)
@@ -44,6 +45,11 @@ def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the stores of files."""
     files = ("vsqs", "spool", "files", "interop")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
+
+
+def cached(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the memcached store."""
+    return Mutant(name, tests, changes, ("tests/test_memcached.py", "tests/test_memcached_faults.py"))
 
 
 def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -362,6 +368,69 @@ MUTANTS = [
         "birth_order",
         ("heartbeat.py", "self._beats % self._check_every == 0", "self._beats < 0"),
     ),
+    cached(
+        "a slot is filled without comparing",
+        "threads or processes",
+        (
+            SENDING,
+            'if home.link.cas(home.key("p", at), page.pack(), token):',
+            'home.link.put({home.key("p", at): page.pack()})\n            if True:',
+        ),
+    ),
+    cached(
+        "a page is written without comparing",
+        "threads or processes or one_wins",
+        (
+            PAGES,
+            'return home.link.cas(home.key("p", number), packed, token)\n        except',
+            'return home.link.put({home.key("p", number): packed}) is None\n        except',
+        ),
+    ),
+    cached(
+        "the mark of a dead putter counts",
+        "killed_between",
+        (
+            SENDING,
+            "        if page.states[slot] == EMPTY:\n            page = self._help",
+            "        if False:\n            page = self._help",
+        ),
+        (SENDING, "return number if page.is_live(slot) else 0", "return number"),
+    ),
+    cached(
+        "a mark is set without comparing",
+        "add_a_member",
+        (SENDING, "if home.link.cas(key, value, token, seconds):", "home.link.put({key: value})\n        if True:"),
+    ),
+    cached(
+        "an evicted message is not counted",
+        "evicted_message",
+        (PAGES, 'if home.link.incr(home.key("lost"), 1) is None:', "if False:"),
+    ),
+    cached(
+        "an evicted page stays lost",
+        "evicted_page",
+        (PAGES, "for at, record in records.items():\n                if", "for at, record in ():\n                if"),
+    ),
+    cached(
+        "another's lock is deleted",
+        "new_holder",
+        ("stores/cached_catalogue.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
+    ),
+    cached(
+        "nothing is spared for a full server",
+        "still_be_emptied",
+        (
+            PAGES,
+            "for spare in range(SPARES):\n                home.link.forget",
+            "for spare in range(0):\n                home.link.forget",
+        ),
+    ),
+    cached(
+        "a move that was cut short is made again",
+        "killed_between",
+        (CACHED_MESSAGES, "if page.state(number % SLOTS) != VOID:", "if False:"),
+    ),
+    cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
 ]
 
 

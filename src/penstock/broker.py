@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple, Self
@@ -16,6 +17,8 @@ from penstock.producer import Producer
 from penstock.queue import Queue, check_dead_letter_queue, purge
 from penstock.stores.base import Store
 from penstock.waiting import Waiting
+
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class Listing(NamedTuple):
@@ -153,6 +156,24 @@ def _open_spool(url: str, options: dict[str, Any]) -> Store:
     return import_module("penstock.stores.spool").SpoolStore(path, **options)  # type: ignore[no-any-return]
 
 
+def _open_memcached(url: str, options: dict[str, Any]) -> Store:
+    # The servers stand where other URLs have one host, so that they are taken off before the rest is read like any other.
+    servers, slash, rest = url.removeprefix("memcached://").partition("/")
+    found = [_server(url, server) for server in servers.split(",")]
+    prefix, options = _path_and_options(f"memcached:///{rest}", options, {"timeout": _timeout})
+    if not url.startswith("memcached://") or not slash or not _PREFIX.fullmatch(prefix):
+        raise BadURL(f"URL {url!r:.200}: write memcached://host:port/prefix, the prefix 1 to 100 letters, digits or any of -_.")
+    return import_module("penstock.stores.memcached").MemcachedStore(found, prefix, **options)  # type: ignore[no-any-return]
+
+
+def _server(url: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":") if ":" in text.rpartition("]")[2] else (text, "", "11211")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadURL(f"URL {url!r:.200}: {text!r:.80} is not host:port")
+    return host, int(port)
+
+
 def _peers(value: Any) -> int:
     peers = int(value)
     if not 0 <= peers <= 1000:
@@ -230,5 +251,6 @@ STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {
     "mysql": _open_mysql,
     "vsqs": _open_vsqs,
     "spool": _open_spool,
+    "memcached": _open_memcached,
 }
 """How to open the store of each URL scheme."""

@@ -223,7 +223,8 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A queue at one instant. ``blocked`` messages wait behind the first of their group."""
+    """A queue at one instant. ``blocked`` messages wait behind the first of their group; ``lost`` are those that a store that
+    is not durable knows it has lost."""
 
     messages: int
     visible: int
@@ -233,6 +234,7 @@ class Counts:
     damaged: int
     settled: int
     oldest_at: int | None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

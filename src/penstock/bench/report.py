@@ -93,7 +93,7 @@ def _facts(facts: dict[str, str]) -> Iterator[str]:
 
 def _reading(results: Results) -> Iterator[str]:
     on_server = any(target.limit == postgresql.BARE for target in results.targets)
-    limit = postgresql.BARE if on_server else "bare sqlite3, or bare files for stores of files"
+    limit = postgresql.BARE if on_server else "bare sqlite3, bare files for stores of files, bare memcached"
     yield (
         f"Cells are messages a second and, in parentheses, the ratio to the limit ({limit}) in the same row and run (1.00 is "
         "as fast as the limit). A name is verb-batch×body in bytes, -4p: processes together, -at-N: messages that lay in the "
@@ -103,8 +103,8 @@ def _reading(results: Results) -> Iterator[str]:
         "Every commit of every target waits for the disk, claims too."
         if on_server
         else "Every commit of every target is synced (WAL, synchronous=FULL), but for Penstock's receive: a claim is no "
-        "promise, so it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory store syncs "
-        "nothing."
+        "promise, so it waits for no sync of its own, and can be faster than the limit, which syncs it. The memory and "
+        "memcached stores sync nothing."
     )
     for target in results.targets:
         settings = results.settings.get(target.name, "")
@@ -139,6 +139,12 @@ WANTED = {
     "penstock sqlite": Wanted(
         ((Verb.SEND, 100, 0.6), (Verb.CYCLE, 100, 0.4), (Verb.SEND, 1, 0.7)),
         {Verb.RECEIVE: 1.3, Verb.DELETE: 1.3},
+        100,
+        1_000_000,
+    ),
+    "penstock memcached": Wanted(
+        ((Verb.CYCLE, 1, 0.6), (Verb.SEND, 1, 0.6)),
+        {Verb.SEND: 1.3, Verb.RECEIVE: 1.3, Verb.DELETE: 1.3},
         100,
         1_000_000,
     ),

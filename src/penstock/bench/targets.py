@@ -11,11 +11,14 @@ from urllib.parse import quote
 
 import penstock
 from penstock.bench.limits import Append, BareFiles, BareSqlite
+from penstock.bench.memcached import BareMemcached
+from penstock.bench.memcached import url as memcached_url
 from penstock.bench.peers import Huey, LiteQueue, PersistFiles, PersistQueue
 from penstock.bench.workloads import ACKED, NOTHING, ONCE, Session, Target, Verb
 
 BARE = "bare sqlite3"
 BARE_FILES = "bare files"
+BARE_MEMCACHED = "bare memcached"
 
 
 class Penstock(Session):
@@ -47,7 +50,7 @@ class Penstock(Session):
 
 
 def _open(url: str, path: Path) -> Session:
-    return Penstock(url.format(path=quote(str(path))))
+    return Penstock(memcached_url(path) if url == "memcached:" else url.format(path=quote(str(path))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Store:
     shared: bool = True
     durable: bool = True
     limit: str | None = None
+    module: str | None = None
 
     def target(self, name: str) -> Target:
         return Target(
@@ -68,6 +72,7 @@ class Store:
             shared=self.shared,
             durable=self.durable,
             limit=self.limit,
+            module=self.module,
         )
 
 
@@ -75,6 +80,7 @@ STORES = {
     "penstock sqlite": Store("sqlite:///{path}", limit=BARE),
     "penstock vsqs": Store("vsqs:///{path}", limit=BARE_FILES),
     "penstock spool": Store("spool:///{path}", limit=BARE_FILES),
+    "penstock memcached": Store("memcached:", durable=False, limit=BARE_MEMCACHED, module="pymemcache"),
     "penstock memory": Store("memory:", shared=False, durable=False),
 }
 
@@ -88,6 +94,16 @@ LIMITS = (
         shared=False,
         limit=BARE_FILES,
         note="singly create, write, fsync, rename, fsync the folder; in batches one syncfs between the writes and the renames",
+    ),
+    Target(
+        BARE_MEMCACHED,
+        BareMemcached,
+        ACKED,
+        ACKED,
+        durable=False,
+        limit=BARE_MEMCACHED,
+        module="pymemcache",
+        note="as many round trips as the store needs, of the same commands, sizes and client, with nothing around them",
     ),
     Target(
         "append+fdatasync",

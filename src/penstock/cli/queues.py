@@ -152,6 +152,7 @@ def run_stats(args: Namespace, broker: Broker) -> int:
             ("blocked", str(stats.blocked)),
             ("damaged", str(stats.damaged)),
             ("settled", str(stats.settled)),
+            *([("lost", str(stats.lost))] if stats.lost else []),
             ("oldest", age(stats.oldest_age)),
         ]
     )

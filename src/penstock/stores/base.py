@@ -32,6 +32,8 @@ class Store(ABC):
     """A success answer means: on stable storage."""
     ordered: bool
     """Messages are claimed in the order in which they became visible."""
+    by_arrival: bool = False
+    """Not ordered, and a message that was moved comes last in its new queue, whenever it was sent."""
     groups: bool
     """Queues with ordered groups can be kept."""
     shares: bool = False

@@ -61,15 +61,18 @@ class _Queue:
     marks: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # mark -> (number, until)
     history: dict[int, tuple[Message, int]] = field(default_factory=dict)
     readers: dict[str, _Reader] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=dict)  # by arrival: id -> number
 
 
 class MemoryStore(Store):
     durable = False
     groups = True
 
-    def __init__(self, *, ordered: bool = True) -> None:
-        """Not ``ordered``: what is visible is claimed in the order of sending, whenever it became visible."""
+    def __init__(self, *, ordered: bool = True, by_arrival: bool = False) -> None:
+        """Not ``ordered``: what is visible is claimed in the order of sending, whenever it became visible; ``by_arrival``: or
+        of being moved."""
         self.ordered = ordered
+        self.by_arrival = by_arrival
         self._lock = RLock()
         self._queues: dict[str, _Queue] = {}
         self._numbers = itertools.count(1)
@@ -233,8 +236,12 @@ class MemoryStore(Store):
                 if row is None:
                     continue
                 self._leave(home, row)
+                number = row.message.number
+                if self.by_arrival:
+                    number = there.moved[row.message.id] = next(self._numbers)
                 message = replace(
                     row.message,
+                    number=number,
                     queue=target,
                     state=State.QUEUED,
                     receives=0,
@@ -311,11 +318,11 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             held = {
-                self._ids.number(receipt.id)
+                row.message.number
                 for reader in home.readers.values()
                 for held in reader.claims.values()
                 for receipt in held.receipts
-                if self._find(home, receipt)
+                if (row := self._find(home, receipt))
             }
             rows = [row for number, row in home.rows.items() if number not in held][:limit]
             for row in rows:
@@ -406,7 +413,7 @@ class MemoryStore(Store):
             raise QueueNotFound(name) from None
 
     def _find(self, home: _Queue, receipt: Held) -> _Row | None:
-        row = home.rows.get(self._ids.number(receipt.id) or 0)
+        row = home.rows.get(home.moved.get(receipt.id) or self._ids.number(receipt.id) or 0)
         return row if row and receipt.delivery in (None, row.message.delivery) else None
 
     def _first(self, home: _Queue) -> int | None:

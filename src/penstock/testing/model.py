@@ -162,7 +162,7 @@ class Model:
     def test_random_calls_are_answered_as_the_specification_does(self, url: str) -> None:
         with (
             penstock.open(url, clock=(clock := FakeClock())) as subject,
-            Broker(MemoryStore(ordered=subject.store.ordered), clock=clock) as memory,
+            Broker(MemoryStore(ordered=subject.store.ordered, by_arrival=subject.store.by_arrival), clock=clock) as memory,
         ):
 
             @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

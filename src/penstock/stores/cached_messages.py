@@ -1,0 +1,341 @@
+"""What happens to messages in memcached: claimed, extended, deleted, moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from penstock.message import FOREVER, Death, Held, Message, Receipt, Settings, Settlement, State
+from penstock.policy import SECOND, same_settings
+from penstock.stores.cached_catalogue import Home
+from penstock.stores.cached_pages import Survey
+from penstock.stores.cached_records import MARK, alias_key, id_of, mark_key, moved_id
+from penstock.stores.cached_sending import CachedSending
+from penstock.stores.encoding import Head, pack_head, unpack_head
+from penstock.stores.slots import NEVER, SLOTS, STATE, VOID, Page, Record
+
+BRIEFLY = 60 * SECOND
+"""How long a message stays hidden that is to be settled or moved at once, should whoever does that die before."""
+Act = Callable[[int, dict[int, tuple[int, int | None]]], list[int]]
+"""Given a page and, by place, the number and delivery of some messages: the places of those to which it was done."""
+MOVED_SECONDS = 7 * 86400
+"""For how long a move that was cut short is remembered, so that it is not made twice."""
+
+
+class CachedMessages(CachedSending):
+    # claiming
+
+    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+        with self.batch():
+            home, found = self._ready(queue)
+            hidden_until = now + BRIEFLY if until is None else until
+            messages: list[Message] = []
+            survey = self._survey(home, found)
+            pages = self._candidates(home, survey, now)
+            while len(messages) < limit:
+                chunk = list(islice(pages, 1 + (limit - len(messages)) // SLOTS))
+                if not chunk:
+                    break
+                if len(chunk) == 1 and chunk[0] == home.page and home.key("p", home.page) in found:
+                    read = {home.page: self._page(home, home.page, found)}
+                else:
+                    read = self._read(home, chunk)
+                for at in chunk:
+                    if len(messages) < limit:
+                        messages += self._take(home, survey, at, read[at], limit - len(messages), now, hidden_until)
+            return messages
+
+    def _ready(self, queue: str) -> tuple[Home, dict[str, tuple[bytes, bytes]]]:
+        """What a claim needs to know, if it did not come with the queue's settings."""
+        home, found = self._homes.get(queue), self._ahead.pop(queue, None)
+        if home is None or found is None:
+            return self._home(queue, self._claim_keys)
+        return home, found
+
+    def _take(
+        self, home: Home, survey: Survey, at: int, read: tuple[Page, bytes | None], limit: int, now: int, until: int
+    ) -> list[Message]:
+        page, token = read
+        while True:
+            slots = page.ready(now)[:limit]
+            if not slots:
+                if self._void(home, survey, at, page):
+                    self._raise(home, at)
+                return []
+            lapsed = [page.state(slot) == State.CONSUMED for slot in slots]
+            for slot in slots:
+                page.become(slot, State.CONSUMED, until)
+                page.receives[slot] += 1
+                page.delivery[slot] += 1
+                page.received[slot] = now
+                page.first[slot] = page.first[slot] or now
+            if self._write(home, at, page, token):
+                break
+            page, token = self._read(home, [at])[at]
+        home.page = at
+        found = self._messages(home, at, page, slots)
+        for slot, was_lapsed in zip(slots, lapsed, strict=True):
+            if slot in found:
+                found[slot].lapsed = was_lapsed
+        return list(found.values())
+
+    def _messages(self, home: Home, at: int, page: Page, slots: Sequence[int]) -> dict[int, Message]:
+        """The messages of a page; those whose records were evicted are counted as lost."""
+        numbers = {at * SLOTS + slot: slot for slot in slots}
+        records = self._records(home, numbers)
+        if len(records) < len(numbers):
+            # Someone may have settled them since; only what the page still has is lost.
+            current = self._read(home, [at])[at][0]
+            self._lose(home, [n for n, slot in numbers.items() if n not in records and current.is_live(slot)])
+        return {
+            slot: page.message(slot, id_of(home, number, records[number]), number, home.name, records[number])
+            for number, slot in numbers.items()
+            if number in records
+        }
+
+    # settling
+
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        with self.batch():
+            home = self._home(queue)[0]
+            return self._extend(home, receipts, until, release=release)
+
+    def _extend(self, home: Home, receipts: Sequence[Held], until: int, *, release: bool) -> list[bool]:
+        state = State.QUEUED if release else State.CONSUMED
+        lowered: set[int] = set()
+
+        def change(at: int, page: Page, slot: int) -> bool:
+            if page.state(slot) != State.CONSUMED:
+                return False
+            if until < page.visible[slot]:
+                lowered.add(at)
+            page.become(slot, state, until)
+            return True
+
+        answers = self._change_held(home, receipts, change)
+        if lowered:
+            self._lower(home, lowered)
+        return answers
+
+    def _change_held(self, home: Home, receipts: Sequence[Held], change: Callable[[int, Page, int], bool]) -> list[bool]:
+        """Change what the receipts fit, a page at a time."""
+
+        def change_page(at: int, held: dict[int, tuple[int, int | None]]) -> list[int]:
+            done: list[int] = []
+
+            def edit(page: Page) -> bool:
+                done.clear()
+                for place, (number, delivery) in held.items():
+                    slot = number % SLOTS
+                    if page.is_live(slot) and delivery in (None, page.delivery[slot]) and change(at, page, slot):
+                        done.append(place)
+                return bool(done)
+
+            self._edit(home, at, edit)
+            return done
+
+        return self._by_page(home, receipts, change_page)
+
+    def _by_page(self, home: Home, receipts: Sequence[Held], act: Act) -> list[bool]:
+        """Do something with the messages of each page; and again with those that were moved here, whose ids are another's."""
+        answers = [False] * len(receipts)
+        numbers = {place: home.ids.number(receipt.id) for place, receipt in enumerate(receipts)}
+        for _ in range(2):
+            pages: dict[int, dict[int, tuple[int, int | None]]] = {}
+            for place, number in numbers.items():
+                if number:
+                    pages.setdefault(number // SLOTS, {})[place] = number, receipts[place].delivery
+            for at, held in pages.items():
+                for place in act(at, held):
+                    answers[place] = True
+            keys = {place: alias_key(home, receipts[place].id) for place, done in enumerate(answers) if not done}
+            if not keys:
+                break
+            aliases = home.link.get(keys.values())
+            numbers = {place: int(aliases[key]) for place, key in keys.items() if key in aliases}
+        return answers
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        with self.batch():
+            known = self._homes.get(queue)
+            first = known and receipts and (known.ids.number(receipts[0].id) or 0) // SLOTS
+            home, found = self._home(queue, lambda home: [home.key("p", first or 0)])
+            if settings is not None and not same_settings(home.settings, settings):
+                return None
+            return self._delete(home, receipts, settlement, found if known is home else {})
+
+    def _delete(
+        self, home: Home, receipts: Sequence[Held], settlement: Settlement, found: dict[str, tuple[bytes, bytes]] | None = None
+    ) -> list[bool]:
+        def act(at: int, held: dict[int, tuple[int, int | None]]) -> list[int]:
+            return self._delete_from(home, at, held, settlement, found or {})
+
+        return self._by_page(home, receipts, act)
+
+    def _delete_from(
+        self,
+        home: Home,
+        at: int,
+        held: dict[int, tuple[int, int | None]],
+        settlement: Settlement,
+        found: dict[str, tuple[bytes, bytes]],
+    ) -> list[int]:
+        unsure: list[int] = []
+        while True:
+            page, token = self._page(home, at, found) if home.key("p", at) in found else self._read(home, [at])[at]
+            found = {}
+            done: dict[int, int] = {}
+            for place, (number, delivery) in held.items():
+                slot = number % SLOTS
+                if number not in done.values() and page.is_live(slot) and delivery in (None, page.delivery[slot]):
+                    done[place] = number
+            if not done:
+                return unsure if all(not page.is_live(held[place][0] % SLOTS) for place in unsure) else []
+            before = [(number, page.states[number % SLOTS]) for number in done.values()]
+            if settlement.keep_until is not None:
+                notes = {home.key("h", number): _note(settlement, page.visible[number % SLOTS]) for number in done.values()}
+                home.link.put(notes)
+            for number in done.values():
+                if settlement.keep_until is None:
+                    page.clear(number % SLOTS)
+                else:
+                    page.become(number % SLOTS, settlement.state, NEVER)
+            written = self._write(home, at, page, token)
+            if written:
+                self._left(home, page, before, keep=settlement.keep_until is not None)
+                return list(done)
+            unsure = list(done) if written is None else []
+
+    def _left(self, home: Home, page: Page, slots: Sequence[tuple[int, int]], *, keep: bool) -> None:
+        """Messages have left their page, for good or into the history."""
+        if not keep:
+            self._discard_slots(home, slots)
+            self._retire(home, page)
+            return
+        home.there -= len(slots)
+        marked = [number for number, status in slots if status & ~STATE]
+        for number, record in self._records(home, marked).items():
+            self._unmark(home, number, record)
+
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
+        with self.batch():
+
+            def change(_: int, page: Page, slot: int) -> bool:
+                page.become(slot, State.DAMAGED, FOREVER)
+                return True
+
+            return self._change_held(self._home(queue)[0], receipts, change)
+
+    # moving
+
+    def move(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        target: str,
+        now: int,
+        expires_at: int,
+        deaths: Sequence[Death | None],
+    ) -> list[bool]:
+        with self.batch():
+            home, there = self._home(queue)[0], self._home(target)[0]
+            self._ahead.clear()
+            return [
+                self._move(home, there, receipt, now, expires_at, death)
+                for receipt, death in zip(receipts, deaths, strict=True)
+            ]
+
+    def _move(self, home: Home, there: Home, receipt: Held, now: int, expires_at: int, death: Death | None) -> bool:
+        """Hide it, put it there, remove it here. Who dies in between leaves a note that it is there already."""
+        seen: list[tuple[Page, int, int]] = []
+
+        def hide(at: int, page: Page, slot: int) -> bool:
+            seen[:] = [(page, slot, at * SLOTS + slot)]
+            page.become(slot, State.CONSUMED, now + BRIEFLY)
+            page.delivery[slot] += 1
+            return True
+
+        if not self._change_held(home, [receipt], hide)[0]:
+            return False
+        page, slot, number = seen[0]
+        record = self._records(home, [number]).get(number)
+        if record is None:
+            self._lose(home, [number])
+            return False
+        head = unpack_head(record.head)
+        moved = record._replace(
+            head=pack_head(Head(head.content_type, head.attributes, head.visibility, death)),
+            visible_at=now,
+            moved_at=now,
+            expires_at=expires_at,
+            received_at=page.received[slot] or None,
+            first_received_at=page.first[slot] or None,
+            delivery=page.delivery[slot] - 1,
+            mark=b"m%b%x.%d" % (id_of(home, number, record).encode(), home.born, number),
+            mark_until=0,
+        )
+        self._arrive(there, moved)
+        return self._delete(home, [Receipt(home.name, receipt.id, page.delivery[slot])], Settlement(State.PROCESSED, now))[0]
+
+    def _arrive(self, there: Home, record: Record) -> None:
+        """Put a moved message into its new queue, unless someone who died has done so already."""
+        key = mark_key(there, record.mark or b"")
+        while True:
+            value, token = there.link.gets([key]).get(key, (b"", None))
+            if len(value) == MARK.size:
+                number, _ = MARK.unpack(value)
+                there.link.put({alias_key(there, moved_id(record) or ""): b"%d" % number})
+                page = self._help(there, number)
+                if page.state(number % SLOTS) != VOID:
+                    return
+            head = there.link.incr(there.key("head"), 1)
+            if head is None:
+                self._recover(there)
+                continue
+            # The note before the record: a record that no note points to was left by the dead.
+            if there.link.cas(key, MARK.pack(head, 0), token, MOVED_SECONDS):
+                parted = self._store_records(there, {head: record})
+                there.link.put({alias_key(there, moved_id(record) or ""): b"%d" % head})
+                if self.commit(there, {head: record}, parted, None):
+                    return
+                self._discard(there, {head: record})
+
+    # removing
+
+    def purge(self, queue: str, limit: int) -> int:
+        with self.batch():
+            home, found = self._home(queue, self._claim_keys)
+            survey = self._survey(home, found)
+            held = self._held_numbers(home)
+            purged = 0
+            for at in range(survey.tail, survey.last + 1):
+                if purged < limit:
+                    purged += self._purge_page(home, at, limit - purged, held)
+            return purged
+
+    def _purge_page(self, home: Home, at: int, limit: int, held: dict[int, int]) -> int:
+        before: list[tuple[int, int]] = []
+
+        def edit(page: Page) -> bool:
+            before.clear()
+            for slot in page.live():
+                number = at * SLOTS + slot
+                if held.get(number) != page.delivery[slot] and len(before) < limit:
+                    before.append((number, page.states[slot]))
+                    page.clear(slot)
+            return bool(before)
+
+        page = self._edit(home, at, edit)
+        if before:
+            self._left(home, page, before, keep=False)
+        return len(before)
+
+    def _held_numbers(self, home: Home) -> dict[int, int]:
+        raise NotImplementedError
+
+
+def _note(settlement: Settlement, visible_at: int) -> bytes:
+    return json.dumps([visible_at, settlement.settled_at, settlement.reason, settlement.keep_until]).encode()

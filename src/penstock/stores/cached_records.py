@@ -1,0 +1,115 @@
+"""The records of messages in memcached, in parts if they are big, and what points to them: marks, and the ids of moved ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from struct import Struct
+
+from penstock.errors import StoreFull
+from penstock.message import FOREVER
+from penstock.policy import MAX_BODY
+from penstock.stores.cached_catalogue import CachedCatalogue, Home, digest
+from penstock.stores.slots import STATE, Record
+
+SMALL = 4000
+"""Records up to here are one item on any server."""
+MAX_RECORD = 4 * MAX_BODY
+MARK = Struct("<qq")
+
+
+class CachedRecords(CachedCatalogue):
+    def _store_records(self, home: Home, records: Mapping[int, Record]) -> set[int]:
+        """Write them, and tell which are in parts."""
+        items: dict[str, bytes] = {}
+        parted = set()
+        for number, record in records.items():
+            packed = record.pack()
+            key = home.key("m", number)
+            piece = home.link.piece() if len(packed) > SMALL else SMALL
+            items[key] = packed[:piece]
+            for part, start in enumerate(range(piece, len(packed), piece), start=1):
+                items[f"{key}.{part}"] = packed[start : start + piece]
+                parted.add(number)
+        try:
+            home.link.put(items)
+        except StoreFull:
+            home.link.forget(items)
+            raise
+        return parted
+
+    def _records(self, home: Home, numbers: Iterable[int]) -> dict[int, Record]:
+        """Those that are there, whole."""
+        keys = {number: home.key("m", number) for number in numbers}
+        found = home.link.get(keys.values())
+        records = {}
+        for number, key in keys.items():
+            packed = found.get(key)
+            if packed is not None:
+                parts = _parts(key, packed)
+                more = home.link.get(parts) if parts else {}
+                if len(more) == len(parts):
+                    records[number] = Record.unpack(b"".join([packed, *[more[part] for part in parts]]))
+        return records
+
+    def _discard(self, home: Home, records: Mapping[int, Record], *, dead: bool = False) -> None:
+        """Delete records, and the marks that last as long as they do and still point to them; of the dead, any mark."""
+        keys = []
+        for number, record in records.items():
+            key = home.key("m", number)
+            keys += [key, home.key("h", number)]
+            size = len(record.pack())
+            if size > SMALL:
+                keys += [f"{key}.{part}" for part in range(1, -(-size // home.link.piece()))]
+            if dead or record.mark_until == FOREVER:
+                self._unmark(home, number, record)
+            moved = moved_id(record)
+            if moved is not None:
+                home.link.delete_if(alias_key(home, moved), (b"%d" % number).__eq__)
+        if keys:
+            home.link.forget(keys)
+
+    def _unmark(self, home: Home, number: int, record: Record) -> None:
+        if record.mark is not None:
+            home.link.delete_if(mark_key(home, record.mark), partial(is_mark_of, number))
+
+    def _discard_slots(self, home: Home, slots: Iterable[tuple[int, int]]) -> None:
+        """Delete the records of messages that have gone, given their numbers and how their slots were."""
+        flagged: list[int] = []
+        plain: list[int] = []
+        for number, status in slots:
+            (flagged if status & ~STATE else plain).append(number)
+            home.there -= 1
+        if flagged:
+            self._discard(home, self._records(home, flagged))
+        if plain:
+            home.link.forget([home.key("m", number) for number in plain])
+
+
+def mark_key(home: Home, mark: bytes) -> str:
+    return home.key("k", digest(mark))
+
+
+def alias_key(home: Home, id: str) -> str:
+    """Where the number is found of a message that was moved here and has kept its id."""
+    return home.key("i", digest(id.encode(errors="replace")))
+
+
+def moved_id(record: Record) -> str | None:
+    """A moved message has no mark of its own; in its place are its id and where it came from."""
+    return record.mark[1:37].decode() if record.mark and record.mark[:1] == b"m" else None
+
+
+def id_of(home: Home, number: int, record: Record) -> str:
+    return moved_id(record) or home.ids.make(number)
+
+
+def is_mark_of(number: int, value: bytes) -> bool:
+    return len(value) == MARK.size and MARK.unpack(value)[0] == number
+
+
+def _parts(key: str, packed: bytes) -> list[str]:
+    missing = Record.size(packed) - len(packed)
+    if not 0 < missing < MAX_RECORD:  # whole, or damaged
+        return []
+    return [f"{key}.{part}" for part in range(1, 1 - (-missing // len(packed)))]

@@ -1,0 +1,121 @@
+"""The connection to one memcached server: the few commands that we use, and its errors as ours.
+
+An answer that got lost is no answer: `cas` then says None and `add` False, as if someone else had been quicker, and whoever
+asked looks again. What may safely be asked twice is, once, as the connection may be one that the server has dropped long ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from penstock.errors import MissingExtra, StoreClosed, StoreError, StoreFull, StoreUnreachable
+
+try:
+    from pymemcache.client.base import Client
+    from pymemcache.exceptions import MemcacheError, MemcacheUnexpectedCloseError
+except ImportError as error:
+    raise MissingExtra("the memcached store", "memcached") from error
+
+Found = dict[str, tuple[bytes, bytes]]
+GONE_AT_ONCE = -1
+"""An expiry time in the past: a value stored with it is deleted."""
+MAX_PIECE = 500_000
+ITEM_OVERHEAD = 512
+"""What an item takes beside its value: key, header, flags."""
+
+
+class Link:
+    def __init__(self, host: str, port: int, timeout: float) -> None:
+        self.name = f"{host}:{port}"
+        self._timeout = timeout
+        self._client = Client((host, port), connect_timeout=timeout, timeout=timeout, no_delay=True, default_noreply=False)
+        self._piece = 0
+        self._closed = False
+
+    def __str__(self) -> str:
+        return f"memcached at {self.name}"
+
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        return self._ask(self._client.get_many, keys, again=True)  # type: ignore[no-any-return]
+
+    def gets(self, keys: Iterable[str]) -> Found:
+        """Values with what `cas` compares; the server reads them in the order of the keys."""
+        return self._ask(self._client.gets_many, keys, again=True)  # type: ignore[no-any-return]
+
+    def add(self, key: str, value: bytes, expire: int = 0) -> bool:
+        return bool(self._ask(self._client.add, key, value, expire, unsure=False))
+
+    def cas(self, key: str, value: bytes, token: bytes | None, expire: int = 0) -> bool | None:
+        """False: someone was quicker; None: it is not there, or we cannot know. With no token: it must not be there."""
+        if token is None:
+            return self.add(key, value, expire)
+        return self._ask(self._client.cas, key, value, token, expire, unsure=None)  # type: ignore[no-any-return]
+
+    def put(self, values: Mapping[str, bytes]) -> None:
+        """Write under keys that are ours alone."""
+        if values:
+            self._ask(self._client.set_many, dict(values), again=True)
+
+    def incr(self, key: str, by: int) -> int | None:
+        return self._ask(self._client.incr, key, by, again=True)  # type: ignore[no-any-return]
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Delete what nobody can reach any more; no answer is waited for."""
+        keys = list(keys)
+        if keys:
+            self._ask(self._client.delete_many, keys, True, unsure=None)
+
+    def nudge(self, key: str) -> None:
+        self._ask(self._client.incr, key, 1, True, unsure=None)
+
+    def delete_if(self, key: str, is_ours: Callable[[bytes], bool]) -> bool:
+        """Compare and delete."""
+        value, token = self.gets([key]).get(key, (b"", b""))
+        return bool(token) and is_ours(value) and self.cas(key, b"", token, GONE_AT_ONCE) is True
+
+    def piece(self) -> int:
+        """How many bytes fit into one item."""
+        if not self._piece:
+            limit = 1024 * 1024
+            with suppress(StoreError):  # a server of another make may not tell; then it is the usual limit
+                limit = int(self._ask(self._client.stats, "settings", again=True).get(b"item_size_max", limit))
+            self._piece = min(MAX_PIECE, limit - ITEM_OVERHEAD)
+        return self._piece
+
+    def drop_connection(self) -> None:
+        self._client.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+
+    def _ask(self, verb: Callable[..., Any], *arguments: Any, again: bool = False, unsure: Any = ...) -> Any:
+        if self._closed:
+            raise StoreClosed(f"{self} was closed")
+        try:
+            return self._send(verb, *arguments)
+        except TimeoutError as error:
+            if unsure is not ...:
+                return unsure
+            raise StoreUnreachable(f"{self} did not answer within {self._timeout} s") from error
+        except (OSError, MemcacheUnexpectedCloseError) as error:
+            if again:
+                return self._ask(verb, *arguments)
+            if unsure is not ...:
+                return unsure
+            raise StoreUnreachable(f"{self} cannot be reached: {error or 'it closed the connection'}") from error
+        except MemcacheError as error:
+            raise self._translate(str(error)) from error
+
+    def _send(self, verb: Callable[..., Any], *arguments: Any) -> Any:
+        """The one place that every command passes."""
+        return verb(*arguments)
+
+    def _translate(self, error: str) -> StoreError:
+        if "out of memory" in error:
+            return StoreFull(f"{self} is full: it has no memory left, and was told not to evict")
+        if "too large" in error:
+            return StoreFull(f"{self}: its items are too small for us (-I); they must hold 8 KB at least")
+        return StoreError(f"{self}: {error}")

@@ -1,0 +1,227 @@
+"""The two formats of the memcached store: pages of slots, and message records.
+
+page      64 slots in columns, little endian: visible_at, received_at, first_received_at (8 bytes each), receives, delivery
+          (4 bytes each), status (1 byte); a page of which nothing is left is empty (a tombstone)
+status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts,
+          or it was moved: what goes with it is in the record
+record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first
+
+A slot is EMPTY (its number is given out, the message is not there yet), then holds a message, then is GONE; a slot whose putter
+did not come is VOID, and if the putter comes after all, it takes another number.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from functools import lru_cache
+from typing import NamedTuple
+
+from penstock.message import FOREVER, Entry, Message, State
+from penstock.policy import key_of
+from penstock.stores.encoding import Head, checksum, pack_head, unpack_head
+
+SLOTS = 64
+NEVER = 2**63 - 1
+EMPTY, GONE, VOID = 15, 14, 13
+STATE, PARTED, MARKED = 0x0F, 0x40, 0x80
+LIVE = frozenset((State.QUEUED, State.CONSUMED, State.DAMAGED))
+SETTLED = frozenset((State.PROCESSED, State.FAILED))
+NONE = -1
+HEADER = struct.Struct("<8qIIIHHI")
+PAGE_BYTES = SLOTS * 33
+
+
+class Record(NamedTuple):
+    """What is written once, under the message's number."""
+
+    sent_at: int
+    visible_at: int
+    expires_at: int
+    deadline_at: int | None
+    moved_at: int | None
+    received_at: int | None
+    first_received_at: int | None
+    mark_until: int
+    delivery: int
+    head: bytes | None
+    group: str | None
+    mark: bytes | None
+    body: bytes
+    intact: bool = True
+
+    @classmethod
+    def of(cls, entry: Entry) -> Record:
+        head = pack_head(Head(entry.content_type, entry.attributes, entry.visibility))
+        return cls(
+            entry.sent_at,
+            entry.visible_at,
+            entry.expires_at,
+            entry.deadline_at,
+            None,
+            None,
+            None,
+            entry.mark_until,
+            0,
+            head,
+            entry.group,
+            entry.mark,
+            entry.body,
+        )
+
+    def pack(self) -> bytes:
+        head, mark = self.head or b"", self.mark or b""
+        group = self.group.encode() if self.group else b""
+        instants = (self.deadline_at, self.moved_at, self.received_at, self.first_received_at)
+        header = HEADER.pack(
+            self.sent_at,
+            self.visible_at,
+            self.expires_at,
+            *[NONE if instant is None else instant for instant in instants],
+            self.mark_until,
+            self.delivery,
+            checksum(self.body, self.head, group or None, self.mark, self.sent_at, self.deadline_at),
+            len(head),
+            len(group),
+            len(mark),
+            len(self.body),
+        )
+        return b"".join((header, head, group, mark, self.body))
+
+    @classmethod
+    def size(cls, start: bytes) -> int:
+        """How long the record is of which this is the first part."""
+        if len(start) < HEADER.size:
+            return len(start)
+        *_, head, group, mark, body = HEADER.unpack_from(start)
+        return int(HEADER.size + head + group + mark + body)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Record:
+        if len(packed) < HEADER.size:
+            return cls(0, 0, 0, None, None, None, None, 0, 0, None, None, None, packed, intact=False)
+        sent_at, visible_at, expires_at, *rest = HEADER.unpack_from(packed)
+        deadline_at, moved_at, received_at, first_received_at = (None if at == NONE else at for at in rest[:4])
+        mark_until, delivery, check, heads, groups, marks, _ = rest[4:]
+        at = HEADER.size
+        head = packed[at : at + heads] or None
+        group = packed[at + heads : at + heads + groups] or None
+        mark = packed[at + heads + groups : at + heads + groups + marks] or None
+        body = packed[at + heads + groups + marks :]
+        intact = check == checksum(body, head, group, mark, sent_at, deadline_at)
+        return cls(
+            sent_at,
+            visible_at,
+            expires_at,
+            deadline_at,
+            moved_at,
+            received_at,
+            first_received_at,
+            mark_until,
+            delivery,
+            head if intact else None,
+            group.decode() if group and intact else None,
+            mark,
+            body,
+            intact,
+        )
+
+
+class Page:
+    """A page as it was read, to be changed and written back by compare-and-swap."""
+
+    __slots__ = ("delivery", "first", "received", "receives", "states", "visible")
+
+    def __init__(self, packed: bytes) -> None:
+        if len(packed) != PAGE_BYTES:
+            packed = _filled(GONE)
+        self.visible = array("q", packed[:512])
+        self.received = array("q", packed[512:1024])
+        self.first = array("q", packed[1024:1536])
+        self.receives = array("I", packed[1536:1792])
+        self.delivery = array("I", packed[1792:2048])
+        self.states = bytearray(packed[2048:])
+
+    @classmethod
+    def new(cls, number: int, state: int = EMPTY) -> Page:
+        page = cls(_filled(state))
+        if number == 0:
+            page.states[0] = GONE  # numbers begin at 1
+        return page
+
+    def pack(self) -> bytes:
+        if self.is_dead():
+            return b""
+        columns = (self.visible, self.received, self.first, self.receives, self.delivery)
+        return b"".join([column.tobytes() for column in columns] + [bytes(self.states)])
+
+    def is_dead(self) -> bool:
+        states = self.states
+        return states.count(GONE) + states.count(VOID) == SLOTS
+
+    def is_sealed(self) -> bool:
+        return EMPTY not in self.states
+
+    def state(self, slot: int) -> int:
+        return self.states[slot] & STATE
+
+    def is_live(self, slot: int) -> bool:
+        return self.states[slot] & STATE in LIVE
+
+    def live(self) -> list[int]:
+        if self.states.count(GONE) == SLOTS:
+            return []
+        return [slot for slot, state in enumerate(self.states) if state & STATE in LIVE]
+
+    def ready(self, now: int) -> list[int]:
+        return [slot for slot, visible_at in enumerate(self.visible) if visible_at <= now]
+
+    def fill(self, slot: int, record: Record, *, parted: bool) -> None:
+        marked = record.mark is not None and record.mark_until == FOREVER
+        parted |= record.mark is not None and record.mark_until == 0
+        self.states[slot] = State.QUEUED | MARKED * marked | PARTED * parted
+        self.visible[slot] = record.visible_at
+        self.received[slot] = record.received_at or 0
+        self.first[slot] = record.first_received_at or 0
+        self.receives[slot] = 0
+        self.delivery[slot] = record.delivery
+
+    def become(self, slot: int, state: State, visible_at: int) -> None:
+        self.states[slot] = self.states[slot] & ~STATE | state
+        self.visible[slot] = visible_at
+
+    def clear(self, slot: int, state: int = GONE) -> None:
+        self.states[slot] = state
+        self.visible[slot] = NEVER
+
+    def message(self, slot: int, id: str, number: int, queue: str, record: Record) -> Message:
+        head = unpack_head(record.head)
+        return Message(
+            id=id,
+            number=number,
+            queue=queue,
+            body=record.body,
+            content_type=head.content_type,
+            attributes=head.attributes,
+            state=State(self.states[slot] & STATE),
+            receives=self.receives[slot],
+            delivery=self.delivery[slot],
+            sent_at=record.sent_at,
+            visible_at=self.visible[slot],
+            expires_at=record.expires_at,
+            deadline_at=record.deadline_at,
+            visibility=head.visibility,
+            group=record.group,
+            key=key_of(record.mark),
+            moved_at=record.moved_at,
+            first_received_at=self.first[slot] or None,
+            received_at=self.received[slot] or None,
+            death=head.death,
+            intact=record.intact,
+        )
+
+
+@lru_cache(maxsize=4)
+def _filled(state: int) -> bytes:
+    zeros = bytes(SLOTS * 24)
+    return array("q", [NEVER] * SLOTS).tobytes() + zeros + bytes([state]) * SLOTS

@@ -1,0 +1,12 @@
+"""The memcached store keeps the contract."""
+
+import pytest
+
+from penstock.testing import SharedStoreContract, UngroupedStoreContract
+from penstock.testing.servers import MemcachedServer
+
+
+class TestMemcached(UngroupedStoreContract, SharedStoreContract):
+    @pytest.fixture
+    def url(self, memcached: MemcachedServer) -> str:
+        return memcached.new_url()

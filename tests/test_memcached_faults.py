@@ -1,0 +1,557 @@
+"""What becomes of queues in memcached when processes die between two commands, or the server loses, refuses or is gone."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymemcache.client.base import Client
+from pymemcache.exceptions import MemcacheServerError
+
+import penstock
+from penstock import BadURL, Broker, Queue, StoreFull, StoreUnreachable
+from penstock.clock import system_clock
+from penstock.policy import SECOND
+from penstock.stores import cached_catalogue
+from penstock.stores.cached_catalogue import Home
+from penstock.stores.memcached_link import Link
+from penstock.stores.slots import PAGE_BYTES
+from penstock.testing import FakeClock
+from penstock.testing.servers import MemcachedServer
+
+DAY = 86400
+LOCKED = ("claim", "settle")
+"""Of the steps that hold the lock, which costs each check a second, some commands are tried."""
+STEPS: dict[str, Callable[[Queue, Broker], object]] = {
+    "put": lambda queue, _: queue.send(b"new"),
+    "put_many": lambda queue, _: queue.send_many([b"new", b"newer", b"x" * 600_000]),
+    "put_once": lambda queue, broker: broker["once"].send(b"new"),
+    "get": lambda queue, _: queue.receive(2),
+    "delete": lambda queue, _: queue.delete(queue.peek(9, state="consumed")[0].receipt),
+    "delete_last": lambda queue, broker: broker["last"].delete_many([m.receipt for m in broker["last"].peek(99)]),
+    "sadd": lambda queue, broker: broker["set"].sadd("new"),
+    "spop": lambda queue, broker: broker["set"].spop(),
+    "bury": lambda queue, broker: broker["jobs"].receive(),
+    "claim": lambda queue, _: (queue.claim("reader", 1, 2), queue.confirm("reader", 1)),
+    "settle": lambda queue, broker: broker["read"].settle("reader", 1),
+    "update": lambda queue, _: queue.update(retention=7 * DAY),
+}
+
+
+def prepare(url: str) -> None:
+    with penstock.open(url, clock=FakeClock()) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2", b"3"])
+        queue.receive()
+        members = broker.create("set")
+        members.sadd("a")
+        members.sadd("b")
+        broker.create("once", deduplicate=True).send(b"old")
+        broker.create("dead")
+        broker.create("jobs", redrive=("dead", 1)).send(b"poison")
+        broker["jobs"].receive(visibility=0)
+        broker.create("read").send_many([b"r1", b"r2"])
+        broker["read"].claim("reader", 1, 2)
+        broker["read"].confirm("reader", 1)
+        last = broker.create("last")
+        last.send_many([b"l%d" % number for number in range(63)])  # all of a page
+        last.receive(63)
+
+
+def bodies(broker: Broker) -> Counter[bytes]:
+    return Counter(message.body for queue in broker for message in queue.peek(999))
+
+
+def account(url: str) -> Counter[bytes]:
+    with penstock.open(url, clock=FakeClock()) as broker:
+        return bodies(broker)
+
+
+def die_at(url: str, step: str, when: int) -> bool:
+    """Run one step in a child, which is killed when it is about to give its so-manieth command; False: it ended by itself."""
+    child = os.fork()
+    if child == 0:
+        try:
+            run_step(url, step, when)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def run_step(url: str, step: str, when: int) -> None:
+    commands = 0
+    send = Link._send
+
+    def count(self: Link, verb: Any, *arguments: Any) -> Any:
+        nonlocal commands
+        commands += 1
+        if commands == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return send(self, verb, *arguments)
+
+    with penstock.open(url, clock=FakeClock()) as broker:
+        queue = broker["orders"]
+        Link._send = count  # type: ignore[method-assign]
+        STEPS[step](queue, broker)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_between_any_two_commands_nothing_is_lost_and_the_next_proceeds(
+    memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(cached_catalogue, "LOCK_SECONDS", 1)  # whoever finds a dead one's lock waits that long
+    url = memcached.new_url()
+    prepare(url)
+    before = account(url)
+    assert die_at(url, step, 0) is False
+    after = account(url)
+
+    when, died = 0, True
+    while died:
+        when += 4 if step in LOCKED else 1
+        url = memcached.new_url()
+        prepare(url)
+        died = die_at(url, step, when)
+        check_account(url, before, after, f"{step} {when}")
+    assert when > 3, "the step gave no commands?"
+
+
+def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name: str) -> None:
+    there = account(url)
+    assert not (before & after) - there, f"{name}: lost"
+    twice = there - (before | after)
+    assert not twice or (name.startswith("bury") and twice == {b"poison": 1}), f"{name}: came back, or is there twice"
+    clock = FakeClock()
+    started = time.monotonic()
+    with penstock.open(url, clock=clock) as broker:  # the next one proceeds at once, or when the lock has expired
+        assert broker["set"].sadd("next") is True
+        assert broker["set"].sadd("new") in (True, False)
+        assert broker["set"].sadd("new") is False
+        assert broker["set"].sismember("new")
+        broker["orders"].update(visibility=10)
+        broker["once"].send(b"new")
+        assert b"new" in {message.body for message in broker["once"].peek(9)}
+    assert time.monotonic() - started < 1 + 3
+    clock.advance(DAY)
+    with penstock.open(url, clock=clock) as broker:
+        assert broker["jobs"].receive() == []  # a burial that was cut short is finished, and made once
+        there = bodies(broker)
+        assert there[b"poison"] == 1
+        members = broker["set"].scard()
+        assert members == len(broker["set"].peek(9))
+        for queue in broker:
+            queue.give_up("reader")
+            stats = queue.stats()
+            assert (stats.messages, stats.lost) == (stats.visible, 0), f"{name}: something is stuck in {queue.name}"
+        left: Counter[bytes] = Counter()
+        for queue in sorted(broker, key=lambda queue: queue.name, reverse=True):  # the dead letters come late
+            if queue.name == "set":
+                while (member := queue.spop()) is not None:
+                    left[str(member).encode()] += 1
+            while messages := queue.receive(99):
+                left.update(message.body for message in messages)
+                assert all(queue.delete_many(messages))
+        for queue in broker:
+            while messages := queue.receive(99):
+                left.update(message.body for message in messages)
+                assert all(queue.delete_many(messages))
+        assert left == there, f"{name}: what was there could not be received"
+
+
+def raw(home: Home) -> Client:
+    """The client below, to do with keys what the server might."""
+    return home.link._client
+
+
+def home_of(queue: Queue) -> Home:
+    return queue._store._homes[queue.name]  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.fixture
+def broker(memcached: MemcachedServer) -> Iterator[Broker]:
+    with penstock.open(memcached.new_url()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def queue(broker: Broker) -> Queue:
+    return broker.create("orders")
+
+
+# what the server throws away
+
+
+def test_an_evicted_message_is_counted_as_lost_and_the_others_come(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    queue.send_many([b"1", b"2", b"3"])
+    assert raw(home_of(queue)).delete(home_of(queue).key("m", 2))
+    assert [message.body for message in queue.receive(9)] == [b"1", b"3"]
+    assert (queue.stats().messages, queue.stats().lost) == (2, 1)
+    assert "has lost message" in caplog.text
+
+
+def test_an_evicted_part_of_a_message_is_a_lost_message(queue: Queue) -> None:
+    queue.send(b"x" * 1_000_000)
+    assert raw(home_of(queue)).delete(home_of(queue).key("m", "1.1"))
+    assert queue.receive() == []
+    assert (queue.stats().messages, queue.stats().lost) == (0, 1)
+
+
+def test_an_evicted_page_is_rebuilt_from_its_messages(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    queue.send_many([b"%d" % number for number in range(100)])
+    queue.delete_many(queue.receive(10))
+    (held,) = queue.receive()
+    assert raw(home_of(queue)).delete(home_of(queue).key("p", 0))
+    assert "was rebuilt with 53 messages" in (queue.stats() and caplog.text)
+    assert [int(message.body) for message in queue.receive(99)] == list(range(10, 100))
+    assert queue.delete(held) is False
+    assert queue.stats().lost == 0
+
+
+def test_evicted_hints_cost_only_a_look(queue: Queue) -> None:
+    queue.send_many([b"%d" % number for number in range(200)])
+    queue.receive(100)
+    raw(home_of(queue)).delete(home_of(queue).key("b", 0))
+    assert [int(message.body) for message in queue.receive(999)] == list(range(100, 200))
+
+
+def test_what_is_released_behind_a_full_page_that_was_passed_is_found(queue: Queue) -> None:
+    queue.send_many([b"%d" % number for number in range(200)])
+    held = queue.receive(130)
+    assert queue.receive()[0].body == b"130"  # the pages before were looked at, and are passed now
+    assert queue.release(held[3]) is True
+    assert queue.receive()[0].body == b"3"
+    assert queue.extend(held[70], 0) is True
+    assert queue.receive()[0].body == b"70"
+
+
+@pytest.mark.parametrize("end", ["head", "tail"])
+def test_an_evicted_end_of_the_queue_is_found_again(queue: Queue, caplog: pytest.LogCaptureFixture, end: str) -> None:
+    queue.send_many([b"%d" % number for number in range(300)])
+    queue.delete_many(queue.receive(150))
+    assert raw(home_of(queue)).delete(home_of(queue).key(end))
+    queue.send(b"300")
+    assert [int(message.body) for message in queue.receive(999)] == list(range(150, 301))
+    assert f"evicted where queue 'orders' {'begins' if end == 'tail' else 'ends'}" in caplog.text
+
+
+def test_an_evicted_record_of_the_catalogue_is_restored_by_who_knows_it(
+    broker: Broker, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.send(b"1")
+    assert raw(home_of(queue)).delete(broker.store._bucket("orders"))  # type: ignore[attr-defined]
+    assert [message.body for message in queue.receive()] == [b"1"]
+    assert "it was restored" in caplog.text
+    assert broker.queues().names == ["orders"]
+
+
+def test_an_evicted_mark_is_written_again_by_a_sweep(lone: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    queue = lone.create("orders")
+    queue.sadd("a")
+    home = home_of(queue)
+    (key,) = [key for key in keys_of(home) if key.startswith(home.key("k"))]
+    assert raw(home).delete(key)
+    lone.store.sweep("orders", 0)
+    assert queue.sismember("a") is True
+    assert queue.sadd("a") is False
+    assert "has evicted a mark" in caplog.text
+
+
+@pytest.fixture
+def lone() -> Iterator[Broker]:
+    """The broker of a server that nobody else uses, whose keys can be listed."""
+    with MemcachedServer() as server, penstock.open(server.new_url()) as broker:
+        yield broker
+
+
+def keys_of(home: Home) -> list[str]:
+    """Every key of a queue, as only a test may list them."""
+    time.sleep(1.1)  # the crawler sees what is older than a second
+    dump = raw(home).raw_command("lru_crawler metadump all", "END\r\n").decode()
+    keys = [line.split()[0].removeprefix("key=").replace("%3A", ":") for line in dump.splitlines() if line.startswith("key=")]
+    return [key for key in keys if key.startswith(home.root)]
+
+
+def test_what_is_deleted_leaves_nothing_behind(lone: Broker) -> None:
+    lone.create("dead")
+    queue = lone.create("orders")
+    queue.update(redrive=("dead", 1), history=0)
+    for _ in range(3):
+        queue.send_many([b"x" * size for size in (1, 5000, 600_000) for _ in range(30)])
+        queue.delete_many(queue.receive(99))
+    for number in range(70):
+        queue.sadd(f"{number}")
+        queue.spop()
+    queue.send(b"poison")
+    queue.receive(visibility=0)
+    queue.receive()
+    kinds = {re.sub(r"\d+$", "", key.removeprefix(home_of(queue).root)) for key in keys_of(home_of(queue))}
+    assert {"head", "tail"} <= kinds <= {"head", "tail", "stir", "lost", "spare", "b", "p"}
+    assert len(keys_of(home_of(queue))) < 12
+    home = home_of(queue)
+    queue.send_many([b"x"] * 300)
+    lone.delete("orders")
+    assert keys_of(home) == []
+
+
+# the server is gone, empty, slow, full
+
+
+def test_restarted_empty_the_queue_is_usable_and_says_that_it_was_lost(caplog: pytest.LogCaptureFixture) -> None:
+    with MemcachedServer() as server, penstock.open(server.new_url()) as broker:
+        queue = broker.create("orders", visibility=7)
+        queue.send_many([b"1", b"2"])
+        server.stop()
+        with pytest.raises(StoreUnreachable, match=str(server.port)):
+            queue.send(b"3")
+        with pytest.raises(StoreUnreachable):
+            queue.receive()
+        server.start()
+        queue.send(b"4")
+        assert [message.body for message in queue.receive(9)] == [b"4"]
+        assert "has lost queue 'orders' with all its messages" in caplog.text
+        assert (queue.stats().lost, queue.settings.visibility) == (2, 7)
+        server.stop()
+        server.start()
+        assert queue.receive() == []
+        assert broker.queues().names == ["orders"]
+
+
+def test_a_slow_server_is_an_error_in_time_and_mends_itself() -> None:
+    with MemcachedServer() as server, penstock.open(server.new_url(), timeout=0.2) as broker:
+        queue = broker.create("orders")
+        queue.send(b"1")
+        server.signal(signal.SIGSTOP)
+        for call in (lambda: queue.send(b"2"), queue.receive, queue.stats):
+            with pytest.raises(StoreUnreachable, match=r"0\.2 s"):
+                call()
+        server.signal(signal.SIGCONT)
+        assert queue.receive()[0].body == b"1"
+
+
+def test_full_a_send_is_refused_and_the_queue_can_still_be_emptied() -> None:
+    with MemcachedServer("-M", "-m", "8") as server, penstock.open(server.new_url()) as broker:
+        queue = broker.create("orders", visibility=600)
+        sent = 0
+        with pytest.raises(StoreFull, match="no memory left"):
+            for number in range(100_000):
+                queue.send(b"%d" % number + b"x" * 1000)
+                sent += 1
+        assert sent > 500
+        with pytest.raises(MemcacheServerError, match="out of memory"):  # and someone else takes what was left for pages
+            for number in range(100_000):
+                raw(home_of(queue)).set(f"filler{number}", bytes(PAGE_BYTES))
+        got = []
+        while messages := queue.receive(50):
+            got += [int(message.body.rstrip(b"x")) for message in messages]
+            assert all(queue.delete_many(messages))
+        assert got == list(range(sent))
+        queue.send(b"again")
+        assert queue.stats().messages == 1
+
+
+def test_a_message_over_the_item_size_is_split(queue: Queue) -> None:
+    body = os.urandom(1024 * 1024)
+    queue.send(body, attributes={"a": "x" * 60_000})
+    (message,) = queue.receive()
+    assert (message.body == body, message.attributes["a"]) == (True, "x" * 60_000)
+
+
+def test_a_damaged_message_is_set_aside(queue: Queue) -> None:
+    queue.send(b"hello")
+    client, key = raw(home_of(queue)), home_of(queue).key("m", 1)
+    client.set(key, client.get(key).replace(b"hello", b"hellp"))
+    assert queue.receive() == []
+    assert queue.stats().damaged == 1
+
+
+# locks and servers
+
+
+def test_a_lock_that_has_expired_is_not_taken_from_its_new_holder(broker: Broker, queue: Queue) -> None:
+    store = broker.store
+    assert queue.receive() == []
+    client = raw(home_of(queue))
+    with store.batch():
+        store.reserve("orders")
+        (key,) = store._locks  # type: ignore[attr-defined]
+        client.set(key, b"another's")  # ours has expired, and someone else has it
+    assert client.get(key) == b"another's"
+    client.delete(key)
+    with store.batch():
+        store.reserve("orders")
+        assert client.get(key)
+    assert client.get(key) is None
+
+
+def test_two_brokers_changing_one_queue_lose_no_change(memcached: MemcachedServer) -> None:
+    url = memcached.new_url()
+    with penstock.open(url) as one, penstock.open(url) as other:
+        one.create("orders")
+
+        def change(broker: Broker, name: str) -> None:
+            for number in range(1, 20):
+                broker["orders"].update(**{name: number})
+
+        threads = [threading.Thread(target=change, args=pair) for pair in ((one, "visibility"), (other, "delay"))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (one["orders"].settings.visibility, one["orders"].settings.delay) == (19, 19)
+
+
+def test_queues_are_spread_over_the_servers_and_one_that_is_gone_takes_only_its_own() -> None:
+    with MemcachedServer() as one, MemcachedServer() as two:
+        url = f"memcached://127.0.0.1:{one.port},127.0.0.1:{two.port}/p"
+        with penstock.open(url) as broker:
+            for number in range(20):
+                broker.create(f"q{number}").send(b"x")
+            assert len(broker.queues().names) == 20
+            two.stop()
+            answers: Counter[object] = Counter()
+            for number in range(20):
+                try:
+                    answers[len(broker[f"q{number}"].receive())] += 1
+                except StoreUnreachable:
+                    answers["gone"] += 1
+            assert answers.keys() == {1, "gone"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memcached://",
+        "memcached://h",
+        "memcached://h:1/",
+        "memcached://h:x/p",
+        "memcached://h:1/a b",
+        "memcached:///p",
+        "memcached://h:1/p?x=1",
+    ],
+)
+def test_a_bad_url_is_refused(url: str) -> None:
+    with pytest.raises(BadURL, match="memcached"):
+        penstock.open(url)
+
+
+# races
+
+
+def test_eight_processes_race_with_kills_at_random_commands_and_each_message_arrives_once(
+    memcached: MemcachedServer, tmp_path: Path
+) -> None:
+    """Two minutes with PENSTOCK_LONG set; else some seconds."""
+    url = memcached.new_url()
+    seconds = 120 if os.environ.get("PENSTOCK_LONG") else 6
+    with penstock.open(url) as broker:
+        broker.create("orders", visibility=2)
+    chance = random.Random(3)
+    until = time.monotonic() + seconds
+    children: dict[int, int] = {}
+    serial = 0
+    while time.monotonic() < until or children:
+        while len(children) < 8 and time.monotonic() < until:
+            serial += 1
+            children[race(url, tmp_path / f"{serial}", serial, chance.randrange(20, 2000))] = serial
+        child, _ = os.wait()
+        children.pop(child)
+    lines = [line.split() for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    sent, got, deleted = ({line[1] for line in lines if line[0] == word} for word in ("sent", "try-delete", "deleted"))
+    tried = {line[1] for line in lines if line[0] == "try"}
+    with penstock.open(url, clock=lambda: system_clock() + 3600 * SECOND) as broker:
+        queue = broker["orders"]
+        stats = queue.stats()
+        assert (stats.messages, stats.lost) == (stats.visible, 0)
+        left: Counter[str] = Counter()
+        while messages := queue.receive(999):
+            left.update(message.text for message in messages)
+            assert all(queue.delete_many(messages))
+    assert serial > 16
+    assert set(left.values()) <= {1}
+    assert sent - deleted - got - left.keys() == set(), "lost"
+    assert deleted & left.keys() == set(), "came back"
+    assert left.keys() <= tried
+
+
+def test_of_eight_processes_that_add_a_member_one_does_and_one_pops_it(memcached: MemcachedServer, tmp_path: Path) -> None:
+    url = memcached.new_url()
+    with penstock.open(url) as broker:
+        broker.create("set")
+        begin = time.time() + 0.5
+        added = together(lambda queue: [str(number) for number in range(60) if queue.sadd(str(number))], url, tmp_path, begin)
+        assert Counter(added) == Counter(map(str, range(60)))
+        queue = broker["set"]
+        assert queue.scard() == 60
+        assert all(queue.sismember(str(number)) for number in range(60))
+        popped = together(lambda queue: iter(queue.spop, None), url, tmp_path, time.time() + 0.2)
+        assert Counter(popped) == Counter(map(str, range(60)))
+        assert queue.scard() == 0
+
+
+def together(act: Callable[[Queue], Any], url: str, folder: Path, begin: float) -> list[str]:
+    """What eight processes give that do the same at the same time."""
+    children = []
+    for number in range(8):
+        child = os.fork()
+        if child == 0:
+            try:
+                with penstock.open(url) as broker:
+                    queue = broker["set"]
+                    time.sleep(max(0, begin - time.time()))
+                    (folder / str(number)).write_text("\n".join(act(queue)))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    return [line for number in range(8) for line in (folder / str(number)).read_text().split()]
+
+
+def race(url: str, log: Path, serial: int, commands: int) -> int:
+    """A child that sends and receives until it is killed at one of its commands."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        send, left = Link._send, [commands]
+
+        def count(self: Link, verb: Any, *arguments: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return send(self, verb, *arguments)
+
+        Link._send = count  # type: ignore[method-assign]
+        with penstock.open(url) as broker:
+            queue = broker["orders"]
+            for number in range(10**6):
+                body = f"{serial}-{number}"
+                os.write(handle, f"try {body}\n".encode())
+                queue.send(body.encode())
+                os.write(handle, f"sent {body}\n".encode())
+                for message in queue.receive(2):
+                    os.write(handle, f"try-delete {message.text}\n".encode())
+                    if queue.delete(message):
+                        os.write(handle, f"deleted {message.text}\n".encode())
+    finally:
+        os._exit(1)
+    return 0
+
+
+def test_without_the_library_the_error_names_the_extra() -> None:
+    program = "import sys; sys.modules['pymemcache'] = None\nimport penstock; penstock.open('memcached://localhost/p')"
+    done = subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.PIPE, text=True)
+    assert 'MissingExtra: the memcached store needs an optional library: pip install "penstock[memcached]"' in done.stderr
