@@ -175,3 +175,34 @@ def test_a_bad_token_is_refused(broker: Broker, token: Any) -> None:
     with pytest.raises(penstock.BadMessage, match="token"):
         queue.send_many([b"1"], token=token)
     assert queue.stats().messages == 0
+
+
+def test_producers_and_consumers_work_over_http(server: BackgroundServer) -> None:
+    with penstock.open(server.url) as remote:
+        queue = remote.create("orders")
+        with remote.producer("orders", batch_size=10) as producer:
+            for number in range(25):
+                producer.push(b"%d" % number)
+        consumer = remote.consumer("orders", batch_size=10)
+        seen: list[bytes] = []
+
+        @consumer.process
+        def handle(payload: bytes, message: penstock.Message) -> None:
+            seen.append(payload)
+
+        assert consumer.run(until_empty=True).processed == 25
+        assert seen == [b"%d" % number for number in range(25)]
+        assert queue.stats().messages == 0
+        with pytest.raises(penstock.BadInput, match="colour"):
+            remote.consumer("orders", colour="red")
+
+
+def test_a_server_cannot_join_a_transaction(server: BackgroundServer) -> None:
+    with penstock.open(server.url) as remote:
+        queue = remote.create("orders")
+        with pytest.raises(penstock.Unsupported, match="transaction"):
+            queue.send(b"x", connection=object())
+        sent = queue.send(b"x")
+        with pytest.raises(penstock.Unsupported, match="transaction"):
+            queue.delete(sent.id, connection=object())
+        assert queue.stats().messages == 1

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from threading import Event, Thread
 
 import pytest
+from conftest import start
 
 import penstock
 from penstock.testing.proxy import HOWS, Proxy
-from penstock.testing.servers import MariadbServer, Missing, PostgresqlServer, Server
+from penstock.testing.servers import MariadbServer, PostgresqlServer, Server
 
 POINTS = 12
 
@@ -34,14 +35,7 @@ def url(server: Server) -> str:
 @pytest.fixture(params=[PostgresqlServer, MariadbServer], ids=["postgresql", "mariadb"])
 def own(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that a test may stop."""
-    try:
-        server = request.param()
-    except Missing as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    with server:
-        yield server
+    yield from start(request.param)
 
 
 def bodies(queue: penstock.Queue) -> Counter[str]:

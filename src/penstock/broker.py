@@ -16,6 +16,7 @@ from penstock.message import Settings
 from penstock.producer import Producer
 from penstock.queue import Queue, check_dead_letter_queue, purge
 from penstock.stores.base import Store
+from penstock.stores.roster import Roster
 from penstock.waiting import Waiting
 
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -108,9 +109,13 @@ class Broker:
     def consumer(self, name: str, **options: Any) -> Consumer:
         """Process a queue by a callback; the options are those of `penstock.consumer.Consumer`."""
         try:
-            return Consumer(self.queue(name), self.store, self.clock, **options)
+            return Consumer(self.queue(name), self._roster(), self.clock, **options)
         except TypeError as error:
             raise BadInput(f"a consumer cannot be made of this: {error}") from None
+
+    def _roster(self) -> Store | Roster:
+        """Where consumers are entered."""
+        return self.store
 
     def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)

@@ -17,7 +17,6 @@ from urllib.parse import quote
 from penstock import policy
 from penstock.broker import Broker, Listing
 from penstock.clock import Clock, system_clock
-from penstock.consumer import Consumer
 from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
 from penstock.line import Line
 from penstock.message import Claim, Draft, Message, Mode, Receipt, Sent, Settings, State, Stats
@@ -62,7 +61,7 @@ class RemoteBroker(Broker):
         self.clock = system_clock
         self._line = line
         self._remote: dict[str, RemoteQueue] = {}
-        self._roster = Roster()
+        self._consumers = Roster()
 
     @property
     def store(self) -> Any:  # type: ignore[override]
@@ -107,12 +106,9 @@ class RemoteBroker(Broker):
         self._remote.pop(name, None)
         return settings
 
-    def consumer(self, name: str, **options: Any) -> Consumer:
-        """As on a store; but who shares the queue is known only within this process."""
-        try:
-            return Consumer(self.queue(name), self._roster, self.clock, **options)
-        except TypeError as error:
-            raise BadInput(f"a consumer cannot be made of this: {error}") from None
+    def _roster(self) -> Roster:
+        """Who shares a queue is known only within this process."""
+        return self._consumers
 
     def _names(self) -> list[str]:
         return list(self._call("names"))

@@ -16,6 +16,7 @@ import json
 import logging
 import secrets
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import RLock
@@ -273,8 +274,8 @@ class CachedCatalogue(Store):
                 self._ahead[name] = found
             return None if now is None else now.settings
 
-    def _claim_keys(self, home: Home) -> Sequence[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def _claim_keys(self, home: Home) -> Sequence[str]: ...
 
     def names(self) -> list[str]:
         with self.batch():
@@ -320,8 +321,8 @@ class CachedCatalogue(Store):
 
         self._change(name, change)
 
-    def _clear(self, home: Home) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _clear(self, home: Home) -> None: ...
 
     # life
 

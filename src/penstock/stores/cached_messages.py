@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -333,8 +334,8 @@ class CachedMessages(CachedSending):
             self._left(home, page, before, keep=False)
         return len(before)
 
-    def _held_numbers(self, home: Home) -> dict[int, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _held_numbers(self, home: Home) -> dict[int, int]: ...
 
 
 def _note(settlement: Settlement, visible_at: int) -> bytes:
