@@ -1,5 +1,5 @@
 # ruff: noqa: PTH208
-"""The file stores share their folders with strangers: the programs of `tests/foreign`, written from the seeds alone."""
+"""The file stores share their folders with strangers: the programs of `tests/foreign`, written from the formats alone."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # ruff: noqa: PTH208, SIM105
-"""A minimal MQ-Core written from the seed's text alone: a publisher, a consumer and the mover; it knows nothing of Penstock.
+"""A minimal MQ-Core written from the format's text alone: a publisher, a consumer and the mover; it knows nothing of Penstock.
 
     python mq_mover.py SPOOL publish LOG QUEUE PREFIX COUNT
     python mq_mover.py SPOOL consume LOG QUEUE
     python mq_mover.py SPOOL move LOG TIMER
 
-The seed says that a timer is applied to what arrives in delay/, not where it is kept: this mover keeps it in memory, TIMER
+MQ-Core says that a timer is applied to what arrives in delay/, not where it is kept: this mover keeps it in memory, TIMER
 milliseconds from when it first saw the file. What is logged is what `penstock.testing.worker` logs.
 """
 

@@ -1,5 +1,5 @@
 # ruff: noqa: PTH208, SIM105
-"""A VSQS program written from the seed's text alone: it knows nothing of Penstock, and Penstock nothing of it.
+"""A VSQS program written from the format's text alone: it knows nothing of Penstock, and Penstock nothing of it.
 
     python vsqs.py FOLDER publish LOG PREFIX COUNT
     python vsqs.py FOLDER consume LOG LAPSE EVERY

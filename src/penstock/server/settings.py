@@ -28,7 +28,7 @@ class ServerSettings:
     token: str = _setting("", "one bearer token that may do everything")
     tls_cert: str = _setting("", "certificate file (PEM); with it, HTTPS is spoken")
     tls_key: str = _setting("", "file of the certificate's key (PEM)")
-    oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as its seed says, or refuse (413)")
+    oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as mqs does, or refuse (413)")
     max_body: int = _setting(
         16 * MEBI, "bytes of a request's body, more is 413; and about so many of messages in one answer", 1024, 1024 * MEBI
     )

@@ -80,7 +80,7 @@ class VsqsShelf(Shelf):
     def take_ids(self, lock: int, count: int, now: int) -> list[str]:  # noqa: ARG002
         """More than any number in use, and later than now: no foreign publisher can have used such a number yet.
 
-        The seed lists the folder after each create, to find the same number in another state. Here a listing is needed only if
+        VSQS lists the folder after each create, to find the same number in another state. Here a listing is needed only if
         the folder was changed by someone who did not hold the lock, or if the clock has come up with us meanwhile."""
         if not self._ours:
             self._last = max([self._last, *(self.number(name.partition(".")[0]) for name in os.listdir(self.folder))])

@@ -76,6 +76,6 @@ class ServerFixtures:
 
     @pytest.fixture
     def refusing(self, broker: Broker) -> Iterator[Http]:
-        """A server that refuses what the seed cuts."""
+        """A server that refuses what mqs cuts."""
         with BackgroundServer(broker, replace(self.server_settings, oversize="refuse")) as server:
             yield Http(server.url)
