@@ -120,7 +120,8 @@ class CachedCatalogue(Store):
                             link.delete_if(key, token.__eq__)  # if it is still ours
 
     def reserve(self, name: str) -> None:
-        """SimpleMessageQueue's lock. What it keeps out are others in the middle of the same steps; each write is compared-and-swapped."""
+        """SimpleMessageQueue's lock. What it keeps out are others in the middle of the same steps; each write is a
+        compare-and-swap all the same."""
         key = f"{self._prefix}:lock:{digest(name.encode())}"
         if key in self._locks or not self._depth:
             return
