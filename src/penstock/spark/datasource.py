@@ -1,0 +1,45 @@
+"""The data source that Spark knows as "penstock"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, DataSourceStreamArrowWriter
+from pyspark.sql.types import StructType
+
+from penstock.spark import columns
+from penstock.spark.options import ReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from penstock.spark.stream import QueueStream
+
+
+class PenstockDataSource(DataSource):
+    """Spark makes one on the driver, and pickles it to wherever it is needed."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType:
+        return columns.schema(ReadOptions.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from penstock.spark.browse import Browse
+
+        return Browse(ReadOptions.parse(self.options), columns.chosen(schema))
+
+    def streamReader(self, schema: StructType) -> QueueStream:  # noqa: N802 (Spark's name)
+        from penstock.spark.stream import QueueStream
+
+        return QueueStream(ReadOptions.parse(self.options), columns.chosen(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from penstock.spark.sink import BatchSink
+
+        return BatchSink(WriteOptions.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
+        from penstock.spark.sink import StreamSink
+
+        return StreamSink(WriteOptions.parse(self.options), schema, overwrite)

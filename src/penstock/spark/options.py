@@ -1,0 +1,160 @@
+"""What can be said to the data source by `.option(…)`: names as Spark's own sources have them, in any case.
+
+Options are checked on the driver, before anything runs: an unknown or wrong one is an error that names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Self
+
+import penstock
+from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
+from penstock.policy import MAX_BATCH, check_name
+
+VIEWS = ("messages", "settled")
+SPARKS_OWN = {"path", "checkpointlocation", "__data_source_options__"}
+"""What Spark itself passes on to a source or a sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """url                     the store or the server; its ``token``, if it wants one
+    queue                   a name, names separated by commas, or a pattern with * and ?
+    view                    messages (what is in the queue) or settled (its history): for batches
+    maxMessagesPerTrigger   how many messages one micro-batch claims at most
+    maxBytesPerTrigger      and about how many bytes of bodies
+    minPartitions           how many partitions a batch is read in, if it has so many messages
+    failOnDataLoss          false: a checkpoint that was set back or whose claims are gone is skipped, with a warning
+    includeAttributes       false: without the columns attributes and attribute_types
+    claimTimeout            seconds after which a claim that Spark never logged is given back
+    """
+
+    url: str
+    queue: str
+    token: str | None = None
+    view: str = "messages"
+    max_messages: int = MAX_BATCH
+    max_bytes: int | None = None
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    include_attributes: bool = True
+    claim_timeout: float = 60
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        given = _Given(options)
+        chosen = cls(
+            url=given.url(),
+            queue=given.required("queue"),
+            token=given.text("token"),
+            view=given.one_of("view", VIEWS, "messages"),
+            max_messages=given.count("maxMessagesPerTrigger", 1, MAX_BATCH) or MAX_BATCH,
+            max_bytes=given.count("maxBytesPerTrigger", 1, 2**62),
+            min_partitions=given.count("minPartitions", 1, 100_000),
+            fail_on_data_loss=given.flag("failOnDataLoss", True),
+            include_attributes=given.flag("includeAttributes", True),
+            claim_timeout=given.count("claimTimeout", 1, 86400) or 60,
+        )
+        given.done()
+        return chosen
+
+    def open(self) -> penstock.Broker:
+        return _open(self.url, self.token)
+
+    def queues(self, broker: penstock.Broker) -> list[str]:
+        """The queues that are meant, sorted; `QueueNotFound` for a name that is none. A pattern may match none (yet)."""
+        wanted = [part.strip() for part in self.queue.split(",")]
+        names = broker.queues().names
+        found: set[str] = set()
+        for part in wanted:
+            if "*" in part or "?" in part:
+                found.update(name for name in names if fnmatchcase(name, part))
+            elif part in names:
+                found.add(part)
+            else:
+                raise QueueNotFound(check_name(part))
+        return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """url            the store or the server; its ``token``, if it wants one
+    queue          where rows go that have no column ``queue``
+    badRows        a queue for rows that cannot be messages, with the reason; without it they fail the batch
+    """
+
+    url: str
+    queue: str | None
+    token: str | None = None
+    bad_rows: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        given = _Given(options)
+        chosen = cls(url=given.url(), queue=given.text("queue"), token=given.text("token"), bad_rows=given.text("badRows"))
+        given.done()
+        return chosen
+
+    def open(self) -> penstock.Broker:
+        return _open(self.url, self.token)
+
+
+def _open(url: str, token: str | None) -> penstock.Broker:
+    return penstock.open(url) if token is None else penstock.open(url, token=token)
+
+
+class _Given:
+    """The options as they came, and which of them were asked for."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+        self._known: dict[str, str] = {}
+
+    def text(self, name: str) -> str | None:
+        self._known[name.lower()] = name
+        return self._options.get(name.lower())
+
+    def required(self, name: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise BadInput(f'the option {name!r} is missing: say .option("{name}", …)')
+        return value
+
+    def url(self) -> str:
+        url = self.text("url") or os.environ.get("PENSTOCK_URL")
+        if not url:
+            raise BadInput('the option \'url\' is missing: say .option("url", "sqlite:////data/jobs.db"), or set PENSTOCK_URL')
+        if url.startswith("memory:"):
+            raise Unsupported("a memory store lives in one process, and Spark is several: use another store")
+        if url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
+            raise BadURL(f"URL {url!r:.200} is relative, and Spark's processes have folders of their own: write sqlite:////…")
+        return url
+
+    def count(self, name: str, least: int, most: int) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.strip().isdecimal() or not least <= int(value) <= most:
+            raise BadInput(f"the option {name} is {value!r:.80}; it must be a whole number between {least} and {most}")
+        return int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.one_of(name, ("true", "false"), "true" if default else "false") == "true"
+
+    def one_of(self, name: str, values: tuple[str, ...], default: str) -> str:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.strip().lower() not in values:
+            raise BadInput(f"the option {name} is {value!r:.80}; it must be one of {', '.join(values)}")
+        return value.strip().lower()
+
+    def done(self) -> None:
+        unknown = self._options.keys() - self._known.keys() - SPARKS_OWN
+        if unknown:
+            known = ", ".join(sorted(self._known.values()))
+            raise BadInput(f"there is no option {min(unknown)!r:.80}; there are {known}")
