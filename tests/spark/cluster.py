@@ -1,0 +1,102 @@
+"""A standalone Spark cluster on loopback, from the pip package: a master and two workers, whose Pythons have no Penstock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+import penstock
+from penstock.spark.session import find_java
+
+PACKAGES = Path(penstock.__file__).parents[1]
+HERE = Path(__file__).parent
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.url = f"spark://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._start("master.Master", "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
+        for number in range(2):
+            work = str(self.folder / f"work-{number}")
+            self._start(
+                "worker.Worker",
+                self.url,
+                "--host",
+                "127.0.0.1",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+                "-d",
+                work,
+            )
+        give_up_at = time.monotonic() + 90
+        while self.log().count("Registering worker") < 2:
+            assert time.monotonic() < give_up_at, self.log()[-3000:]
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait(timeout=30)
+
+    def log(self) -> str:
+        return (self.folder / "cluster.log").read_text()
+
+    def environment(self) -> dict[str, str]:
+        """For a driver: its executors get the package as a zip, for their Python has every library but not Penstock."""
+        python = self.folder / "python"
+        python.write_text(
+            f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{Path(pyspark.__file__).parents[1]}"\nexec {sys.executable} -S "$@"\n'
+        )
+        python.chmod(0o755)
+        return {
+            "PENSTOCK_MASTER": self.url,
+            "PYSPARK_PYTHON": str(python),
+            "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(HERE)]),  # the driver's own; executors have theirs
+            "PENSTOCK_ZIP": str(zip_packages(self.folder / "penstock.zip")),
+        }
+
+    def kill_executors(self) -> int:
+        """kill -9 of all executors; how many."""
+        workers = ",".join(str(process.pid) for process in self._processes[1:])
+        found = subprocess.run(["pgrep", "-P", workers, "java"], capture_output=True, text=True, check=False).stdout.split()
+        for pid in found:
+            os.kill(int(pid), signal.SIGKILL)
+        return len(found)
+
+    def _start(self, name: str, *arguments: str) -> None:
+        home = str(Path(pyspark.__file__).parent)
+        environment = os.environ | {"JAVA_HOME": find_java(), "SPARK_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with (self.folder / "cluster.log").open("ab") as log:
+            command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments]
+            self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+
+def zip_packages(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as packed:
+        for name in ("penstock", "pyspark_penstock"):
+            for file in (PACKAGES / name).rglob("*"):
+                if file.suffix in (".py", ".sql", ".typed"):
+                    packed.write(file, file.relative_to(PACKAGES))
+        packed.write(HERE / "faulty.py", "faulty.py")
+    return path
