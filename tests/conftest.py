@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from penstock.testing.servers import MariadbServer, MemcachedServer, Missing, PostgresqlServer, Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 AnyServer = TypeVar("AnyServer", bound=Server | MemcachedServer)
 
@@ -37,3 +40,22 @@ def mariadb() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def memcached() -> Iterator[MemcachedServer]:
     yield from start(MemcachedServer)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all tests in this process: it takes long to start."""
+    from penstock.spark.session import session
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    found = session(
+        "local[2]",
+        name="tests",
+        spark__sql__shuffle__partitions="2",
+        spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
+        spark__local__dir=str(tmp_path_factory.mktemp("spark")),
+        spark__sql__streaming__pollingDelay="10ms",
+    )
+    found.sparkContext.setLogLevel("OFF")
+    yield found
+    found.stop()

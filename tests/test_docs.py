@@ -28,6 +28,8 @@ def test_the_examples_of_a_page_run(
     monkeypatch.chdir(tmp_path)
     if "DATABASE_URL" in page.read_text():
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("postgresql").new_url())
+    if "penstock.spark" in page.read_text():
+        request.getfixturevalue("spark")  # which the page finds running
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block.replace("wait=20", "wait=0"), f"{page.name}[{number}]", "exec"), names)

@@ -1,4 +1,4 @@
-"""A driver that the tests kill: queue to Parquet and queue to queue, side by side, until it is killed or (``once``) all is read.
+"""A driver that the tests kill: queue to Parquet and queue to queue, side by side, until killed or (``once``) all is read.
 
 python job.py FOLDER URL [once]
 """

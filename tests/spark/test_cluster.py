@@ -1,4 +1,4 @@
-"""On a standalone cluster: the package travels as a zip, and each row is there once, whatever became of the attempts to write it."""
+"""On a standalone cluster: the package travels as a zip, and each row arrives once, whatever became of its attempts."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class PenstockDataSource(DataSource):
 
         return Browse(ReadOptions.parse(self.options), columns.chosen(schema))
 
-    def streamReader(self, schema: StructType) -> QueueStream:  # noqa: N802 (Spark's name)
+    def streamReader(self, schema: StructType) -> QueueStream:
         from penstock.spark.stream import QueueStream
 
         return QueueStream(ReadOptions.parse(self.options), columns.chosen(schema))
@@ -39,7 +39,7 @@ class PenstockDataSource(DataSource):
 
         return BatchSink(WriteOptions.parse(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from penstock.spark.sink import StreamSink
 
         return StreamSink(WriteOptions.parse(self.options), schema, overwrite)

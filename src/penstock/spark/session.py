@@ -62,7 +62,8 @@ def find_java() -> str:
 
 def _version(home: str) -> int:
     try:
-        told = subprocess.run([f"{home}/bin/java", "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        command = [f"{home}/bin/java", "-version"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return 0
     version = re.search(r'version "(\d+)', told)
