@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.spark import reading
 from penstock.spark.session import session
+
+
+@pytest.fixture(autouse=True)
+def _connections() -> Iterator[None]:
+    """Where tests read as an executor does, nobody ends the process, and with it the connections."""
+    yield
+    while reading.kept:
+        reading.kept.popitem()[1].close()
 
 
 @pytest.fixture(scope="session")
