@@ -197,13 +197,16 @@ class Queue(Sets, NamedClaims):
         mode: Mode,
         now: int,
         share: tuple[int, int] | None = None,
+        *,
+        visible_by: int | None = None,
     ) -> tuple[list[Message], bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
         only = {} if share is None else {"share": share}
-        claimed = self._store.claim(self.name, limit, now, None if at_once else until, **only)
+        claimed_at = now if visible_by is None else min(now, visible_by)
+        claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, **only)
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
@@ -318,6 +321,17 @@ class Queue(Sets, NamedClaims):
         """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         return self._store.settled(self.name, limit)
+
+    def span(self, *, settled: bool = False) -> tuple[int, int, int]:
+        """How many messages there are, or are in the history, and their first and last `Message.number`."""
+        return self._store.span(self.name, settled=settled)
+
+    def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
+        """Messages in any state, or the history, in the order of their numbers: those from ``start`` up to ``stop``."""
+        check_count(start, "start", 0, 2**63)
+        check_count(stop, "stop", 0, 2**63)
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        return self._store.scan(self.name, start, stop, limit, settled=settled)
 
     def stats(self) -> Stats:
         now = self._clock()

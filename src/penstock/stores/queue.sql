@@ -270,6 +270,9 @@ SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number
 UPDATE penstock_message SET visible_at = :until, state = :state
 WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(:delivery, delivery)
 
+-- name: extend_all
+UPDATE {chosen} SET visible_at = :until, state = :state WHERE number {among}
+
 -- name: set_aside
 UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :number
 
@@ -334,6 +337,20 @@ ORDER BY visible_at DESC, number LIMIT :limit
 
 -- name: settled
 SELECT {columns}, settled_at, reason FROM penstock_settled WHERE queue = :queue ORDER BY settled_at, number LIMIT :limit
+
+-- name: span
+SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_message WHERE queue = :queue
+
+-- name: span_settled
+SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_settled WHERE queue = :queue
+
+-- name: scan
+SELECT {columns} FROM penstock_message
+WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
+
+-- name: scan_settled
+SELECT {columns}, settled_at, reason FROM penstock_settled
+WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
 
 -- name: count
 SELECT 'visible', COUNT(*), MIN(number) FROM penstock_message

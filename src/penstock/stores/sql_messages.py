@@ -146,6 +146,30 @@ class SqlMessages(SqlSession):
             self._leave(home, settings, number, visible_at, state, line, mark)
         return {row[0]: row[1] for row in rows}
 
+    def _find(self, home: int, keys: list[Row]) -> list[Row]:
+        """The messages of these keys (number, queue, delivery) that are there, locked: as number, delivery, visible_at, state,
+        group, mark."""
+        wanted: dict[int, set[int | None]] = {}
+        for number, _, delivery in keys:
+            wanted.setdefault(number, set()).add(delivery)
+        # By the number alone, so that no database thinks of going through the whole queue instead.
+        rows = self._rows("found", {"numbers": self._list(sorted(wanted))}) if wanted else []
+        return [row[:6] for row in rows if row[6] == home and not wanted[row[0]].isdisjoint({None, row[1]})]
+
+    def _delete_all(self, home: int, settings: Settings, found: list[Row], settlement: Settlement) -> dict[int, int]:
+        """As `_delete`, of what `_find` has found, by one statement for all."""
+        if not found:
+            return {}
+        numbers = self._list([row[0] for row in found])
+        if settlement.keep_until is not None:
+            fields = {"state": int(settlement.state), "settled_at": settlement.settled_at, "reason": settlement.reason}
+            self._run("archive_all", {**fields, "keep_until": settlement.keep_until, "numbers": numbers})
+        self._run("delete_all", {"numbers": numbers})
+        for number, _, visible_at, state, line, mark in found:
+            if line is not None or mark is not None:
+                self._leave(home, settings, number, visible_at, state, line, mark)
+        return {row[0]: row[1] for row in found}
+
     def _leave(
         self,
         home: int,
@@ -229,6 +253,20 @@ class SqlMessages(SqlSession):
     def settled(self, queue: str, limit: int) -> list[Message]:
         with self._reading():
             rows = self._rows("settled", {"queue": self._queue(queue)[0], "limit": limit})
+            return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
+
+    def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
+        with self._reading():
+            fields = {"queue": self._queue(queue)[0]}
+            count, first, last = self._rows("span_settled" if settled else "span", fields)[0]
+            return count, first or 0, last or 0
+
+    def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
+        with self._reading():
+            fields = {"queue": self._queue(queue)[0], "start": start, "stop": stop, "limit": limit}
+            if not settled:
+                return [self._message(queue, row) for row in self._rows("scan", fields)]
+            rows = self._rows("scan_settled", fields)
             return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
 
     def marked(self, queue: str, mark: bytes) -> bool:
