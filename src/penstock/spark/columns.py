@@ -6,15 +6,15 @@ An instant that never comes is null.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput
-from penstock.message import Attribute, Message
+from penstock.message import Message
+from penstock.segments import text_of, types_of
 from penstock.spark.options import ReadOptions
 
 MESSAGE = (
@@ -59,15 +59,6 @@ def instant(at: int | None) -> int | None:
     return at if at is not None and at < END else None
 
 
-def _text(value: Attribute) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)
-
-
-def _types(values: Iterable[tuple[str, Attribute]]) -> list[tuple[str, str]]:
-    names = {bytes: "bytes", int: "integer", float: "number"}
-    return [(name, names[type(value)]) for name, value in values if type(value) is not str]
-
-
 def _death(message: Message) -> dict[str, object] | None:
     if message.death is None:
         return None
@@ -80,8 +71,8 @@ COLUMNS = {
     "queue": lambda message: message.queue,
     "body": lambda message: message.body,
     "content_type": lambda message: message.content_type,
-    "attributes": lambda message: [(name, _text(value)) for name, value in message.attributes.items()],
-    "attribute_types": lambda message: _types(message.attributes.items()),
+    "attributes": lambda message: [(name, text_of(value)) for name, value in message.attributes.items()],
+    "attribute_types": lambda message: types_of(message.attributes),
     "sent_at": lambda message: instant(message.sent_at),
     "receives": lambda message: message.receives,
     "visible_at": lambda message: instant(message.visible_at),
