@@ -22,6 +22,7 @@ SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
+PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = """
             alone = settings.groups or any(entry.mark is not None for entry in entries)
@@ -429,6 +430,22 @@ MUTANTS = [
         "a move that was cut short is made again",
         "killed_between",
         (CACHED_MESSAGES, "if page.state(number % SLOTS) != VOID:", "if False:"),
+    ),
+    mutant("the ledger is not looked at", "published_once", (PUBLISHING, "batch <= last", "False")),
+    mutant("the ledger is not written", "published_once", (PUBLISHING, "            self._note(now)\n", "            pass\n")),
+    mutant(
+        "the ledger is written beside the batch",
+        "interrupted_publication",
+        (SQL, "            yield batch if batch >= 0 else None", "        yield batch if batch >= 0 else None"),
+    ),
+    mutant("a segment's count is not compared", "lost_segment", (PUBLISHING, "if found != count:", "if False:")),
+    mutant("dead attempts stay staged", "removes_all", (PUBLISHING, "        self._store.unstage(writer, batch)\n", "")),
+    filed("a manifest is ignored", "interrupted_publication", (PUBLISHING, "if found.name == MANIFEST)", "if False)")),
+    filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
+    filed(
+        "a begun publication is taken back",
+        "interrupted_publication",
+        (FILES, "            if not begun:  #", "            if True:  #"),
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
 ]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.message import OCTETS, Entry, Held, Sent, Settings, Settlement
 from penstock.stores.base import Ids
+from penstock.stores.copying import copy_stream
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
 from penstock.stores.server_session import Session, Work
@@ -144,21 +145,26 @@ class PostgresqlStore(SqlServerStore):
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
         try:
             with session.connection.cursor() as cursor:
-                if name == "insert" and len(rows) > 1:
-                    self._copy(cursor, rows)
-                else:
-                    cursor.executemany(self._statements[name], rows)
+                cursor.executemany(self._statements[name], rows)
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
 
-    @staticmethod
-    def _copy(cursor: psycopg.Cursor[Any], rows: list[Mapping[str, Any]]) -> None:
-        """What the statement insert does, many times as fast."""
+    def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        rows = list(rows)
+        if name != "insert" or len(rows) < 2:
+            return super()._many(name, rows)
+        session = self._writing(name).session
         columns = f"{', '.join(COPIED)}, state, receives, delivery"
-        with cursor.copy(f"COPY penstock_message ({columns}) FROM STDIN (FORMAT BINARY)".encode()) as copy:
-            copy.set_types(["int8"] * 6 + ["bytea"] * 3 + ["int8", "bytea"] + ["int8"] * 3)
-            for row in rows:
-                copy.write_row((*row.values(), 0, 0, 0))
+        try:
+            with (
+                session.connection.cursor() as cursor,
+                cursor.copy(f"COPY penstock_message ({columns}) FROM STDIN (FORMAT BINARY)".encode()) as copy,
+            ):
+                for part in copy_stream(rows):
+                    copy.write(part)
+        except psycopg.Error as error:
+            raise self._translate(error, lost=session.connection.closed) from error
+        return []
 
     def _end(self, side: Session, lost: Session) -> None:
         pid, started = lost.server_id

@@ -63,6 +63,14 @@ class SqlMessages(SqlSession):
             if not same_settings(current, settings):
                 return None
             number = self._take_numbers(len(entries))
+            if not alone:
+                numbered = [
+                    insert_row(place, home, entry.visible_at, None if entry.group is None else entry.group.encode(), entry)
+                    for place, entry in enumerate(entries, number)
+                ]
+                self._many("insert", numbered)
+                make = self._ids.make
+                return [Sent(make(place)) for place in range(number, number + len(entries))]
             rows: list[Row] = []
             answers: list[Sent] = []
             lines: set[bytes] = set()
