@@ -349,8 +349,8 @@ def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Pat
         shelf = broker.store._shelves["orders"]
         take, foreign = shelf.take_ids, []
 
-        def race(lock: int, count: int, now: int) -> list[str]:
-            ids = take(lock, count, now)
+        def race(count: int, now: int) -> list[str]:
+            ids = take(count, now)
             if not foreign:
                 foreign.extend(ids)
                 (shelf.folder / ids[0]).write_bytes(b"foreign")
