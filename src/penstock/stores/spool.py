@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -156,15 +155,18 @@ class SpoolShelf(Shelf):
         return written if abs(written - known) < 1_000_000 else known
 
     def publish(self, id: str, hidden: int) -> None:
-        self.rename(self.draft(id), id, hidden)
-        self._touched.discard(self._drafts)  # a draft that comes back is an orphan, and nobody's message
+        self._move(self.draft(id), id, hidden)  # a draft that comes back is an orphan, and nobody's message
 
     def rename(self, source: str, id: str, hidden: int) -> None:
+        self._move(source, id, hidden)
+        self._touched.add(source.rpartition("/")[0])
+
+    def _move(self, source: str, id: str, hidden: int) -> None:
         target = self.path(id, hidden)
         if hidden:
             set_timer(source, hidden)
         os.rename(source, target)
-        self._touched |= {os.path.dirname(source), os.path.dirname(target)}
+        self._touched.add(self._delay if hidden else self._at)
         if source == target:
             os.utime(self._delay)  # the timer alone was changed: let those notice who watch the folder
 
@@ -191,7 +193,7 @@ class SpoolShelf(Shelf):
     def remove(self, path: str, id: str) -> None:
         removed = f"{self._remove}/{self.queue}:{id}"
         os.rename(path, removed)
-        self._touched.add(os.path.dirname(path))
+        self._touched.add(path.rpartition("/")[0])
         with suppress(FileNotFoundError):  # a reaper was first
             os.unlink(removed)
 
@@ -224,7 +226,7 @@ class SpoolShelf(Shelf):
 
 def _uuid(number: int) -> str:
     digits = f"{number:015x}"
-    tail = f"{secrets.randbits(62) | 1 << 63:016x}"
+    tail = f"{int.from_bytes(os.urandom(8)) >> 2 | 1 << 63:016x}"
     return f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-{tail[:4]}-{tail[4:]}"
 
 
