@@ -444,11 +444,11 @@ def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a tick of the file system's clock, a file can be replaced twice and have its number and dates again."""
+    monkeypatch.setattr("penstock.stores.beside.TICK", 10**18)
     with penstock.open(url) as broker, penstock.open(url) as other:
         queue = broker.create("orders", visibility=1)
         queue.send(b"x")
         path = str(tmp_path / "root" / ".penstock" / "orders" / "settings")
-        monkeypatch.setattr("penstock.stores.beside.TICK", 10**18)
         stat, status = os.stat, Path(path).stat()
         monkeypatch.setattr(os, "stat", lambda at, **options: status if at == path else stat(at, **options))
         assert queue.settings.visibility == 1
