@@ -213,11 +213,8 @@ class Beside:
 
     def take(self) -> None:
         """As `lock`, until `give`."""
-        try:
-            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:  # the first time
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
+        if self._handle < 0:
+            self._open_lock()
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX)
         except BaseException:
@@ -225,9 +222,23 @@ class Beside:
             raise
         self._locked, self._fresh = True, False
 
+    def _open_lock(self) -> None:
+        try:
+            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # the first time
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def pause(self) -> None:
+        """As `give`, but the lock is soon taken again: its file stays open until then."""
+        self._locked = False
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
+
     def give(self) -> None:
         self._locked = False
-        os.close(self._handle)
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
     def remember(self, last: int, stamp: int) -> None:
         """Write the lock's memo."""

@@ -54,6 +54,7 @@ class FileMessages(FileViews):
                 for id, entry in fresh:
                     published[id] = self._publish(shelf, id, entry, now)
         except BaseException:
+            shelf.beside.give()
             self._take_back(shelf, fresh, drafts, published)
             raise
         touched = shelf.folders()

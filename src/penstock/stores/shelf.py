@@ -153,8 +153,8 @@ class Shelf(ABC):
         """Reserve ids, under the lock; a draft with each of them must not exist yet."""
 
     def reserving(self) -> Changing:
-        """Hold the queue's lock while ids are taken and drafts are made."""
-        return Changing(self, self._watched[:1])
+        """Hold the queue's lock while ids are taken and drafts are made; it is taken again, or given back, soon after."""
+        return Changing(self, self._watched[:1], pause=True)
 
     def check_drafts(self, ids: Collection[str]) -> None:  # noqa: B027
         """After the drafts were made, still under the lock: `FileExistsError` if a stranger has one of these ids."""
@@ -272,12 +272,13 @@ class Shelf(ABC):
 class Changing:
     """What `Shelf.changing` gives: a class and no generator, as every send enters two."""
 
-    __slots__ = ("_folders", "_known", "_shelf", "before")
+    __slots__ = ("_folders", "_give", "_known", "_shelf", "before")
 
-    def __init__(self, shelf: Shelf, folders: tuple[str, ...]) -> None:
+    def __init__(self, shelf: Shelf, folders: tuple[str, ...], *, pause: bool = False) -> None:
         """Names change only in these of the folders that are watched, which are the first."""
         self._shelf = shelf
         self._folders = folders
+        self._give = shelf.beside.pause if pause else shelf.beside.give
 
     def __enter__(self) -> Changing:
         shelf = self._shelf
@@ -302,4 +303,4 @@ class Changing:
                     shelf._stamp = after + stamp[count:]
                     shelf._doubtful = True
         finally:
-            shelf.beside.give()
+            self._give()

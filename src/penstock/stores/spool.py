@@ -206,7 +206,7 @@ class SpoolShelf(Shelf):
 
     def reserving(self) -> Changing:
         """Drafts lie where nobody looks."""
-        return Changing(self, ())
+        return Changing(self, (), pause=True)
 
     def take_ids(self, count: int, now: int) -> list[str]:
         last, _ = self.beside.recall()
