@@ -20,7 +20,7 @@ SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
 SERVER = "stores/server_session.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
-VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
+VSQS, SPOOL, BESIDE = "stores/vsqs.py", "stores/spool.py", "stores/beside.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
@@ -242,7 +242,7 @@ MUTANTS = [
         (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
     filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
-    filed("a folder is not synced", "power_cut", (CATALOGUE, "                            sync(folder)", "pass".rjust(32))),
+    filed("a folder is not synced", "power_cut", (CATALOGUE, "                        sync(folder)", "pass".rjust(28))),
     filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),
     filed("every send lists", "lists_nothing", (VSQS, "if not self._ours:", "if True:")),
     filed("a stranger's number is not looked for", "has_taken_is_taken", (VSQS, "if not self._ours:", "if False:")),
@@ -272,7 +272,7 @@ MUTANTS = [
     filed(
         "a drop takes no lock and a create neither",
         "many_creators or while_it_is_dropped",
-        ("stores/beside.py", "fcntl.flock(handle, fcntl.LOCK_EX)", "pass"),
+        (BESIDE, "fcntl.flock(self._handle, fcntl.LOCK_EX)", "pass"),
     ),
     filed(
         "the record of an extension comes after the rename",
@@ -286,9 +286,24 @@ MUTANTS = [
     ),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
     filed(
-        "what is to be settled at once is a stranger's",
-        "real_clock",
-        (SHELF, "return self._brief.get(id) or self.beside.hold(id)", "return self.beside.hold(id)"),
+        "who removes nothing is given it",
+        "another_takes_first or another_removes_first",
+        ("queue.py", "zip(delivered, settled, strict=True) if gone]", "zip(delivered, settled, strict=True)]"),
+    ),
+    filed(
+        "at most once looks only once",
+        "gave_back",
+        (FILES, "return 0 if shelf.beside.hold(receipt.id) == brief.before else None", "return 0"),
+    ),
+    filed(
+        "what was looked at stays in mind",
+        "another_takes_first",
+        (CATALOGUE, "self._looked.pop().brief.clear()", "self._looked.pop()"),
+    ),
+    filed(
+        "new settings are taken for old ones",
+        "looks_the_same",
+        (BESIDE, "seen if time.time_ns() - max(seen[1:]) > TICK else None", "seen"),
     ),
     served(
         "answered before the commit",

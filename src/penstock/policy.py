@@ -123,7 +123,7 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
 
 def same_settings(one: Settings, other: Settings) -> bool:
     """Equal, and not because True equals 1."""
-    return one == other and (one.deduplicate is True) == (other.deduplicate is True)
+    return one is other or (one == other and (one.deduplicate is True) == (other.deduplicate is True))
 
 
 def _check_redrive(redrive: object) -> Redrive | None:

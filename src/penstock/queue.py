@@ -183,7 +183,8 @@ class Queue(Sets, NamedClaims):
                     continue
                 delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now, share)
                 if chosen is Mode.AT_MOST_ONCE:
-                    self._settle(delivered, settings, State.PROCESSED, None, now)
+                    settled = self._settle(delivered, settings, State.PROCESSED, None, now)
+                    delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
             self._busy = bool(delivered)
             kept += delivered
         self._tend(self._clock())
@@ -289,13 +290,13 @@ class Queue(Sets, NamedClaims):
             self._waiting.notify()  # the next of a group may be free
         return settled
 
-    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> int:
-        """As `_settle_held`, inside a batch, where the settings cannot change; how many."""
+    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
+        """As `_settle_held`, inside a batch, where the settings cannot change."""
         gone = self._store.delete(self.name, held, settlement(settings, state, reason, now))
         assert gone is not None
         if settings.groups:
             self._waiting.notify()
-        return sum(gone)
+        return gone
 
     def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
         held: list[Held] = []
@@ -416,7 +417,7 @@ class Queue(Sets, NamedClaims):
             with self._store.batch():
                 head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
                 old = [message for message in head if message.expires_at <= now and message.intact]
-                if not self._settle(old, self.settings, State.FAILED, "retention", now):
+                if not any(self._settle(old, self.settings, State.FAILED, "retention", now)):
                     return
 
 
