@@ -24,17 +24,14 @@ class Serving:
         self._done = done
         self._future: asyncio.Future[Any] | None = None
 
-    def go_on(self) -> None:
-        self._step(self._coroutine.send, None)
-
     def cancel(self) -> None:
         """End the handler where it waits."""
         self._future = None
-        self._step(self._coroutine.throw, asyncio.CancelledError())
+        self.go_on(asyncio.CancelledError())
 
-    def _step(self, run: Callable[[Any], Any], value: asyncio.CancelledError | None) -> None:
+    def go_on(self, error: asyncio.CancelledError | None = None) -> None:
         try:
-            awaited = run(value)
+            awaited = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
         except StopIteration as end:
             self._done(end.value)
         except asyncio.CancelledError:
