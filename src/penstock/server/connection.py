@@ -154,13 +154,13 @@ class Connection(asyncio.Protocol):
             return  # a trailer: nobody here asks for one
         self._count += 1
         self._size += len(name) + len(value) + 4
-        key = _lower(name)
-        text = value.decode("latin-1")
-        if key in self._headers:
-            if key == "host":
-                self._refuse(400, "there are two Host headers")
-            text = f"{self._headers[key]}, {text}"
-        self._headers[key] = text
+        key, headers = _lower(name), self._headers
+        if key not in headers:
+            headers[key] = value.decode("latin-1")
+        elif key == "host":
+            self._refuse(400, "there are two Host headers")
+        else:
+            headers[key] += ", " + value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         if self._phase is Phase.REFUSED:
