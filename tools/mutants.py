@@ -60,7 +60,7 @@ def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the service."""
-    files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits")
+    files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -99,7 +99,11 @@ MUTANTS = [
         "stale_receipt_cannot_delete",
         (QUERIES, "delivery = :delivery AND grp", "COALESCE(:delivery, 0) >= 0 AND grp"),
     ),
-    mutant("an old number is used again", "never_used_again", (SQLITE, "self._block = (number + 1, last)", "pass")),
+    mutant(
+        "an old number is used again",
+        "never_used_again",
+        (SQLITE, "self._block = (first + count, last)\n            return [Sent(", "return [Sent("),
+    ),
     mutant(
         "changed settings are not noticed", "changed_by_another", (QUERIES, "AND settings = :settings", "AND :settings <> ''")
     ),
@@ -324,11 +328,42 @@ MUTANTS = [
             "            except PenstockError:\n                pass\n",
             "            except KeyError:\n                pass\n",
         ),
+        (
+            "server/commits.py",
+            "if isinstance(error, PenstockError) and not isinstance(error, StoreError):",
+            "if False:",
+        ),
+    ),
+    mutant(
+        "many are sent by settings of the past",
+        "together_obeys",
+        (
+            QUERIES,
+            "name = :name AND settings = :settings\n    AND (SELECT",
+            "name = :name AND :settings <> ''\n    AND (SELECT",
+        ),
+    ),
+    served(
+        "what could not be confirmed is tried again",
+        "failing_disk",
+        (
+            "server/commits.py",
+            "if isinstance(error, PenstockError) and not isinstance(error, StoreError):",
+            "if isinstance(error, PenstockError):",
+        ),
+    ),
+    served(
+        "a commit waits for the event loop",
+        "wait_for_the_event_loop",
+        (
+            "server/commits.py",
+            "self._loop.call_soon_threadsafe(self._answer, group)",
+            "done = __import__('threading').Event(); "
+            "self._loop.call_soon_threadsafe(lambda group=group: (self._answer(group), done.set())); done.wait(15)",
+        ),
     ),
     served("what was not delivered stays hidden", "does_not_take", ("server/connection.py", "            self._undo()\n", "")),
-    served(
-        "an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._task.cancel()", "None")
-    ),
+    served("an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._job.cancel()", "None")),
     served("no bound on what waits", "ten_times", ("server/commits.py", "self.pending >= self._max_pending", "False")),
     served(
         "a send is repeated without its token",

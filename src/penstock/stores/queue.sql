@@ -203,6 +203,13 @@ SELECT :number, number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_a
 FROM penstock_queue
 WHERE name = :name AND settings = :settings AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
+-- name: insert_together
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
+SELECT column1, penstock_queue.number, column3, 0, 0, 0, column4, column5, column6, column7, column8, column9, column10, column11
+FROM (VALUES :rows) CROSS JOIN penstock_queue
+WHERE column1 IS NOT NULL AND name = :name AND settings = :settings
+    AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
+
 -- name: insert_told
 WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, head, checksum, body)

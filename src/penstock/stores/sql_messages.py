@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from penstock.message import (
     FOREVER,
-    OCTETS,
     Counts,
     Death,
     Entry,
@@ -19,7 +18,7 @@ from penstock.message import (
 )
 from penstock.policy import same_settings
 from penstock.stores.base import START
-from penstock.stores.encoding import Head, checksum, pack_head, pack_settings
+from penstock.stores.encoding import Head, checksum, pack_head, pack_settings, pack_type
 from penstock.stores.sql_session import DELIVERY, LINE, MARK, Row, SqlSession
 
 
@@ -332,7 +331,7 @@ class SqlMessages(SqlSession):
 def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entry: Entry) -> Row:
     """The parameters of the statement that inserts a message."""
     body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _ = entry
-    plain = not attributes and content_type is OCTETS and visibility is None
-    head = None if plain else pack_head(Head(content_type, attributes, visibility))
+    plain = not attributes and visibility is None
+    head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility))
     check = checksum(body, head, line, mark, sent_at, deadline_at)
     return number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body
