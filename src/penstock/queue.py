@@ -175,10 +175,11 @@ class Queue(Sets, NamedClaims):
                 due = self._store.due(self.name)
                 if due is None or due > self._clock():  # seen without a write lock
                     break
-            chosen = mode or (self._known or self.settings).mode
+            known = self._known or self.settings
+            chosen = mode or known.mode
             with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
                 now = self._clock()  # not before: the lock may have been long in coming
-                settings = self.settings
+                settings = known if self._store.compares else self.settings
                 if chosen is not (mode or settings.mode):
                     continue
                 delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now, share)
@@ -202,8 +203,13 @@ class Queue(Sets, NamedClaims):
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
-        only = {} if share is None else {"share": share}
+        only: dict[str, Any] = {} if share is None else {"share": share}
+        if self._store.compares:
+            only["settings"] = settings
         claimed = self._store.claim(self.name, limit, now, None if at_once else until, **only)
+        if claimed is None:
+            self._known = None  # they have changed: again by the new ones
+            return [], True
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
