@@ -24,11 +24,17 @@ from penstock.testing.servers import PostgresqlServer
 
 
 def main(argv: list[str]) -> int:
-    """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results. Or ``http``."""
+    """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results.
+
+    ``http`` and ``consumers`` are benchmarks of their own."""
     if argv[:1] == ["http"]:
         from penstock.bench.http import main as http
 
         return http(argv[1:])
+    if argv[:1] == ["consumers"]:
+        from penstock.bench.consumers import main as consumers
+
+        return consumers(argv[1:])
     arguments = _parser().parse_args(argv)
     known_targets = TARGETS if arguments.on == "files" else postgresql.TARGETS
     for name in arguments.targets or []:
