@@ -118,8 +118,9 @@ class PostgresqlStore(SqlServerStore):
         register_arrays(connection)
         try:
             row = connection.execute(
-                "SELECT pg_backend_pid(), backend_start::text, current_setting('synchronous_commit'), current_setting('fsync') "
-                "FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+                # By the function, as the view around it loads half the catalogue into every new backend.
+                "SELECT pid, backend_start::text, current_setting('synchronous_commit'), current_setting('fsync') "
+                "FROM pg_stat_get_activity(pg_backend_pid())"
             ).fetchone()
             assert row is not None
             pid, started, commit, fsync = row
