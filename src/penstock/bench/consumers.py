@@ -157,13 +157,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tasks", metavar="N", type=int, default=5000, help="in the queue beforehand, each time (5000)")
     parser.add_argument("--workers", metavar="N", nargs="+", type=int, default=[1, 4], help="processes (1 4)")
     parser.add_argument("--batch", metavar="N", type=int, default=10, help="tasks that a worker takes at a time (10)")
+    parser.add_argument("--targets", metavar="NAME", nargs="+", choices=WORKERS, default=list(WORKERS), help="whom, if not all")
     parser.add_argument("--repeats", metavar="N", type=int, default=3, help="turns of each (3)")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bench-results"), help="where the results go")
     parser.add_argument("--folder", metavar="DIR", type=Path, default=Path(), help="for what is kept meanwhile")
     arguments = parser.parse_args(argv)
-    if not all(find_spec(TARGETS[name].module or "") for name in WORKERS):
+    if not all(find_spec(TARGETS[name].module or "") for name in arguments.targets):
         raise MissingExtra("the benchmark", "bench")
-    rates: dict[int, dict[str, list[float]]] = {workers: {name: [] for name in WORKERS} for workers in arguments.workers}
+    rates: dict[int, dict[str, list[float]]] = {
+        workers: {name: [] for name in arguments.targets} for workers in arguments.workers
+    }
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".penstock-bench-", dir=arguments.folder) as name:
         folder = Path(name).resolve()
@@ -172,9 +175,9 @@ def main(argv: list[str]) -> int:
             (folder / postgresql.URL).write_text(server.url)
             for repeat in range(arguments.repeats):
                 for workers, found in rates.items():
-                    for target, list_of in found.items():
-                        path = folder / f"{repeat}_{workers}_{list(found).index(target)}"
-                        list_of.append(rate(target, path, arguments.tasks, workers, arguments.batch))
+                    for place, target in enumerate(found):
+                        path = folder / f"{repeat}_{workers}_{place}"
+                        found[target].append(rate(target, path, arguments.tasks, workers, arguments.batch))
     page = markdown(rates, known)
     sys.stdout.write(page)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -186,15 +189,14 @@ def main(argv: list[str]) -> int:
 def markdown(rates: dict[int, dict[str, list[float]]], known: dict[str, str]) -> str:
     lines = ["# Consumers: tasks a second of an empty handler", ""]
     lines += [f"* {name}: {value}" for name, value in known.items()]
-    lines += ["", f"| workers | {' | '.join(WORKERS)} |", f"|---:|{'---:|' * len(WORKERS)}"]
+    names = list(next(iter(rates.values())))
+    lines += ["", f"| workers | {' | '.join(names)} |", f"|---:|{'---:|' * len(names)}"]
     for workers, found in rates.items():
-        lines.append(f"| {workers} | {' | '.join(si(median(found[name])) for name in WORKERS)} |")
+        lines.append(f"| {workers} | {' | '.join(si(median(found[name])) for name in names)} |")
     lines.append("")
     for workers, found in rates.items():
-        for name in WORKERS:
-            if name != OURS:
-                # Each with its neighbour in time: what slowed the machine then slowed both.
-                times = median(mine / theirs for mine, theirs in zip(found[OURS], found[name], strict=True))
-                met = "met" if times >= 1 else "NOT met"
-                lines.append(f"* {OURS}: ahead of {name} with {workers}: {times:.2f}×: **{met}**")
+        for name in [name for name in names if name != OURS and OURS in names]:
+            # Each with its neighbour in time: what slowed the machine then slowed both.
+            times = median(mine / theirs for mine, theirs in zip(found[OURS], found[name], strict=True))
+            lines.append(f"* {OURS}: ahead of {name} with {workers}: {times:.2f}×: **{'met' if times >= 1 else 'NOT met'}**")
     return "\n".join(lines) + "\n"
