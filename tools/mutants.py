@@ -414,6 +414,17 @@ MUTANTS = [
         "postgresql and rolled_back",
         ("stores/postgresql.py", "work = Work(Session(connection, None))", "work = self._begin('BEGIN')"),
     ),
+    Mutant(
+        "a claim goes by settings that have changed",
+        "TestPostgresql and settings_changed",
+        ((QUERIES, "AND settings = :settings))\n", "AND :settings <> ''))\n"),),
+        ("tests/test_postgresql.py",),
+    ),
+    shared(
+        "the commit of a caller that is joined does not wait for the disk",
+        "callers_commit",
+        ("stores/postgresql.py", 'self._ask(work.session, f"NOTIFY {CHANNEL}")', "self._announce(work.session)"),
+    ),
     shared(
         "the dead are not struck off",
         "birth_order",

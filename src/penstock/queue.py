@@ -175,10 +175,11 @@ class Queue(Sets, NamedClaims):
                 due = self._store.due(self.name)
                 if due is None or due > self._clock():  # seen without a write lock
                     break
-            chosen = mode or (self._known or self.settings).mode
+            known = self._known or self.settings
+            chosen = mode or known.mode
             with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
                 now = self._clock()  # not before: the lock may have been long in coming
-                settings = self.settings
+                settings = known if self._store.compares else self.settings
                 if chosen is not (mode or settings.mode):
                     continue
                 delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now, share)
@@ -211,7 +212,12 @@ class Queue(Sets, NamedClaims):
             claimed_at = min(now, visible_by)
         elif visible_by is not None:
             only["visible_by"] = visible_by
+        if self._store.compares:
+            only["settings"] = settings
         claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, **only)
+        if claimed is None:
+            self._known = None  # they have changed: again by the new ones
+            return [], True
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):

@@ -104,7 +104,9 @@ class SqlMessages(SqlSession):
         # A mark that lasts as long as its message does not outlive it, whatever happened to either.
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
+    def claim(
+        self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None
+    ) -> list[Message] | None:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
             rows = self._visible(home, limit, now, share)
