@@ -1,8 +1,8 @@
 """The contract's chapter on publishers that die in a store of files: killed at any system call, a batch is published once.
 
 The program stages a batch for two queues and publishes it, under strace, which kills it at one of its calls. Then a consumer
-takes all that is there, and the batch is replayed, with its rows in another order: what was taken and what is there now must be the
-batch, each message once; and nothing may be left over.
+takes all that is there, and the batch is replayed, with its rows in another order: what was taken and what is there now must be
+the batch, each message once; and nothing may be left over.
 """
 
 from __future__ import annotations
