@@ -190,7 +190,7 @@ def test_bad_rows_go_where_the_option_says(spark: SparkSession, broker: Broker, 
     }
 
 
-def test_the_schema_is_checked_on_the_driver() -> None:
+def test_the_schema_is_checked_on_the_driver(spark: SparkSession) -> None:  # from_ddl asks the session
     options = WriteOptions("sqlite:////nowhere.db", None)
     for ddl, words in (
         ("queue string", "no column body"),
