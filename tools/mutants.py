@@ -505,7 +505,7 @@ MUTANTS = [
     filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
     filed(
         "a begun publication is taken back",
-        "interrupted_publication",
+        "fails_half_way",
         (FILES, "            if not begun:  #", "            if True:  #"),
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
