@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import DoubleType, StructField, StructType
 
@@ -478,6 +479,7 @@ def test_a_claim_that_lapsed_before_it_was_logged_is_an_empty_batch(
         assert reader.partitions(start, end) == []
         assert "lapsed before Spark had logged it" in caplog.text
         assert reader.partitions(start, end) == []  # and so is its replay
+        assert list(reader.read(InputPartition(None))) == []  # type: ignore[arg-type]
         reader.commit(end)
         after = reader.latestOffset(end, ReadMaxRows(9))
         assert after["claims"] == {"orders": 3}

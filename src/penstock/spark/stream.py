@@ -124,6 +124,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slices
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        if not isinstance(partition, Slice):  # Spark's own, where there is none of ours: the batch is empty
+            return
         schema = columns.arrow_schema(self._schema)
         found = 0
         for batch in reading.claim(
