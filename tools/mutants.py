@@ -48,6 +48,10 @@ def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
+def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/test_source.py", "tests/spark/test_browse.py"))
+
+
 def cached(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the memcached store."""
     return Mutant(name, tests, changes, ("tests/test_memcached.py", "tests/test_memcached_faults.py"))
@@ -509,6 +513,27 @@ MUTANTS = [
         (FILES, "            if not begun:  #", "            if True:  #"),
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
+    spark("two copies of SQLite meet", "copy_of_sqlite", (SQLITE, "yield not any(", "yield True or any(")),
+    spark(
+        "a batch is not settled by the next", "set_back_is_noticed", ("spark/stream.py", "        self._settle(start)\n", "")
+    ),
+    spark(
+        "a checkpoint set back is not noticed", "set_back_is_noticed", ("spark/stream.py", "if settled > epoch:", "if False:")
+    ),
+    spark(
+        "a reader given up is not noticed",
+        "given_up_is_noticed",
+        ("spark/stream.py", "if reader in queue.readers():", "if True:"),
+    ),
+    spark(
+        "available now never ends", "comes_later_stays", ("spark/stream.py", "min(pulse.at, self._target[name])", "pulse.at")
+    ),
+    spark(
+        "a claim that was not logged is forgotten",
+        "starts_again",
+        ("spark/stream.py", "self._claimed.get(name) == epoch", "False"),
+    ),
+    spark("filters let null pass", "never_comes", ("spark/filters.py", " AND {INSTANTS[column]} < {END}", "")),
 ]
 
 

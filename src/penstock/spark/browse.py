@@ -54,6 +54,8 @@ class Browse(DataSourceReader):
         return ranges
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        if not isinstance(partition, Range):  # Spark's own, where there is none of ours: the queues are empty
+            return
         schema = columns.arrow_schema(self._schema)
         yield from reading.scan(
             self._options, partition.queue, partition.start, partition.stop, partition.dense, self._wanted, schema
