@@ -32,12 +32,8 @@ LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several."""
 ASKED_TWICE = frozenset(
     {"send_many", "settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe"}
-<<<<<<< HEAD
     | {"names", "pulse", "span", "scan", "publish", "unstage"}
-=======
-    | {"names", "pulse", "span", "scan"}
     | {"claim", "confirm", "settle"}  # they have a name, by which the same is done once
->>>>>>> source
 )
 
 

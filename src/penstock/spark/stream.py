@@ -263,7 +263,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = queue.settled_epoch(reader)
             claims = queue.readers().get(reader)
             settled = max(settled, known or 0)
-            self._claimed.update({name: claim.epoch for claim in claims or () if claim.size})
+            for claim in claims or ():
+                if claim.size:
+                    self._claimed[name] = claim.epoch
             if claims is None and name in start["claims"]:
                 self._lost(
                     f"queue {name!r} knows no reader {reader!r}, which has read it up to epoch {epoch}: the reader was "
