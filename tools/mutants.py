@@ -197,9 +197,9 @@ MUTANTS = [
         (SQLITE, "from contextlib import contextmanager", "from contextlib import contextmanager, suppress"),
     ),
     mutant(
-        "others' messages are found late", "another_process_wakes", ("waiting.py", "LOOK_EVERY = 0.025", "LOOK_EVERY = 0.5")
+        "others' messages are found late", "another_process_wakes", ("waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.5")
     ),
-    mutant("waiting burns the core", "next_to_nothing", ("waiting.py", "LOOK_EVERY = 0.025", "LOOK_EVERY = 0.0002")),
+    mutant("waiting burns the core", "next_to_nothing", ("waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.0002")),
     mutant(
         "an idle poll takes the write lock",
         "locked_too_long",

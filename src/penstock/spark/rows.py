@@ -9,8 +9,8 @@
     key              string or binary
     group            string
 
-The other columns of the source are taken, and mean nothing: so a stream can go from queue to queue as it is. The option comes before
-the column, as with Spark's Kafka sink: else such a stream would go back to where it came from.
+The other columns of the source are taken, and mean nothing: so a stream can go from queue to queue as it is. The option comes
+before the column, as with Spark's Kafka sink: else such a stream would go back to where it came from.
 """
 
 from __future__ import annotations

@@ -178,8 +178,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return broker.store.batch() if isinstance(broker.store, Store) else nullcontext()
 
     def _ready(self, broker: Broker, epoch: int) -> list[tuple[str, int | None]]:
-        """The queues that have something, who waits longest first (but before them those where the epoch is claimed already); with
-        Trigger.AvailableNow, each with its target."""
+        """The queues that have something, who waits longest first (but before them those where the epoch is claimed already);
+        with Trigger.AvailableNow, each with its target."""
         found = []
         for name in self._options.queues(broker):
             if self._target is not None and name not in self._target:
