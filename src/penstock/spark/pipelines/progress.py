@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 POLL = 0.2
 COUNTERS = ("rows", "batches")
@@ -105,7 +105,7 @@ class Watch:
                     self._look(watched)
                     for one in watched:
                         if not one.query.isActive:
-                            one.query.awaitTermination(0)  # raises what it died of
+                            one.query.awaitTermination()  # raises what it died of
         finally:
             for one in watched:
                 if one.query.isActive:
@@ -115,7 +115,7 @@ class Watch:
                 print("\r\x1b[K", end="", file=self._out, flush=True)
         if not self._stop.is_set():
             for one in watched:
-                one.query.awaitTermination(0)
+                one.query.awaitTermination()
         done = self.figures
         return Totals(done.rows - rows, done.batches - batches, time.monotonic() - started, self._stop.is_set())
 
@@ -190,7 +190,7 @@ def _stopped_by_signals(watch: Watch) -> Iterator[None]:
         signal.signal(number, before[number])
         watch.stop()
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
