@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from penstock import policy
 from penstock.clock import Clock
 from penstock.errors import ClaimLapsed, ReaderSetBack
-from penstock.message import Claim, Message, Mode, Settings, State
+from penstock.message import Claim, Message, Mode, Pulse, Settings, State
 from penstock.policy import check_count, check_seconds, micros, settlement
 from penstock.stores.base import Store
 from penstock.waiting import Waiting
@@ -32,34 +32,56 @@ class NamedClaims(ABC):
 
     @abstractmethod
     def _claim(
-        self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int
+        self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int, *, visible_by: int | None
     ) -> tuple[list[Message], bool]: ...
 
-    def claim(self, reader: str, epoch: int, limit: int, *, ttl: float = 60) -> Claim:
+    def pulse(self) -> Pulse:
+        """What time it is here, and when the first message became, or becomes, visible; seen without any lock."""
+        due_at = self._store.due(self.name)
+        return Pulse(self._clock(), due_at)
+
+    def claim(
+        self,
+        reader: str,
+        epoch: int,
+        limit: int,
+        *,
+        ttl: float = 60,
+        max_bytes: int | None = None,
+        visible_by: int | None = None,
+    ) -> Claim:
         """Claim up to ``limit`` messages under a name that survives crashes: the same name gives the same messages again.
 
-        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds."""
+        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds. With ``max_bytes``, no more than about
+        so many bytes of bodies; with ``visible_by``, only what has been visible since that instant."""
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         check_seconds(ttl, "ttl")
+        if max_bytes is not None:
+            check_count(max_bytes, "max_bytes", 1, 2**62)
+        if visible_by is not None:
+            check_count(visible_by, "visible_by", 0, 2**62)
         found = self._unlapsed(reader, epoch, self._clock())
-        if found is not None:
+        if found is not None and _binding(found):
             return found
         with self._store.batch():
             self._store.reserve(self.name)
             now = self._clock()
             found = self._unlapsed(reader, epoch, now)
-            if found is not None:
+            if found is not None and _binding(found):
                 return found
             _, claims = self._store.held(self.name, reader)
             if any(claim.epoch == epoch for claim in claims):
                 self._store.give_back(self.name, reader, epoch, now)
             messages: list[Message] = []
-            more = True
-            while more and len(messages) < limit:
-                delivered, more = self._claim(limit - len(messages), self.settings, ttl, Mode.AT_LEAST_ONCE, now)
+            more, part = True, limit if max_bytes is None else 1
+            while more and part:
+                delivered, more = self._claim(part, self.settings, ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by)
                 messages += delivered
+                part = limit - len(messages)
+                if max_bytes is not None:
+                    part = min(part, _further(messages, max_bytes) if messages else 1)
             lapses_at = now + micros(ttl)
             self._store.extend(self.name, messages, lapses_at)
             self._store.hold(self.name, reader, epoch, messages, lapses_at)
@@ -134,3 +156,15 @@ class NamedClaims(ABC):
         if claim is None:
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
         return claim
+
+
+def _binding(claim: Claim) -> bool:
+    """A tentative claim of nothing has promised nothing: whoever asks again may get what has come since."""
+    return claim.size > 0 or claim.confirmed
+
+
+def _further(messages: list[Message], max_bytes: int) -> int:
+    """How many more messages are likely to fit, going by what those so far weigh; never many at a time, as the next may weigh
+    more."""
+    taken = sum(len(message.body) for message in messages)
+    return min(max(0, max_bytes - taken) * len(messages) // max(1, taken), len(messages), 1000) if taken < max_bytes else 0

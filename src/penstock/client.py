@@ -19,7 +19,7 @@ from penstock.broker import Broker, Listing
 from penstock.clock import Clock, system_clock
 from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
 from penstock.line import Line
-from penstock.message import Claim, Draft, Message, Mode, Receipt, Sent, Settings, State, Stats
+from penstock.message import Claim, Draft, Message, Mode, Pulse, Receipt, Sent, Settings, State, Stats
 from penstock.policy import check_count, check_seconds
 from penstock.queue import Queue, check_many
 from penstock.stores.roster import Roster
@@ -28,7 +28,7 @@ LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several."""
 ASKED_TWICE = frozenset(
     {"send_many", "settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe"}
-    | {"names"}
+    | {"names", "pulse"}
 )
 
 
@@ -234,8 +234,22 @@ class RemoteQueue(Queue):
     def scard(self) -> int:
         return int(self._call("scard"))
 
-    def claim(self, reader: str, epoch: int, limit: int, *, ttl: float = 60) -> Claim:
-        claim: Claim = self._call("claim", reader=reader, epoch=epoch, limit=limit, ttl=ttl)
+    def pulse(self) -> Pulse:
+        pulse: Pulse = self._call("pulse")
+        return pulse
+
+    def claim(
+        self,
+        reader: str,
+        epoch: int,
+        limit: int,
+        *,
+        ttl: float = 60,
+        max_bytes: int | None = None,
+        visible_by: int | None = None,
+    ) -> Claim:
+        limits = {name: value for name, value in (("max_bytes", max_bytes), ("visible_by", visible_by)) if value is not None}
+        claim: Claim = self._call("claim", reader=reader, epoch=epoch, limit=limit, ttl=ttl, **limits)
         return claim
 
     def confirm(self, reader: str, epoch: int) -> Claim:

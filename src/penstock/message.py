@@ -253,3 +253,11 @@ class Claim:
     size: int
     confirmed: bool
     lapses_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What time it is for a queue, and when its first message became, or becomes, visible."""
+
+    at: int
+    due_at: int | None

@@ -197,13 +197,16 @@ class Queue(Sets, NamedClaims):
         mode: Mode,
         now: int,
         share: tuple[int, int] | None = None,
+        *,
+        visible_by: int | None = None,
     ) -> tuple[list[Message], bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
         only = {} if share is None else {"share": share}
-        claimed = self._store.claim(self.name, limit, now, None if at_once else until, **only)
+        claimed_at = now if visible_by is None else min(now, visible_by)
+        claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, **only)
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):

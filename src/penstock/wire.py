@@ -15,10 +15,10 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import BadInput, PenstockError, QueueExists, QueueNotFound
-from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Sent, Settings, State, Stats
+from penstock.message import Claim, Death, Draft, Message, Mode, Pulse, Receipt, Redrive, Sent, Settings, State, Stats
 
 VALUES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Claim, Death, Draft, Message, Receipt, Redrive, Settings, Stats)
+    kind.__name__: kind for kind in (Claim, Death, Draft, Message, Pulse, Receipt, Redrive, Settings, Stats)
 }
 ENUMS: dict[str, type[Enum]] = {"State": State, "Mode": Mode}
 ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)}

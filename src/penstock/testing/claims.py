@@ -89,6 +89,36 @@ class Claims:
         assert queue.read("spark", 1) == []
         assert queue.settle("spark", 1) == 0
 
+    def test_a_tentative_claim_of_nothing_takes_what_comes(self, queue: Queue) -> None:
+        assert queue.claim("spark", 1, 5).size == 0
+        queue.send(b"x")
+        assert queue.claim("spark", 1, 5).size == 1
+        assert bodies(queue.read("spark", 1)) == [b"x"]
+
+    def test_a_claim_can_be_limited_by_bytes(self, queue: Queue) -> None:
+        queue.send_many([b"x" * 100] * 50)
+        claim = queue.claim("spark", 1, 99, max_bytes=1000)
+        assert claim.size == 10
+        assert queue.stats().visible == 40
+        assert queue.claim("spark", 2, 3, max_bytes=1000).size == 3
+        assert queue.claim("spark", 3, 9, max_bytes=1).size == 1
+
+    def test_a_claim_can_leave_what_came_after_an_instant(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"early")
+        target = queue.pulse().at
+        clock.advance(1)
+        queue.send(b"late", deadline=100)
+        assert queue.claim("spark", 1, 9, visible_by=target, ttl=60).size == 1
+        assert bodies(queue.read("spark", 1)) == [b"early"]
+        assert queue.claim("spark", 2, 9, visible_by=target).size == 0
+        clock.advance(59)
+        assert queue.confirm("spark", 1).size == 1
+
+    def test_the_pulse_tells_the_time_and_what_is_due(self, queue: Queue, clock: FakeClock) -> None:
+        assert (queue.pulse().at, queue.pulse().due_at) == (clock(), None)
+        queue.send(b"x", delay=5)
+        assert queue.pulse().due_at == clock() + 5_000_000
+
     def test_settling_deletes_all_up_to_the_epoch(self, queue: Queue) -> None:
         for epoch in (1, 2, 3):
             queue.send(b"%d" % epoch)

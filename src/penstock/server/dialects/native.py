@@ -43,6 +43,7 @@ VERBS: dict[str, Scope] = {
     "give_up": Scope.RECEIVE,
     "settings": Scope.READ,
     "stats": Scope.READ,
+    "pulse": Scope.READ,
     "peek": Scope.READ,
     "settled": Scope.READ,
     "sismember": Scope.READ,

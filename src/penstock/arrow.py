@@ -1,0 +1,103 @@
+"""A message as a row of Arrow: its columns, and messages as batches of them.
+
+Attributes are text there; those that are not have their type in ``attribute_types``: integer, number, or bytes (in base64).
+An instant that never comes is null.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import BadInput
+from penstock.message import Attribute, Death, Message
+
+INSTANT = pa.timestamp("us", tz="UTC")
+TEXTS = pa.map_(pa.string(), pa.string())
+DEATH = pa.struct([("queue", pa.string()), ("reason", pa.string()), ("receives", pa.int32()), ("died_at", INSTANT)])
+SETTLED = pa.schema(
+    [
+        ("id", pa.string()),
+        ("queue", pa.string()),
+        ("body", pa.binary()),
+        ("content_type", pa.string()),
+        ("attributes", TEXTS),
+        ("attribute_types", TEXTS),
+        ("sent_at", INSTANT),
+        ("receives", pa.int32()),
+        ("visible_at", INSTANT),
+        ("deadline", INSTANT),
+        ("group", pa.string()),
+        ("key", pa.binary()),
+        ("state", pa.string()),
+        ("first_received_at", INSTANT),
+        ("received_at", INSTANT),
+        ("death", DEATH),
+        ("settled_at", INSTANT),
+        ("reason", pa.string()),
+    ]
+)
+"""All columns; the last two are those of the history."""
+MESSAGE = pa.schema(list(SETTLED)[:-2])
+ATTRIBUTES = ("attributes", "attribute_types")
+END = 253_402_300_800_000_000
+"""The year 10000, which Python's datetime and many a lake cannot hold."""
+
+
+def schema_of(names: Iterable[str]) -> pa.Schema:
+    """Some of the columns; `BadInput` for a name that is none."""
+    for name in names:
+        if name not in SETTLED.names:
+            raise BadInput(f"there is no column {name!r:.80}; there are {', '.join(SETTLED.names)}")
+    return pa.schema([SETTLED.field(name) for name in names])
+
+
+def to_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        pa.array((COLUMNS[field.name](message) for message in messages), field.type, size=len(messages)) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def instant(at: int | None) -> int | None:
+    return at if at is not None and at < END else None
+
+
+def text(value: Attribute) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)
+
+
+def types(values: Iterable[tuple[str, Attribute]]) -> list[tuple[str, str]]:
+    names = {bytes: "bytes", int: "integer", float: "number"}
+    return [(name, names[type(value)]) for name, value in values if type(value) is not str]
+
+
+def death(told: Death | None) -> dict[str, object] | None:
+    if told is None:
+        return None
+    return {"queue": told.queue, "reason": told.reason, "receives": told.receives, "died_at": instant(told.died_at)}
+
+
+COLUMNS: dict[str, Callable[[Message], Any]] = {
+    "id": lambda message: message.id,
+    "queue": lambda message: message.queue,
+    "body": lambda message: message.body,
+    "content_type": lambda message: message.content_type,
+    "attributes": lambda message: [(name, text(value)) for name, value in message.attributes.items()],
+    "attribute_types": lambda message: types(message.attributes.items()),
+    "sent_at": lambda message: instant(message.sent_at),
+    "receives": lambda message: message.receives,
+    "visible_at": lambda message: instant(message.visible_at),
+    "deadline": lambda message: instant(message.deadline_at),
+    "group": lambda message: message.group,
+    "key": lambda message: message.key,
+    "state": lambda message: message.state.name.lower(),
+    "first_received_at": lambda message: instant(message.first_received_at),
+    "received_at": lambda message: instant(message.received_at),
+    "death": lambda message: death(message.death),
+    "settled_at": lambda message: instant(message.settled_at),
+    "reason": lambda message: message.reason,
+}

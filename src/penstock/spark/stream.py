@@ -1,0 +1,274 @@
+"""A stream from queues, exactly once, by the named claims of `penstock.claims`.
+
+initialOffset   {"reader": "spark-<uuid>", "epoch": 0, "claims": {}}          the checkpoint is the reader
+latestOffset    settle all up to the start; claim the next as epoch + 1, tentatively: {…, "claims": {queue: how many}}
+(Spark logs the offset)
+partitions      confirm the claims, which never lapse from then on
+read            the messages of a claim, by place: a replay reads the same ones in the same order
+(Spark commits the batch)
+commit          settle; the last batch of all is settled by the latestOffset that finds nothing more
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.broker import Broker
+from penstock.errors import BadInput, ClaimError, ClaimLapsed, QueueNotFound, ReaderSetBack
+from penstock.message import Claim
+from penstock.spark import columns, reading
+from penstock.spark.options import ReadOptions
+from penstock.stores.base import Store
+
+logger = logging.getLogger("penstock.spark")
+
+Offset = dict[str, Any]
+COUNT_EVERY = 10.0
+"""Seconds between two counts of what waits, which go through the whole index; its age is told each time."""
+
+
+class DataLost(ClaimError):
+    """The checkpoint and the queue do not fit together; the stream cannot go on exactly once."""
+
+
+@dataclass
+class Slice(InputPartition):
+    """A part of the claim of one queue, by place."""
+
+    queue: str
+    reader: str
+    epoch: int
+    start: int
+    stop: int
+
+
+class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.view != "messages":
+            raise BadInput(f"a stream reads messages; the view {options.view!r} is for batches (spark.read)")
+        self._options = options
+        self._schema = schema
+        self._first: Offset = {"reader": f"spark-{uuid.uuid4()}", "epoch": 0, "claims": {}}
+        self._broker: Broker | None = None
+        self._target: dict[str, int] | None = None
+        """With Trigger.AvailableNow: until when a message of each queue must have become visible."""
+        self._known_settled: int | None = None
+        """The last epoch that the queues knew as settled when this run began; a checkpoint is set back only between runs."""
+        self._settled = 0
+        """The epoch up to which this process has settled, so that an idle poll need not ask."""
+        self._count: tuple[float, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_broker": None}
+
+    # what Spark asks, in the order of the picture above
+
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name, like all here)
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadMaxRows(self._options.max_messages)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        broker = self._open()
+        self._target = {name: broker.queue(name).pulse().at for name in self._options.queues(broker)}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        broker = self._open()
+        reached = max(start["epoch"], self._check(start))
+        self._settle(start)
+        most = min(limit.max_rows, self._options.max_messages) if isinstance(limit, ReadMaxRows) else self._options.max_messages
+        if isinstance(limit, ReadMaxBytes):
+            max_bytes: int | None = limit.max_bytes
+        else:
+            max_bytes = None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes
+        ready = self._ready(broker)
+        claims: dict[str, int] = {}
+        if ready:
+            share = max_bytes and max(1, max_bytes // len(ready))
+            epoch = reached + 1
+            with self._batch(broker):
+                for name, visible_by in ready:
+                    if most > sum(claims.values()):
+                        left = most - sum(claims.values())
+                        claim = self._claim(broker, name, start["reader"], epoch, left, share, visible_by)
+                        claims[name] = claim.size
+        held = {name: size for name, size in claims.items() if size}
+        # What is claimed but judged (expired, buried) leaves an empty claim: nothing to read, and settled with the next.
+        return {"reader": start["reader"], "epoch": reached + 1, "claims": held} if held else start
+
+    def partitions(self, start: Offset, end: Offset) -> list[Slice]:
+        self._check(start)
+        slices: list[Slice] = []
+        if end["epoch"] <= start["epoch"]:
+            return slices
+        for name, size in sorted(end["claims"].items()):
+            confirmed = self._confirm(name, end, size)
+            slices += self._slices(name, end, confirmed, max(1, sum(end["claims"].values())))
+        return slices
+
+    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        schema = columns.arrow_schema(self._schema)
+        found = 0
+        for batch in reading.claim(
+            self._options, partition.queue, partition.reader, partition.epoch, partition.start, partition.stop, schema
+        ):
+            found += batch.num_rows
+            yield batch
+        expected = partition.stop - partition.start
+        if found < expected:
+            self._lost(
+                f"claim {partition.epoch} of reader {partition.reader!r} on queue {partition.queue!r} has {found} of the "
+                f"{expected} messages from place {partition.start} on: the others were deleted behind its back"
+            )
+
+    def commit(self, end: Offset) -> None:
+        self._settle(end)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """What the query's progress shows as the source's latest offset: how much waits, and for how long."""
+        broker = self._open()
+        pulses = [broker.queue(name).pulse() for name in self._options.queues(broker)]
+        ages = [pulse.at - pulse.due_at for pulse in pulses if pulse.due_at is not None and pulse.due_at <= pulse.at]
+        if not ages:
+            self._count = None
+        elif self._count is None or time.monotonic() > self._count[0]:
+            visible = sum(broker.queue(name).stats().visible for name in self._options.queues(broker))
+            self._count = (time.monotonic() + COUNT_EVERY, visible)
+        return {"visible": self._count[1] if self._count else 0, "oldest_age": max(ages, default=0) / 1_000_000}
+
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+    # how
+
+    def _open(self) -> Broker:
+        if self._broker is None:
+            self._broker = self._options.open()
+        return self._broker
+
+    @staticmethod
+    def _batch(broker: Broker) -> AbstractContextManager[None]:
+        """One commit for the claims of all queues, where the store is at hand."""
+        return broker.store.batch() if isinstance(broker.store, Store) else nullcontext()
+
+    def _ready(self, broker: Broker) -> list[tuple[str, int | None]]:
+        """The queues that have something, who waits longest first; with Trigger.AvailableNow, each with its target."""
+        found = []
+        for name in self._options.queues(broker):
+            if self._target is not None and name not in self._target:
+                continue  # it came later
+            pulse = broker.queue(name).pulse()
+            visible_by = pulse.at if self._target is None else min(pulse.at, self._target[name])
+            if pulse.due_at is not None and pulse.due_at <= visible_by:
+                found.append((pulse.due_at, name, None if self._target is None else visible_by))
+        return [(name, visible_by) for _, name, visible_by in sorted(found, key=lambda each: each[:2])]
+
+    def _claim(
+        self, broker: Broker, name: str, reader: str, epoch: int, limit: int, max_bytes: int | None, visible_by: int | None
+    ) -> Claim:
+        ttl = self._options.claim_timeout
+        return broker.queue(name).claim(reader, epoch, limit, ttl=ttl, max_bytes=max_bytes, visible_by=visible_by)
+
+    def _settle(self, done: Offset) -> None:
+        """Delete what was read up to this offset, whose batch Spark has committed."""
+        broker = self._open()
+        if done["epoch"] <= self._settled:
+            return
+        with self._batch(broker):
+            for name in sorted(done["claims"]):
+                try:
+                    broker.queue(name).settle(done["reader"], done["epoch"])
+                except ClaimLapsed:  # it was never confirmed, and so never read: see _confirm
+                    logger.info("nothing of queue %r was read in epoch %d, so nothing is settled", name, done["epoch"])
+                except QueueNotFound:
+                    logger.warning("queue %r is gone, and with it what the stream had read of it", name)
+        self._settled = done["epoch"]
+
+    def _confirm(self, name: str, end: Offset, size: int) -> int:
+        """Make the claim last; how many messages it has."""
+        reader, epoch = end["reader"], end["epoch"]
+        try:
+            queue = self._open().queue(name)
+            confirmed = queue.confirm(reader, epoch).size
+        except QueueNotFound:
+            self._lost(f"queue {name!r} is gone, and with it {size} messages that reader {reader!r} had claimed")
+            return 0
+        except ReaderSetBack:
+            self._lost(
+                f"epoch {epoch} of reader {reader!r} is to be read again, but its {size} messages of queue {name!r} are "
+                "settled and deleted: the checkpoint is older than the queue"
+            )
+            return 0
+        except ClaimLapsed:
+            if reader in queue.readers():
+                logger.warning(
+                    "claim %d of reader %r on queue %r lapsed before Spark had logged it (claimTimeout is %s s); its messages "
+                    "are visible again and come with a later batch: this one is empty",
+                    epoch, reader, name, self._options.claim_timeout,
+                )  # fmt: skip
+            else:
+                self._lost(
+                    f"queue {name!r} knows no reader {reader!r}, which had claimed {size} messages in epoch {epoch}: the reader "
+                    "was given up, or the queue made anew"
+                )
+            return 0
+        if confirmed < size:
+            self._lost(f"claim {epoch} of reader {reader!r} on queue {name!r} has {confirmed} messages; it had {size}")
+        return confirmed
+
+    def _slices(self, name: str, end: Offset, size: int, total: int) -> list[Slice]:
+        wanted = -(-(self._options.min_partitions or 1) * size // total)
+        count = min(size, max(wanted, -(-size // reading.ROWS_PER_PARTITION)))
+        edges = [size * part // count for part in range(count + 1)] if count else []
+        return [Slice(name, end["reader"], end["epoch"], low, high) for low, high in pairwise(edges)]
+
+    def _check(self, start: Offset) -> int:
+        """Compare an offset from the checkpoint with what the queues know, once a run: the last epoch that is settled there."""
+        if self._known_settled is not None:
+            return self._known_settled
+        broker = self._open()
+        reader, epoch, settled = start["reader"], start["epoch"], 0
+        for name in sorted({*self._options.queues(broker), *start["claims"]}):
+            try:
+                queue = broker.queue(name)
+            except QueueNotFound:
+                continue  # what was read of it is settled, in its way
+            known = queue.settled_epoch(reader)
+            settled = max(settled, known or 0)
+            if known is None and name in start["claims"] and reader not in queue.readers():
+                self._lost(
+                    f"queue {name!r} knows no reader {reader!r}, which has read it up to epoch {epoch}: the reader was given up, "
+                    "or the queue made anew; what was not yet settled may come again"
+                )
+        if settled > epoch:
+            self._lost(
+                f"the checkpoint says that reader {reader!r} has come to epoch {epoch}, but the queue that it has settled all up "
+                f"to {settled}: the checkpoint was set back, and the messages in between are read and deleted"
+            )
+        self._known_settled = settled
+        return settled
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{what}. Start with a new checkpoint, or with failOnDataLoss=false to skip what is missing and go on; "
+                "`penstock readers QUEUE` shows who holds what"
+            )
+        logger.warning("%s; skipped, as failOnDataLoss is false", what)
