@@ -41,18 +41,21 @@ SETTLED = pa.schema(
     ]
 )
 """All columns; the last two are those of the history."""
+NUMBER = pa.field("number", pa.int64())
 MESSAGE = pa.schema(list(SETTLED)[:-2])
+CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 ATTRIBUTES = ("attributes", "attribute_types")
 END = 253_402_300_800_000_000
 """The year 10000, which Python's datetime and many a lake cannot hold."""
 
 
 def schema_of(names: Iterable[str]) -> pa.Schema:
-    """Some of the columns; `BadInput` for a name that is none."""
+    """Some of the columns, or ``number``, which is for paging; `BadInput` for a name that is none."""
+    known = {field.name: field for field in SETTLED} | {"number": NUMBER}
     for name in names:
-        if name not in SETTLED.names:
+        if name not in known:
             raise BadInput(f"there is no column {name!r:.80}; there are {', '.join(SETTLED.names)}")
-    return pa.schema([SETTLED.field(name) for name in names])
+    return pa.schema([known[name] for name in names])
 
 
 def to_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
@@ -60,6 +63,19 @@ def to_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
         pa.array((COLUMNS[field.name](message) for message in messages), field.type, size=len(messages)) for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def pack(batch: pa.RecordBatch) -> bytes:
+    """As it travels over HTTP: a stream in Arrow's own format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def unpack(content: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    (batch,) = pa.ipc.open_stream(content)
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def instant(at: int | None) -> int | None:
@@ -82,6 +98,7 @@ def death(told: Death | None) -> dict[str, object] | None:
 
 
 COLUMNS: dict[str, Callable[[Message], Any]] = {
+    "number": lambda message: message.number,
     "id": lambda message: message.id,
     "queue": lambda message: message.queue,
     "body": lambda message: message.body,

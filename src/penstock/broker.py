@@ -151,6 +151,14 @@ def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
     return import_module("penstock.stores.sqlite").SqliteStore(path, **options)  # type: ignore[no-any-return]
 
 
+def location(url: str) -> tuple[str, str]:
+    """The kind of a store, and where its database is: a path, or a URL without our own options, for another driver."""
+    kind = url.partition(":")[0].lower()
+    if kind == "sqlite":
+        return kind, _path_and_options(url, {}, {"timeout": _timeout})[0]
+    return kind, _url_and_options(url, {})[0] if kind == "postgresql" else url
+
+
 def _open_vsqs(url: str, options: dict[str, Any]) -> Store:
     path, _ = _path_and_options(url, options, {})
     return import_module("penstock.stores.vsqs").VsqsStore(path)  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from penstock import policy
@@ -24,11 +24,14 @@ from penstock.policy import check_count, check_seconds
 from penstock.queue import Queue, check_many
 from penstock.stores.roster import Roster
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several."""
 ASKED_TWICE = frozenset(
     {"send_many", "settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe"}
-    | {"names", "pulse"}
+    | {"names", "pulse", "span", "scan"}
 )
 
 
@@ -194,6 +197,21 @@ class RemoteQueue(Queue):
 
     def settled(self, limit: int = 100) -> list[Message]:
         return list(self._call("settled", limit=limit))
+
+    def span(self, *, settled: bool = False) -> tuple[int, int, int]:
+        count, first, last = self._call("span", settled=settled)
+        return count, first, last
+
+    def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
+        return list(self._call("scan", start=start, stop=stop, limit=limit, settled=settled))
+
+    def arrow(self, verb: str, schema: pa.Schema, **arguments: Any) -> pa.RecordBatch:
+        """What `read` or `scan` answers, as the columns of ``schema`` in one batch of Arrow, which is how it travels too."""
+        from penstock import arrow
+
+        path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"
+        content = self._line.call(path, {**arguments, "columns": schema.names}, again=True, accept=arrow.CONTENT_TYPE)
+        return arrow.unpack(content, schema)
 
     def stats(self) -> Stats:
         stats: Stats = self._call("stats")

@@ -48,11 +48,12 @@ class Line:
         self._lock = Lock()
         self._closed = False
 
-    def call(self, path: str, arguments: dict[str, Any], *, again: bool, wait: float = 0) -> Any:
+    def call(self, path: str, arguments: dict[str, Any], *, again: bool, wait: float = 0, accept: str | None = None) -> Any:
+        """The answer's value; with another content type to ``accept``, its bytes."""
         body = json.dumps({"arguments": {name: pack(value) for name, value in arguments.items()}}).encode()
         for attempt in range(TRIES):
             try:
-                status, answer = self._ask(path, body, self._timeout + wait)
+                status, answer = self._ask(path, body, self._timeout + wait, accept)
             except ConnectionRefusedError as error:  # nobody has heard us, so nothing can have been done
                 problem: PenstockError = StoreError(f"there is no server at {self.url}: {error.strerror}")
             except Lost as error:
@@ -61,7 +62,7 @@ class Line:
                     raise problem from error
             else:
                 if status == 200:
-                    return unpack(answer["answer"])
+                    return unpack(answer["answer"]) if accept is None else answer
                 problem = unpack_error(answer) or _foreign(self.url, status, answer)
                 if not (isinstance(problem, StoreBusy) and again):
                     raise problem
@@ -69,10 +70,10 @@ class Line:
                 time.sleep(0.05 * 2**attempt * (1 + secrets.randbelow(100) / 100))
         raise problem
 
-    def _ask(self, path: str, body: bytes, timeout: float) -> tuple[int, Any]:
+    def _ask(self, path: str, body: bytes, timeout: float, accept: str | None) -> tuple[int, Any]:
         connection = self._take(timeout)
         try:
-            connection.request("POST", path, body, self._headers)
+            connection.request("POST", path, body, self._headers | ({} if accept is None else {"Accept": accept}))
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -82,6 +83,8 @@ class Line:
             connection.close()
         else:
             self._give(connection)
+        if response.status == 200 and accept is not None:
+            return response.status, content
         try:
             return response.status, json.loads(content)
         except ValueError:

@@ -322,6 +322,17 @@ class Queue(Sets, NamedClaims):
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         return self._store.settled(self.name, limit)
 
+    def span(self, *, settled: bool = False) -> tuple[int, int, int]:
+        """How many messages there are, or are in the history, and their first and last `Message.number`."""
+        return self._store.span(self.name, settled=settled)
+
+    def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
+        """Messages in any state, or the history, in the order of their numbers: those from ``start`` up to ``stop``."""
+        check_count(start, "start", 0, 2**63)
+        check_count(stop, "stop", 0, 2**63)
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        return self._store.scan(self.name, start, stop, limit, settled=settled)
+
     def stats(self) -> Stats:
         now = self._clock()
         self._expire(now)

@@ -1,46 +1,106 @@
-"""How executors read: batches of Arrow out of any store, in the process of a Python worker."""
+"""How executors read: batches of Arrow out of any store, in the process of a Python worker.
+
+Straight out of the database where there is one (`penstock.columnar`), else message by message.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 
-from penstock.arrow import to_batch
+from penstock import columnar
+from penstock.arrow import schema_of, to_batch
 from penstock.broker import Broker
+from penstock.client import RemoteQueue
+from penstock.message import Message
+from penstock.queue import Queue
+from penstock.spark.filters import Wanted
 from penstock.spark.options import ReadOptions
 
 ROWS = 5000
 """Rows of one batch of Arrow: less costs calls, more costs memory."""
-ROWS_PER_PARTITION = 20_000
-"""A partition is a task with a Python worker: many small ones cost more than they bring."""
+PAGE = 16 * 1024 * 1024
+"""Bytes of bodies that are meant to be in one."""
+WORTH_A_TASK, MOST_A_TASK = 20_000, 250_000
+"""Messages for which another partition pays, if there is a core for it; and those after which there is one in any case."""
+
+kept: dict[ReadOptions, Broker] = {}
+"""The servers that this process is connected to."""
+
+
+def parts(size: int, at_least: int | None) -> list[tuple[int, int]]:
+    """Split so many messages among a few tasks: each costs a Python worker."""
+    most = -(-size // WORTH_A_TASK)
+    count = min(size, max(at_least or 1, min(most, os.cpu_count() or 1), -(-size // MOST_A_TASK)))
+    return list(pairwise(size * part // count for part in range(count + 1))) if count else []
 
 
 def claim(
     options: ReadOptions, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a confirmed claim from place ``start`` up to ``stop``."""
-    with opened(options) as broker:
-        home = broker.queue(queue)
-        for place in range(start, stop, ROWS):
-            messages = home.read(reader, epoch, place, min(place + ROWS, stop))
-            if messages:
-                yield to_batch(messages, schema)
+    with columnar.opened(options.url) as direct:
+        if direct is not None:
+            yield from direct.claim(queue, reader, epoch, start, stop, schema)
+            return
+    with _opened(options) as broker:
+        home, rows = broker.queue(queue), ROWS // 10
+        while start < stop:
+            end = min(start + rows, stop)
+            batch, rows = _fetch(home, "read", schema, {"reader": reader, "epoch": epoch, "start": start, "stop": end}, rows)
+            yield batch
+            start = end
+
+
+def scan(
+    options: ReadOptions, queue: str, start: int, stop: int, dense: bool, wanted: Wanted, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a queue, or of its history, by number, as far as they are wanted."""
+    settled = options.view == "settled"
+    with columnar.opened(options.url) as direct:
+        if direct is not None:
+            conditions = wanted.conditions(direct.ids)
+            yield from direct.scan(queue, start, stop, schema, settled=settled, dense=dense, conditions=conditions)
+            return
+    with _opened(options) as broker:
+        home, rows = broker.queue(queue), ROWS // 10
+        needed = pa.unify_schemas([schema, schema_of(sorted({"number", *wanted.columns()}))])
+        while True:
+            arguments = {"start": start, "stop": stop, "limit": rows, "settled": settled}
+            batch, rows = _fetch(home, "scan", needed, arguments, rows)
+            if not batch.num_rows:
+                return
+            start = batch.column("number")[-1].as_py() + 1
+            yield pa.RecordBatch.from_arrays(wanted.filter(batch).columns[: len(schema)], schema=schema)
+
+
+def _fetch(home: Queue, verb: str, schema: pa.Schema, arguments: dict[str, Any], rows: int) -> tuple[pa.RecordBatch, int]:
+    """What a verb answers, and how many rows to ask for next."""
+    if isinstance(home, RemoteQueue):
+        batch = home.arrow(verb, schema, **arguments)
+        return batch, _rows(batch.nbytes, batch.num_rows) if batch.num_rows else rows
+    messages: list[Message] = getattr(home, verb)(**arguments)
+    return to_batch(messages, schema), _rows(sum(len(message.body) for message in messages), len(messages))
+
+
+def _rows(weight: int, count: int) -> int:
+    """How many more rows make a page, going by what the last ones weighed."""
+    return max(1, min(ROWS, PAGE * count // max(1, weight)))
 
 
 @contextmanager
-def opened(options: ReadOptions) -> Iterator[Broker]:
+def _opened(options: ReadOptions) -> Iterator[Broker]:
     """A broker of this process. Spark's workers live on from task to task, and so do connections to servers; a file is closed
-    again, because another copy of SQLite may read it next (see `penstock.columnar`)."""
+    again, because another copy of SQLite may read it next."""
     if options.url.startswith("sqlite:"):
         with options.open() as broker:
             yield broker
     else:
-        yield _kept(options)
-
-
-@lru_cache(maxsize=16)
-def _kept(options: ReadOptions) -> Broker:
-    return options.open()
+        if options not in kept:
+            kept[options] = options.open()
+        yield kept[options]

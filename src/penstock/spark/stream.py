@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -225,8 +224,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )  # fmt: skip
             else:
                 self._lost(
-                    f"queue {name!r} knows no reader {reader!r}, which had claimed {size} messages in epoch {epoch}: the reader "
-                    "was given up, or the queue made anew"
+                    f"queue {name!r} knows no reader {reader!r}, which had claimed {size} messages in epoch {epoch}: the "
+                    "reader was given up, or the queue made anew"
                 )
             return 0
         if confirmed < size:
@@ -234,10 +233,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return confirmed
 
     def _slices(self, name: str, end: Offset, size: int, total: int) -> list[Slice]:
-        wanted = -(-(self._options.min_partitions or 1) * size // total)
-        count = min(size, max(wanted, -(-size // reading.ROWS_PER_PARTITION)))
-        edges = [size * part // count for part in range(count + 1)] if count else []
-        return [Slice(name, end["reader"], end["epoch"], low, high) for low, high in pairwise(edges)]
+        share = -(-(self._options.min_partitions or 1) * size // total)
+        return [Slice(name, end["reader"], end["epoch"], low, high) for low, high in reading.parts(size, share)]
 
     def _check(self, start: Offset) -> int:
         """Compare an offset from the checkpoint with what the queues know, once a run: the last epoch that is settled there."""
@@ -254,13 +251,13 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             settled = max(settled, known or 0)
             if known is None and name in start["claims"] and reader not in queue.readers():
                 self._lost(
-                    f"queue {name!r} knows no reader {reader!r}, which has read it up to epoch {epoch}: the reader was given up, "
-                    "or the queue made anew; what was not yet settled may come again"
+                    f"queue {name!r} knows no reader {reader!r}, which has read it up to epoch {epoch}: the reader was "
+                    "given up, or the queue made anew; what was not yet settled may come again"
                 )
         if settled > epoch:
             self._lost(
-                f"the checkpoint says that reader {reader!r} has come to epoch {epoch}, but the queue that it has settled all up "
-                f"to {settled}: the checkpoint was set back, and the messages in between are read and deleted"
+                f"the checkpoint says that reader {reader!r} has come to epoch {epoch}, but the queue that it has settled all "
+                f"up to {settled}: the checkpoint was set back, and the messages in between are read and deleted"
             )
         self._known_settled = settled
         return settled

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from penstock.clock import Clock, system_clock
 from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
+from penstock.policy import MAX_NUMBER
 from penstock.stores.roster import Roster
 
 START = (-1, 0)
@@ -36,6 +37,8 @@ class Store(ABC):
     """Not ordered, and a message that was moved comes last in its new queue, whenever it was sent."""
     groups: bool
     """Queues with ordered groups can be kept."""
+    ranges: bool = False
+    """A part of a queue by number is found without going through the whole."""
     shares: bool = False
     """A claim can be of a share: `claim` takes ``share``, (place, of), and then only messages whose number % of = place."""
 
@@ -127,6 +130,23 @@ class Store(ABC):
     @abstractmethod
     def settled(self, queue: str, limit: int) -> list[Message]:
         """The history, oldest first."""
+
+    def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
+        """How many messages there are, or are in the history, and their first and last number."""
+        numbers = [message.number for message in self._all(queue, settled)]
+        return len(numbers), min(numbers, default=0), max(numbers, default=0)
+
+    def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
+        """Look, by number, from ``start`` up to ``stop``: messages in any state, or the history."""
+        found = [message for message in self._all(queue, settled) if start <= message.number < stop]
+        found.sort(key=lambda message: message.number)
+        last = found[limit - 1].number if len(found) > limit else stop
+        return [
+            message for message in found if message.number <= last
+        ]  # all that have the last one's number, should there be two
+
+    def _all(self, queue: str, settled: bool) -> list[Message]:
+        return self.settled(queue, MAX_NUMBER) if settled else self.browse(queue, MAX_NUMBER)
 
     @abstractmethod
     def marked(self, queue: str, mark: bytes) -> bool:
@@ -238,11 +258,12 @@ class Ids:
 
     def __init__(self, salt: int) -> None:
         digits = f"{salt:015x}"
-        self._prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
-        self._usual = f"{self._prefix}8000-"
+        self.prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
+        """What all ids of this store begin with."""
+        self._usual = f"{self.prefix}8000-"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ids) and self._prefix == other._prefix
+        return isinstance(other, Ids) and self.prefix == other.prefix
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -253,7 +274,7 @@ class Ids:
     def make(self, number: int) -> str:
         if number < 1 << 48:
             return f"{self._usual}{number:012x}"
-        return f"{self._prefix}{number >> 48 | 1 << 15:04x}-{number & (1 << 48) - 1:012x}"
+        return f"{self.prefix}{number >> 48 | 1 << 15:04x}-{number & (1 << 48) - 1:012x}"
 
     def number(self, id: str) -> int | None:
         """None for an id that this store never gave out."""

@@ -335,6 +335,20 @@ ORDER BY visible_at DESC, number LIMIT :limit
 -- name: settled
 SELECT {columns}, settled_at, reason FROM penstock_settled WHERE queue = :queue ORDER BY settled_at, number LIMIT :limit
 
+-- name: span
+SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_message WHERE queue = :queue
+
+-- name: span_settled
+SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_settled WHERE queue = :queue
+
+-- name: scan
+SELECT {columns} FROM penstock_message
+WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
+
+-- name: scan_settled
+SELECT {columns}, settled_at, reason FROM penstock_settled
+WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
+
 -- name: count
 SELECT 'visible', COUNT(*), MIN(number) FROM penstock_message
 WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now HAVING COUNT(*) > 0

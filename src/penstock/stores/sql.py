@@ -23,6 +23,7 @@ class SqlStore(SqlMessages):
     ordered = True
     groups = True
     shares = True
+    ranges = True
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._joined():

@@ -231,6 +231,20 @@ class SqlMessages(SqlSession):
             rows = self._rows("settled", {"queue": self._queue(queue)[0], "limit": limit})
             return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
 
+    def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
+        with self._reading():
+            fields = {"queue": self._queue(queue)[0]}
+            count, first, last = self._rows("span_settled" if settled else "span", fields)[0]
+            return count, first or 0, last or 0
+
+    def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
+        with self._reading():
+            fields = {"queue": self._queue(queue)[0], "start": start, "stop": stop, "limit": limit}
+            if not settled:
+                return [self._message(queue, row) for row in self._rows("scan", fields)]
+            rows = self._rows("scan_settled", fields)
+            return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
+
     def marked(self, queue: str, mark: bytes) -> bool:
         with self._reading():
             found = self._rows("mark", {"queue": self._queue(queue)[0], "mark": mark})

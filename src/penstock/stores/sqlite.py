@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,22 @@ WAL_BYTES = 16 * 1024 * 1024
 BLOCK = 1000
 """How many message numbers a process reserves at a time."""
 NO_BLOCK = (1, 0)
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_lent: list[Path] = []
+
+
+@contextmanager
+def lend(path: Path) -> Iterator[bool]:
+    """For another copy of SQLite in this process: True if it may have the file open meanwhile, as no store here has; until then
+    none will. (Whoever closes a file drops all locks that the process has on it, the other copy's too.)"""
+    file = path.resolve()
+    _lent.append(file)  # before looking, as a store does it the other way round: one of the two sees the other, with no lock
+    try:
+        yield not any(store.has_open(file) for store in list(_stores))
+    finally:
+        _lent.remove(file)
 
 
 class _NotPlain(Exception):
@@ -74,8 +91,10 @@ class SqliteStore(SqlStore):
         self._connection: apsw.Connection | None = None
         self._parents: apsw.Connection | None = None
         self._closed = False
+        self._opening = False
         self._block = NO_BLOCK
         self._last_packed: tuple[Settings | None, str] = (None, "")
+        _stores.add(self)
         self._connect()
         self._migrate()
         watch(self)
@@ -94,6 +113,21 @@ class SqliteStore(SqlStore):
             raise StoreError(f"{self}: the batch was lost with its connection")
         if self._closed:
             raise StoreClosed(f"{self} was closed")
+        self._opening = True
+        try:
+            if self.path.resolve() in _lent:
+                raise StoreBusy(
+                    f"{self} is being read by ADBC in this process, which has a copy of SQLite of its own: wait for it"
+                )
+            self._connection = self._connect_anew()
+            return self._connection
+        finally:
+            self._opening = False
+
+    def has_open(self, file: Path) -> bool:
+        return (self._opening or bool(self._connection or self._parents)) and self.path.resolve() == file
+
+    def _connect_anew(self) -> apsw.Connection:
         try:
             fresh = not self.path.exists()
             if not self.path.parent.is_dir():
@@ -114,7 +148,7 @@ class SqliteStore(SqlStore):
             raise self._translate(error) from error
         if fresh:
             _sync_folder(self.path.parent)
-        self._connection, self._synchronous = connection, True
+        self._synchronous = True
         return connection
 
     def _to_wal(self, connection: apsw.Connection) -> None:

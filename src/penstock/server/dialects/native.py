@@ -3,10 +3,13 @@
 
 POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"answer": value}
 POST /penstock/broker/{verb}
+
+Messages that are looked at (read, scan) come as Arrow if the request accepts that, and says which ``columns``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -14,6 +17,7 @@ from typing import Any, ClassVar
 from penstock.errors import (
     BadInput,
     ClaimError,
+    MissingExtra,
     PenstockError,
     QueueExists,
     QueueNotFound,
@@ -21,6 +25,7 @@ from penstock.errors import (
     StoreError,
     Unsupported,
 )
+from penstock.message import Message
 from penstock.policy import check_count, check_seconds
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
@@ -46,6 +51,8 @@ VERBS: dict[str, Scope] = {
     "pulse": Scope.READ,
     "peek": Scope.READ,
     "settled": Scope.READ,
+    "span": Scope.READ,
+    "scan": Scope.READ,
     "sismember": Scope.READ,
     "scard": Scope.READ,
     "readers": Scope.READ,
@@ -56,6 +63,10 @@ VERBS: dict[str, Scope] = {
 }
 LONG = {"purge", "redrive"}
 """Done in parts, so that others get a turn in between."""
+
+
+ARROW = "application/vnd.apache.arrow.stream"
+ARROW_VERBS = {"read", "scan"}
 
 
 class Native(Dialect):
@@ -99,6 +110,8 @@ class Native(Dialect):
         if verb == "redrive" and given.get("to") is not None:
             request.grant.check(Scope.ADMIN, str(given["to"]))
 
+        columns = given.pop("columns", None) if verb in ARROW_VERBS and request.headers.get("accept") == ARROW else None
+
         def act() -> Any:
             home = self.broker.queue(queue)
             if verb == "settings":
@@ -108,6 +121,8 @@ class Native(Dialect):
         answer = await self.core.commits.run(act, alone=verb in LONG)
         if verb in ("delete_many", "send_many"):
             self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, len(answer))
+        if columns is not None:
+            return Response(200, {"Content-Type": ARROW}, await asyncio.to_thread(pack_arrow, answer, columns))
         return _answer(answer)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
@@ -155,6 +170,16 @@ def _call(verb: Any, given: dict[str, Any]) -> Any:
     except TypeError as error:
         # The core names values of a wrong type itself; what is left is a wrong set of arguments.
         raise BadInput(f"{verb.__name__}: {error}") from None
+
+
+def pack_arrow(messages: list[Message], columns: Any) -> bytes:
+    try:
+        from penstock import arrow
+    except ImportError:
+        raise MissingExtra("to answer in Arrow, the server", "arrow") from None
+    if not isinstance(columns, list):
+        raise BadInput(f"columns must be a list of names, not {columns!r:.80}")
+    return arrow.pack(arrow.to_batch(messages, arrow.schema_of(columns)))
 
 
 def _answer(value: Any) -> Response:

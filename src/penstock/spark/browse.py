@@ -1,0 +1,67 @@
+"""A batch look at queues, or at their history: nothing is consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.message import FOREVER
+from penstock.spark import columns, reading
+from penstock.spark.filters import Wanted
+from penstock.spark.options import ReadOptions
+from penstock.stores.base import Store
+
+DENSE = 8
+"""A queue that has every eighth number, or more, is read by going through the table."""
+
+
+@dataclass
+class Range(InputPartition):
+    """The messages of one queue whose numbers are from ``start`` up to ``stop``."""
+
+    queue: str
+    start: int
+    stop: int
+    dense: bool
+
+
+class Browse(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._wanted = Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        for given in filters:
+            narrowed = self._wanted.narrowed(given)
+            if narrowed is None:
+                yield given
+            else:
+                self._wanted = narrowed
+
+    def partitions(self) -> list[Range]:
+        ranges: list[Range] = []
+        with self._options.open() as broker:
+            splits = not isinstance(broker.store, Store) or broker.store.ranges
+            names = [
+                name for name in self._options.queues(broker) if self._wanted.queues is None or name in self._wanted.queues
+            ]
+            for name in names:
+                count, first, last = broker.queue(name).span(settled=self._options.view == "settled")
+                dense = (last - first + 1) <= count * DENSE
+                parts = reading.parts(count, self._options.min_partitions) if splits else [(0, count)] if count else []
+                for low, high in parts:
+                    start = first + (last - first) * low // count
+                    stop = first + (last - first) * high // count if high < count else FOREVER
+                    ranges.append(Range(name, start, stop, dense))
+        return ranges
+
+    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        schema = columns.arrow_schema(self._schema)
+        yield from reading.scan(
+            self._options, partition.queue, partition.start, partition.stop, partition.dense, self._wanted, schema
+        )

@@ -1,0 +1,77 @@
+"""The filters that are done where the messages are: on the queue, on ids, on instants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
+from penstock.arrow import END, INSTANT
+from penstock.stores.base import Ids
+
+COMPARISONS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
+OPERATORS: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
+    "=": pc.equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+}
+INSTANTS = {"sent_at": "sent_at", "visible_at": "ABS(visible_at)", "settled_at": "settled_at"}
+"""The columns that can be compared, and how the database has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the filters leave: queues and ids (None: all), and comparisons of instants as (column, operator, microseconds)."""
+
+    queues: frozenset[str] | None = None
+    ids: frozenset[str] | None = None
+    times: tuple[tuple[str, str, int], ...] = ()
+
+    def narrowed(self, given: Filter) -> Wanted | None:
+        """With one filter more; None if Spark has to see to that one."""
+        column: str = ".".join(getattr(given, "attribute", ()))
+        if column in ("queue", "id") and isinstance(given, EqualTo | In):
+            values = given.value if isinstance(given, In) else (given.value,)
+            known = self.queues if column == "queue" else self.ids
+            left = frozenset(value for value in values if value is not None and (known is None or value in known))
+            return replace(self, queues=left) if column == "queue" else replace(self, ids=left)
+        if column in INSTANTS and type(given) in COMPARISONS and _is_instant(given.value):  # type: ignore[attr-defined]
+            at = (given.value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)  # type: ignore[attr-defined]
+            return replace(self, times=(*self.times, (column, COMPARISONS[type(given)], at)))
+        return None
+
+    def conditions(self, ids: Ids) -> list[str]:
+        """As SQL, of numbers alone."""
+        conditions = [f"{INSTANTS[column]} {sign} {at} AND {INSTANTS[column]} < {END}" for column, sign, at in self.times]
+        if self.ids is not None:
+            numbers = sorted(number for number in map(ids.number, self.ids) if number is not None)
+            conditions.append(f"number IN ({', '.join(map(str, numbers))})" if numbers else "1 = 0")
+        return conditions
+
+    def columns(self) -> set[str]:
+        """The columns that `filter` needs."""
+        return {column for column, _, _ in self.times} | ({"id"} if self.ids is not None else set())
+
+    def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.ids is not None:
+            batch = batch.filter(pc.is_in(batch.column("id"), pa.array(sorted(self.ids), pa.string())))
+        for column, sign, at in self.times:
+            batch = batch.filter(OPERATORS[sign](batch.column(column), pa.scalar(at, INSTANT)))  # which leaves no null
+        return batch
+
+
+def _is_instant(value: Any) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is not None
