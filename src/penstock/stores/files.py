@@ -10,22 +10,35 @@ programs know no lock, and meet us in the renames alone.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
+from pathlib import Path
 from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
-from penstock.stores.beside import digest, sync_file_system
+from penstock.stores.beside import FOLDER, digest, read_whole, sync_file_system, write_whole
 from penstock.stores.file_messages import FileMessages
 from penstock.stores.file_views import settled_head
 from penstock.stores.shelf import Shelf, is_orphaned
+from penstock.stores.staging import StagedFiles, StagesInFiles
 
 __all__ = ["FileStore", "sync_file_system"]
 
 
-class FileStore(FileMessages):
+WRITERS = ".writers"
+"""The folder beside the queues' where writers stage; no queue's name begins with a dot."""
+PUBLISHED = ".published"
+
+
+class FileStore(StagesInFiles, FileMessages):
+    def __init__(self, root: str | Path) -> None:
+        super().__init__(root)
+        self._desk = StagedFiles(self.root / FOLDER / WRITERS, durable=True)
+
     # tending
 
     def purge(self, queue: str, limit: int) -> int:
@@ -202,3 +215,40 @@ class FileStore(FileMessages):
             if epoch is None:
                 shutil.rmtree(shelf.beside.folder / "reader" / folder, ignore_errors=True)
             return given
+
+    # what writers stage and publish
+
+    @contextmanager
+    def publishing(self, writer: str) -> Iterator[int | None]:
+        with self.batch(durable=False):
+            home = self._desk.folder / writer
+            home.mkdir(parents=True, exist_ok=True)
+            handle = os.open(home / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            flock(handle, LOCK_EX)
+            noted = self._noted(writer)
+            yield None if noted is None else noted["batch"]
+        finally:
+            os.close(handle)
+
+    def _noted(self, writer: str) -> dict[str, int] | None:
+        with self.batch(durable=False):
+            content = read_whole(f"{self._desk.folder}/{writer}/{PUBLISHED}")
+            return None if content is None else json.loads(content)
+
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        with self.batch(durable=False):
+            record = {"batch": batch, "keep_until": keep_until}
+            write_whole(self._desk.folder / writer / PUBLISHED, json.dumps(record).encode())
+
+    def forget_writers(self, now: int) -> None:
+        with self.batch(durable=False), suppress(FileNotFoundError):
+            for writer in os.listdir(self._desk.folder):
+                noted = self._noted(writer)
+                if noted is not None and noted["keep_until"] <= now:
+                    shutil.rmtree(self._desk.folder / writer, ignore_errors=True)
+
+    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:
+        with self._queue(queue, durable=False) as shelf:
+            for mark in marks:
+                shelf.beside.remove("mark", digest(mark))

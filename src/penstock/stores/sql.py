@@ -1,4 +1,5 @@
-"""A store over the statements of queue.sql: all that SQL databases have in common, here with the named claims.
+"""A store over the statements of queue.sql: all that SQL databases have in common, here with the named claims and with
+what writers stage and publish.
 
 A database joins by a subclass that gives its `dialect` (the words in braces of queue.sql) and the primitives at the end of
 `penstock.stores.sql_session`: run statements, open transactions, hand out numbers.
@@ -6,7 +7,8 @@ A database joins by a subclass that gives its `dialect` (the words in braces of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from penstock.message import (
     FOREVER,
@@ -15,6 +17,7 @@ from penstock.message import (
     Message,
     Settlement,
 )
+from penstock.stores.base import Staged
 from penstock.stores.sql_messages import SqlMessages
 
 
@@ -90,6 +93,43 @@ class SqlStore(SqlMessages):
             if epoch is None:
                 self._run("drop_reader", {"queue": home, "reader": reader})
             return given
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        with self._joined(durable=False):
+            self.unstage(writer, batch, [name])
+            self._run("stage", {"writer": writer, "batch": batch, "name": name, "now": now, "segment": segment})
+
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        rows = self._rows("staged", {}) if writer is None else self._rows("staged_by", {"writer": writer})
+        return [Staged(*row) for row in rows]
+
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
+        rows = self._rows("fetch", {"writer": writer, "batch": batch, "name": name})
+        return rows[0][0] if rows else None
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        with self._joined(durable=False):
+            if names is None:
+                self._run("unstage_all", {"writer": writer, "batch": batch})
+            for name in names or ():
+                self._run("unstage", {"writer": writer, "batch": batch, "name": name})
+
+    @contextmanager
+    def publishing(self, writer: str) -> Iterator[int | None]:
+        with self._joined():
+            # Entered first, so that of two who publish for a new writer the second waits here.
+            self._run("enter_writer", {"writer": writer, "forever": FOREVER})
+            batch: int = self._rows("lock_writer", {"writer": writer})[0][0]
+            yield batch if batch >= 0 else None
+
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        with self._joined():
+            self._run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
+
+    def forget_writers(self, now: int) -> None:
+        if self._rows("forgettable", {"now": now}):  # seen without a write lock
+            with self._joined():
+                self._run("forget_writers", {"now": now})
 
     def enroll(self, queue: str, consumer: str, now: int) -> None:
         with self._joined(durable=False):

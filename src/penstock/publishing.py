@@ -1,0 +1,277 @@
+"""Exactly-once publishing: a writer's numbered batches, staged by many hands and published by one.
+
+    stage ──► staged ──publish──► in the queues; the writer has come so far, what else it had staged up to there is removed
+                 │
+                 └── nobody publishes it for some days ──► removed
+
+A batch that was published is known again by its number: to publish it, or an earlier one, a second time changes nothing. Where a
+store's batches are atomic, all of it is one. Where they are not (files, memcached), a manifest, staged beside the segments, is the
+point from which the batch counts; from there on, whoever comes next takes it to its end, by the segments that it names:
+
+    check all ──► manifest ──► each piece: put in, marked by its place; note how far ──► note the batch ──► clear up
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock import policy
+from penstock.clock import Clock
+from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreError
+from penstock.message import FOREVER, OCTETS, Draft, Settings
+from penstock.policy import check_count, check_name
+from penstock.stores.base import Staged, Store
+from penstock.waiting import Waiting
+
+if TYPE_CHECKING:
+    from penstock.segments import Piece
+
+logger = logging.getLogger("penstock")
+
+MAX_SEGMENT = 4 * 1024 * 1024
+MANIFEST, PROGRESS = ".manifest", ".progress"
+"""Segments of our own, under names that nobody else's can have."""
+KEEP = 3 * 86400
+"""Seconds after which what nobody published is removed."""
+REMEMBER = 7 * 86400
+"""Seconds for which a writer of one batch is remembered; and a piece's marks count, should nobody remove them before."""
+ABANDONED = 60
+"""Seconds after which others finish what was begun."""
+SWEEP_EVERY = 3600
+
+
+class Publishing:
+    def __init__(self, store: Store, waiting: Waiting, clock: Clock) -> None:
+        self._store = store
+        self._waiting = waiting
+        self._clock = clock
+        self._sweep_at = 0
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
+        check_staging(writer, batch, [name])
+        self._store.stage(writer, batch, name, check_segment(segment), self._clock())
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
+        check_staging(writer, batch, names)
+        self._store.unstage(writer, batch, names)
+
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        segments: Mapping[str, int],
+        *,
+        bad_rows: str | None = None,
+        once: bool = False,
+        allow: Callable[[str], object] = lambda _queue: None,
+    ) -> int | None:
+        """How many messages; None if it had been published before."""
+        check_staging(writer, batch, list(segments))
+        for count in segments.values():
+            check_count(count, "count of a segment", 0, policy.MAX_NUMBER)
+        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, allow)
+        with self._store.publishing(writer) as last:
+            if not self._store.atomic:
+                last = self._finish(writer, last)
+            done = None if last is not None and batch <= last else work.publish()
+        self._store.unstage(writer, batch)
+        self._waiting.notify()
+        self._sweep(self._clock())
+        return done
+
+    def _finish(self, writer: str, last: int | None) -> int | None:
+        """Take to its end what was begun before; the last batch after that."""
+        for staged in sorted(found for found in self._store.staged(writer) if found.name == MANIFEST):
+            if last is None or staged.batch > last:
+                manifest = self._store.fetch(writer, staged.batch, MANIFEST)
+                if manifest is not None:
+                    _Work(self._store, self._clock, writer, staged.batch, **json.loads(manifest)).roll_forward()
+                    last = staged.batch
+        return last
+
+    def _sweep(self, now: int) -> None:
+        """Now and then, finish what was abandoned and remove what is too old."""
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + policy.micros(SWEEP_EVERY)
+        try:
+            self.sweep(now)
+        except StoreError as error:  # what was asked of us is done; this can wait
+            logger.warning("what was staged could not be tended, which will be tried again: %s", error)
+
+    def sweep(self, now: int) -> None:
+        begun: set[str] = set()
+        for staged in self._store.staged():
+            if staged.name == MANIFEST and staged.staged_at <= now - policy.micros(ABANDONED):
+                begun.add(staged.writer)
+        for writer in begun:
+            with self._store.publishing(writer) as last:
+                last = self._finish(writer, last)
+            if last is not None:
+                self._store.unstage(writer, last)
+        for staged in self._store.staged():
+            if staged.staged_at <= now - policy.micros(KEEP):
+                self._remove_old(staged)
+        self._store.forget_writers(now)
+
+    def _remove_old(self, staged: Staged) -> None:
+        if staged.name != MANIFEST:
+            self._store.unstage(staged.writer, staged.batch, [staged.name])
+
+
+class _Work:
+    """One batch on its way into the queues."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        writer: str,
+        batch: int,
+        segments: dict[str, int],
+        bad_rows: str | None,
+        once: bool,
+        allow: Callable[[str], object] = lambda _queue: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._writer = writer
+        self._batch = batch
+        self._segments = segments
+        self._bad_rows = bad_rows
+        self._once = once
+        self._allow = allow
+
+    def publish(self) -> int:
+        now = self._clock()
+        if self._store.atomic:
+            for piece in self._pieces():
+                self._put(piece, now)
+            self._note(now)
+            return sum(self._segments.values())
+        for piece in self._pieces():
+            self._checked(piece, now)
+        manifest = {"segments": self._segments, "bad_rows": self._bad_rows, "once": self._once}
+        self._store.stage(self._writer, self._batch, MANIFEST, json.dumps(manifest).encode(), now)
+        return self.roll_forward()
+
+    def roll_forward(self) -> int:
+        """From the manifest on; some of it may be done already, and nothing of it may be refused any more."""
+        now = self._clock()
+        noted = self._store.fetch(self._writer, self._batch, PROGRESS)
+        done = 0 if noted is None else int(noted)
+        place = 0
+        for number, piece in enumerate(self._pieces()):
+            if number >= done:
+                marks = [self._insert_marked(part, now, place) for part in self._forced(piece, now)]
+                self._store.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
+                for queue, spent in marks:
+                    self._store.unmark(queue, spent)
+            place += len(piece.drafts)
+        self._note(now)
+        return sum(self._segments.values())
+
+    def _note(self, now: int) -> None:
+        self._store.note_published(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
+
+    def _pieces(self) -> Iterator[Piece]:
+        unpack = import_module("penstock.segments").unpack if self._segments else None
+        for name, count in self._segments.items():
+            segment = self._store.fetch(self._writer, self._batch, name)
+            if segment is None:
+                raise SegmentLost(f"segment {name!r} of batch {self._batch} of writer {self._writer!r} is not there")
+            found = 0
+            for piece in unpack(segment):  # type: ignore[misc]
+                found += len(piece.drafts)
+                yield piece
+            if found != count:
+                raise SegmentLost(
+                    f"segment {name!r} of batch {self._batch} of writer {self._writer!r} has {found} messages, not {count}"
+                )
+
+    def _put(self, piece: Piece, now: int) -> None:
+        self._allow(piece.queue)
+        try:
+            self._insert(piece, now)
+        except (BadInput, QueueNotFound):  # nothing of it was done
+            for part in self._checked(piece, now):
+                self._insert(part, now)
+
+    def _checked(self, piece: Piece, now: int) -> list[Piece]:
+        """The piece, if every message of it can be one; without those that cannot, if there is a queue for them."""
+        self._allow(piece.queue)
+        try:
+            self._admit(piece, now)
+            return [piece]
+        except (BadInput, QueueNotFound):
+            if self._bad_rows is None:
+                raise
+        self._allow(self._bad_rows)
+        good: list[Draft | bytes] = []
+        bad: list[Draft | bytes] = []
+        for draft in piece.drafts:
+            try:
+                self._admit(piece._replace(drafts=[draft]), now)
+                good.append(draft)
+            except (BadInput, QueueNotFound) as error:
+                bad.append(divert(draft, piece.queue, str(error)))
+        parts = [piece._replace(drafts=good)] if good else []
+        parts.append(piece._replace(queue=self._bad_rows, drafts=bad))
+        self._admit(parts[-1], now)
+        return parts
+
+    def _forced(self, piece: Piece, now: int) -> list[Piece]:
+        try:
+            return self._checked(piece, now)
+        except QueueNotFound as error:  # it was deleted after the manifest was written, and the messages with it
+            logger.warning("%d messages of writer %r are gone: %s", len(piece.drafts), self._writer, error)
+            return []
+
+    def _admit(self, piece: Piece, now: int) -> tuple[Settings, list[Any]]:
+        settings = self._store.load(check_name(piece.queue))
+        if settings is None:
+            raise QueueNotFound(piece.queue)
+        return settings, policy.admit_all(piece.drafts, settings, now, piece.content_type)
+
+    def _insert(self, piece: Piece, now: int) -> None:
+        sent = None
+        while sent is None:
+            settings, entries = self._admit(piece, now)
+            sent = self._store.insert(piece.queue, entries, now, settings)
+
+    def _insert_marked(self, piece: Piece, now: int, place: int) -> tuple[str, list[bytes]]:
+        """Known again by its place in the batch; in a queue that deduplicates, by that queue's rule."""
+        sent, marks = None, []
+        while sent is None:
+            settings, entries = self._admit(piece, now)
+            if settings.deduplicate is False:
+                token = f"{self._writer} {self._batch} {piece.queue}"
+                entries = policy.mark_batch(entries, token, now, first=place, window=REMEMBER)
+                marks = [entry.mark for entry in entries if entry.mark is not None]
+            sent = self._store.insert(piece.queue, entries, now, settings)
+        return piece.queue, marks
+
+
+def divert(draft: Draft | bytes, queue: str, reason: str) -> Draft:
+    """What goes into the queue for bad rows: as much of the body as can, where it should have gone, and why not."""
+    body = draft if isinstance(draft, bytes) else draft.body
+    return Draft(body[: policy.MAX_BODY], OCTETS, {"reason": reason[:1000], "queue": queue[:200]})
+
+
+def check_staging(writer: object, batch: object, names: Sequence[object]) -> None:
+    check_name(writer, "writer name")
+    check_count(batch, "batch", 0, 2**62)
+    for name in names:
+        check_name(name, "segment name")
+
+
+def check_segment(segment: object) -> bytes:
+    if not isinstance(segment, bytes):
+        raise BadMessage(f"a segment is bytes, not {type(segment).__name__}: {segment!r:.200}")
+    if len(segment) > MAX_SEGMENT:
+        raise BadMessage(f"the segment has {len(segment)} bytes, the limit is {MAX_SEGMENT}")
+    return segment
