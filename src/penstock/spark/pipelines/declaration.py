@@ -1,30 +1,30 @@
 """The file of a declared pipeline, read and checked before anything runs; a mistake is told with its table and line.
 
-    store = "sqlite:////data/shop.db"        # whose queues these are; else the one the pipeline is run with
-    checkpoint = "checkpoint"                # the folder that makes a restart go on; paths are relative to this file
-    trigger = "once"                         # or how often: "10 seconds"
+store = "sqlite:////data/shop.db"        # whose queues these are; else the one the pipeline is run with
+checkpoint = "checkpoint"                # the folder that makes a restart go on; paths are relative to this file
+trigger = "once"                         # or how often: "10 seconds"
 
-    [source.orders]                          # a stream from a queue; its messages leave the queue
-    queue = "orders"
-    json = "item string, quantity int, at timestamp"
-    watermark = ["at", "10 minutes"]
+[source.orders]                          # a stream from a queue; its messages leave the queue
+queue = "orders"
+json = "item string, quantity int, at timestamp"
+watermark = ["at", "10 minutes"]
 
-    [source.prices]                          # files are a table, or with stream = true a stream
-    parquet = "prices"
+[source.prices]                          # files are a table, or with stream = true a stream
+parquet = "prices"
 
-    [check.orders]                           # what is not so goes to the dead letters
-    where = "quantity > 0"
-    reason = "nothing was ordered"
+[check.orders]                           # what is not so goes to the dead letters
+where = "quantity > 0"
+reason = "nothing was ordered"
 
-    [step.priced]
-    sql = "SELECT o.*, p.price FROM orders o JOIN prices p USING (item)"
+[step.priced]
+sql = "SELECT o.*, p.price FROM orders o JOIN prices p USING (item)"
 
-    [sink.lake]
-    from = "priced"
-    parquet = "lake"
+[sink.lake]
+from = "priced"
+parquet = "lake"
 
-    [dead_letters]
-    queue = "orders-dead"
+[dead_letters]
+queue = "orders-dead"
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A declared pipeline (the file of `declaration`), run: `penstock pipeline run FILE`. docs/decisions/0085 says why it is so.
 
-    queue ──► landed ──┬──► view ──► steps ──► sink           from end to end of an arrow that starts at a queue, at what is
-                       ├──► view ──► steps ──► sink           landed or at files, it is one streaming query with a checkpoint
-    files ─────────────┴──► view ──► checks ─► dead letters   of its own, and so exactly once
+queue ──► landed ──┬──► view ──► steps ──► sink           from end to end of an arrow that starts at a queue, at what is
+                   ├──► view ──► steps ──► sink           landed or at files, it is one streaming query with a checkpoint
+files ─────────────┴──► view ──► checks ─► dead letters   of its own, and so exactly once
 
-    CHECKPOINT/landed/SOURCE         messages in Parquet, until every query that reads them has done so
-    CHECKPOINT/take/SOURCE           the checkpoint of the query that takes them from the queue
-    CHECKPOINT/sink/SINK             of a sink; CHECKPOINT/dead/TABLE: of a table's dead letters
+CHECKPOINT/landed/SOURCE         messages in Parquet, until every query that reads them has done so
+CHECKPOINT/take/SOURCE           the checkpoint of the query that takes them from the queue
+CHECKPOINT/sink/SINK             of a sink; CHECKPOINT/dead/TABLE: of a table's dead letters
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ class _Plan:
             where = pipeline.where("sink", sink.name)
             frame = self._frames[sink.table]
             if not frame.isStreaming:
-                raise BadInput(f"{where}: {sink.table!r} is a table, and no stream; a source is one by a queue or by stream = true")
+                raise BadInput(
+                    f"{where}: {sink.table!r} is a table, and no stream; a source is one by a queue or by stream = true"
+                )
             with _told(where):
                 writer = self._sink(sink, frame).outputMode(sink.mode)
             found.append(_Query(where, writer, self._home / "sink" / sink.name, pipeline.reads(sink.table)))

@@ -145,7 +145,17 @@ def _bars(title: str, rows: Sequence[dict[str, Any]], colour: str, nothing: str)
 
 
 def _table(queues: Sequence[dict[str, Any]], now: str) -> str:
-    heads = ("queue", "messages", "size", "unsettled", "oldest", "redelivered", "dead", "waiting 50 / 99 %", "handling 50 / 99 %")
+    heads = (
+        "queue",
+        "messages",
+        "size",
+        "unsettled",
+        "oldest",
+        "redelivered",
+        "dead",
+        "waiting 50 / 99 %",
+        "handling 50 / 99 %",
+    )
     rows = [
         (
             str(queue["queue"]),
@@ -200,7 +210,9 @@ def _day(text: str) -> str:
 
 
 def _clock(at: float, span: float) -> str:
-    form = "%Y-%m-%d %H:%M:%S" if not span else "%Y-%m-%d" if span > 10 * 86400 else "%d %b %H:%M" if span > 86400 else "%H:%M:%S"
+    form = (
+        "%Y-%m-%d %H:%M:%S" if not span else "%Y-%m-%d" if span > 10 * 86400 else "%d %b %H:%M" if span > 86400 else "%H:%M:%S"
+    )
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 

@@ -66,7 +66,9 @@ def _normal(frame: DataFrame, producer: str) -> DataFrame:
     given = {field.name: f.col(f"`{field.name}`") if field.name in has else f.lit(None).cast(field.dataType) for field in known}
     size = f.length("body") if "body" in has else f.lit(None)
     died = f.coalesce(f.col("death.reason"), f.col("attributes")["reason"], f.when(f.col("state") == "failed", f.col("reason")))
-    return frame.select(*[value.alias(name) for name, value in given.items() if name != "body"], size.cast("long").alias("size")).select(
+    return frame.select(
+        *[value.alias(name) for name, value in given.items() if name != "body"], size.cast("long").alias("size")
+    ).select(
         "queue",
         "sent_at",
         f.col("first_received_at").alias("taken_at"),
@@ -111,7 +113,9 @@ def _figures(whole: DataFrame) -> dict[str, Any]:
         "all": everything,
         "queues": queues,
         "throughput": _throughput(whole, step),
-        "times": {name: _over_time(whole, name, at, step) for name, at in (("waiting", "taken_at"), ("handling", "settled_at"))},
+        "times": {
+            name: _over_time(whole, name, at, step) for name, at in (("waiting", "taken_at"), ("handling", "settled_at"))
+        },
         "deaths": _commonest(whole.where("died IS NOT NULL"), "died"),
         "producers": _commonest(whole.where("producer IS NOT NULL"), "producer"),
     }
@@ -156,8 +160,14 @@ def _throughput(whole: DataFrame, step: int) -> list[dict[str, Any]]:
 
 def _over_time(whole: DataFrame, name: str, at: str, step: int) -> list[dict[str, Any]]:
     marks = f.array(*map(f.lit, PERCENTILES))
-    rows = whole.where(f.col(name).isNotNull()).groupBy(_bucket(at, step).alias("at")).agg(f.percentile_approx(name, marks).alias("p"))
-    return [{"at": row["at"], "p50": row["p"][0], "p90": row["p"][1], "p99": row["p"][2]} for row in rows.orderBy("at").collect()]
+    rows = (
+        whole.where(f.col(name).isNotNull())
+        .groupBy(_bucket(at, step).alias("at"))
+        .agg(f.percentile_approx(name, marks).alias("p"))
+    )
+    return [
+        {"at": row["at"], "p50": row["p"][0], "p90": row["p"][1], "p99": row["p"][2]} for row in rows.orderBy("at").collect()
+    ]
 
 
 def _commonest(whole: DataFrame, name: str) -> list[dict[str, Any]]:
