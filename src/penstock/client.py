@@ -264,10 +264,10 @@ class RemoteQueue(Queue):
         ids: Iterable[str] | None = None,
         since_at: int | None = None,
     ) -> int:
-        chosen = (
-            {} if ids is None else {"ids": [held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))]}
-        )
-        return int(self._call("redrive", limit=limit, to=to, since_at=since_at, **chosen))
+        chosen: dict[str, Any] = {"limit": limit, "to": to, "since_at": since_at}
+        if ids is not None:
+            chosen["ids"] = [held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))]
+        return int(self._call("redrive", **chosen))
 
     def sadd(self, member: str | bytes) -> bool:
         policy.member_mark(member)

@@ -152,7 +152,7 @@ class _Reader:
         top = self._keys((), {key: value for key, value in given.items() if key not in tables}, known, extra=tables)
         sources = tuple(self._source(name, table) for name, table in self._tables(given, "source"))
         steps = tuple(self._step(name, table) for name, table in self._tables(given, "step"))
-        names = [table.name for table in (*sources, *steps)]
+        names = [source.name for source in sources] + [step.name for step in steps]
         for name in names:
             if names.count(name) > 1:
                 raise self._bad(("step", name), None, f"there is a source {name!r} too, and each table needs a name of its own")

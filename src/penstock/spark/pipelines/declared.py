@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 import penstock
 from penstock.errors import BadInput, PenstockError, QueueNotFound
@@ -35,7 +35,8 @@ from penstock.spark.pipelines.failures import readable
 from penstock.spark.pipelines.progress import Watch
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 TIDY_EVERY = 60
 PROBLEM = "_penstock_problem"
@@ -84,8 +85,8 @@ def run(
     home = Path(pipeline.checkpoint if checkpoint is None else checkpoint).absolute()
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
         raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
-    plan = _Plan(_session_of(spark), pipeline, home, pipeline.store or store)
-    plan.check_queues()
+    check_queues(pipeline, store)
+    plan = _Plan(_session_of(spark), pipeline, home, store)
     with _alone(home, pipeline):
         plan.define()
         at_once = pipeline.trigger == "once" if once is None else once
@@ -95,6 +96,31 @@ def run(
             query.writer = query.writer.trigger(availableNow=True) if at_once else query.writer.trigger(processingTime=every)
         running = _Run(home, takers, writers, watch or Watch(pipeline.name))
         return running.once() if at_once else running.on()
+
+
+def check_queues(pipeline: Pipeline, store: str | None = None) -> None:
+    """Every queue is there: better now than when half of the work is done."""
+    wanted: list[tuple[str | None, str | None, tuple[str, ...]]] = [
+        (source.queue, source.store, ("source", source.name)) for source in pipeline.sources
+    ]
+    wanted += [(sink.queue, sink.store, ("sink", sink.name)) for sink in pipeline.sinks]
+    if pipeline.dead_letters:
+        wanted.append((pipeline.dead_letters.queue, pipeline.dead_letters.store, ("dead_letters",)))
+    for queue, own, table in wanted:
+        if queue is not None:
+            with penstock.open(_store_of(pipeline, own, store, table)) as broker:
+                try:
+                    broker.queue(queue)
+                except (QueueNotFound, BadInput) as error:
+                    error.add_note(pipeline.where(*table, key="queue"))
+                    raise
+
+
+def _store_of(pipeline: Pipeline, own: str | None, given: str | None, table: tuple[str, ...]) -> str:
+    url = own or pipeline.store or given
+    if not url:
+        raise BadInput(f"{pipeline.where(*table)}: there is no store: write store = 'sqlite:////data/shop.db'")
+    return url
 
 
 class _Plan:
@@ -107,22 +133,6 @@ class _Plan:
         self._store = store
         self._frames: dict[str, DataFrame] = {}
         self._rejected: dict[str, DataFrame] = {}
-
-    def check_queues(self) -> None:
-        """Every queue is there, before anything is taken."""
-        pipeline = self._pipeline
-        wanted = [(source.queue, source.store, ("source", source.name)) for source in pipeline.sources]
-        wanted += [(sink.queue, sink.store, ("sink", sink.name)) for sink in pipeline.sinks]
-        if pipeline.dead_letters:
-            wanted.append((pipeline.dead_letters.queue, pipeline.dead_letters.store, ("dead_letters",)))
-        for queue, store, table in wanted:
-            if queue is not None:
-                with penstock.open(self._url(store, table)) as broker:
-                    try:
-                        broker.queue(queue)
-                    except (QueueNotFound, BadInput) as error:
-                        error.add_note(pipeline.where(*table, key="queue"))
-                        raise
 
     def define(self) -> None:
         pipeline = self._pipeline
@@ -224,10 +234,7 @@ class _Plan:
         return self._home / "landed" / source.name
 
     def _url(self, own: str | None, table: tuple[str, ...]) -> str:
-        url = own or self._store
-        if not url:
-            raise BadInput(f"{self._pipeline.where(*table)}: there is no store: write store = 'sqlite:////data/shop.db'")
-        return url
+        return _store_of(self._pipeline, own, self._store, table)
 
 
 class _Run:
@@ -293,11 +300,11 @@ class _Run:
 
 def _parsed(stream: DataFrame, ddl: str) -> DataFrame:
     """The fields of JSON bodies as columns, the message in the column ``message``, and what is no such JSON with its problem."""
-    fields = StructType.fromDDL(ddl)
+    fields: Any = StructType.fromDDL(ddl)
     for taken in ("message", PROBLEM, CORRUPT):
         if taken in fields.fieldNames():
             raise BadInput(f"the field {taken!r} of the JSON would hide a column of that name: read it by a step")
-    whole = StructType([*fields.fields, StructField(CORRUPT, StructType.fromDDL("x string")["x"].dataType)])
+    whole = StructType([*fields.fields, StructField(CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     parsed = f.from_json(f.col("body").cast("string"), whole, options)
     wrong = f.col("parsed").isNull() | f.col(f"parsed.{CORRUPT}").isNotNull()

@@ -17,11 +17,11 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 import penstock
+from penstock import arrow
 from penstock.errors import BadInput
-from penstock.spark import columns
 
 STEPS = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 MOST_BUCKETS = 72
@@ -61,7 +61,7 @@ def gather(
 
 def _normal(frame: DataFrame, producer: str) -> DataFrame:
     """What is counted of each message, and no bodies; what a frame lacks is null."""
-    known = StructType.fromDDL(columns.SETTLED)
+    known = from_arrow_schema(arrow.SETTLED)
     has = set(frame.columns)
     given = {field.name: f.col(f"`{field.name}`") if field.name in has else f.lit(None).cast(field.dataType) for field in known}
     size = f.length("body") if "body" in has else f.lit(None)
