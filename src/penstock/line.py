@@ -55,9 +55,9 @@ class Line:
 
     def put(self, path: str, body: bytes) -> Any:
         """Bytes as they are; they may be put twice."""
-        return self._call(path, body, again=True, wait=0)
+        return self._call(path, body, again=True, wait=0, accept=None)
 
-    def _call(self, path: str, body: bytes, *, again: bool, wait: float, accept: str | None = None) -> Any:
+    def _call(self, path: str, body: bytes, *, again: bool, wait: float, accept: str | None) -> Any:
         for attempt in range(TRIES):
             try:
                 status, answer = self._ask(path, body, self._timeout + wait, accept)

@@ -1,4 +1,4 @@
-"""What the tests of Spark share; the session itself is in tests/conftest.py."""
+"""What all tests of Spark share; the session is that of tests/conftest.py."""
 
 from __future__ import annotations
 

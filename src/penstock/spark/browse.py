@@ -35,7 +35,7 @@ class Browse(DataSourceReader):
         self._schema = schema
         self._wanted = Wanted()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for given in filters:
             narrowed = self._wanted.narrowed(given)
             if narrowed is None:

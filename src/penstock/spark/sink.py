@@ -93,14 +93,14 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         assert batch is not None
         return self._stage(iterator, writer, int(batch))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         staged = _only(messages)
         for message in staged:
             if message.batch != batchId:
                 raise StoreError(f"batch {batchId} was asked for, and batch {message.batch} was staged")
         self._publish(staged, once=False)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 (Spark's name)
         self._discard(_only(messages))
 
 

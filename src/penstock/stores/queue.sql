@@ -287,6 +287,9 @@ SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number
 UPDATE penstock_message SET visible_at = :until, state = :state
 WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(:delivery, delivery)
 
+-- name: extend_all
+UPDATE {chosen} SET visible_at = :until, state = :state WHERE number {among}
+
 -- name: set_aside
 UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :number
 

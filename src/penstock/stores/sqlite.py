@@ -7,6 +7,7 @@ turn, since SQLite has one writer anyway; a forked child opens its own.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import weakref
@@ -353,6 +354,9 @@ class SqliteStore(StagesInFiles, SqlStore):
                 raise _NotPlain
             return True
         return False
+
+    def _list(self, numbers: list[int]) -> str:
+        return json.dumps(numbers)
 
     def _has_schema(self) -> bool:
         return bool(self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'"))
