@@ -56,6 +56,8 @@ def run_run(args: Namespace, frame: Frame) -> int:
     ran = running.run(frame.spark, args.file, store=frame.url, checkpoint=args.checkpoint, once=args.once, watch=frame.watch)
     text = f"{ran.taken:,} messages taken, {ran.rows:,} rows in {ran.batches:,} batches, {ran.seconds:.1f} s"
     frame.answer(f"{declared.name}: {text}{', stopped' if ran.stopped else ''}", {"name": declared.name, **asdict(ran)})
+    if ran.late and not args.json:
+        complain(f"{ran.late:,} rows came later than the watermark allows, and are in no window or join")
     return 0
 
 

@@ -118,11 +118,12 @@ class Pipeline:
 
     def reads(self, table: str) -> set[str]:
         """The sources that a table may be made of: every name of a table that its SQL, and theirs, has as a word."""
-        known = {step.name: step for step in self.steps}
-        if table not in known:
+        steps = [step.name for step in self.steps]
+        if table not in steps:
             return {table}
-        words = set(re.findall(r"\w+", known[table].sql)) - {table}
-        names = [source.name for source in self.sources] + list(known)
+        place = steps.index(table)
+        words = set(re.findall(r"\w+", self.steps[place].sql))
+        names = [source.name for source in self.sources] + steps[:place]
         return {source for name in names if name in words for source in self.reads(name)}
 
 
@@ -167,7 +168,7 @@ class _Reader:
                     raise self._bad(("source", source.name), "json", "bodies that are not so need [dead_letters], with a queue")
             for check in checks:
                 raise self._bad(("check", check.table), None, "rows that fail need [dead_letters], with a queue")
-        return Pipeline(
+        declared = Pipeline(
             file=self._path,
             text=self._text,
             name=top.get("name", self._path.stem),
@@ -180,6 +181,11 @@ class _Reader:
             sinks=sinks,
             dead_letters=dead_letters,
         )
+        used = {source for sink in sinks for source in declared.reads(sink.table)}
+        for source in sources:
+            if source.queue is not None and source.name not in used:
+                raise self._bad(("source", source.name), None, "no sink is made of it: its messages would be taken for nothing")
+        return declared
 
     def _trigger(self, text: str) -> str:
         if text != "once" and not re.fullmatch(r"\d+ (milliseconds?|seconds?|minutes?|hours?)", text):
@@ -309,8 +315,8 @@ def _text(value: object) -> str:
 
 
 def _find(text: str, table: Sequence[str], key: str | None, place: int = 0) -> tuple[int | None, int | None]:
-    """The lines of a table's header (the ``place``-th, if it is there several times) and of one of its keys. TOML's reader tells
-    neither, so that this looks for them as people write them; what is written otherwise has no line."""
+    """The lines of a table's header (the ``place``-th, if it is there several times) and of one of its keys. TOML's reader
+    tells neither, so that this looks for them as people write them; what is written otherwise has no line."""
     wanted = ".".join(table)
     inside, header = not table, None
     for number, line in enumerate(text.splitlines(), 1):

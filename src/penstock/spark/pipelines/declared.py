@@ -48,13 +48,16 @@ AT = re.compile(r" \(line (\d+), position \d+\)")
 
 @dataclass(slots=True)
 class Ran:
-    """What became of a run: messages taken from queues, rows and batches of all queries, and whether it was told to stop."""
+    """What became of a run: the rows and batches of all its queries, and whether it was told to stop."""
 
-    taken: int
-    rows: int
-    batches: int
-    seconds: float
-    stopped: bool
+    rows: int = 0
+    batches: int = 0
+    seconds: float = 0
+    stopped: bool = False
+    taken: int = 0
+    """Messages that were taken from queues; as `late`, of the last hundred batches of a query if it had more."""
+    late: int = 0
+    """Rows that came later than the watermark allows, which Spark leaves out of windows and joins."""
 
 
 @dataclass(slots=True)
@@ -248,13 +251,11 @@ class _Run:
 
     def once(self) -> Ran:
         """First everything is taken, then everything that was taken is written."""
-        taken = self._follow(self._takers)
-        if taken.stopped:
-            return taken
-        written = self._follow(self._writers)
-        self._tidy()
-        seconds = taken.seconds + written.seconds
-        return Ran(taken.rows, taken.rows + written.rows, taken.batches + written.batches, seconds, written.stopped)
+        ran = self._follow(self._takers, Ran())
+        if not ran.stopped:
+            ran = self._follow(self._writers, ran)
+            self._tidy()
+        return ran
 
     def on(self) -> Ran:
         over = threading.Event()
@@ -266,20 +267,20 @@ class _Run:
         tidying = threading.Thread(target=tidy, daemon=True)
         tidying.start()
         try:
-            ran = self._follow([*self._writers, *self._takers])
+            ran = self._follow([*self._writers, *self._takers], Ran())
         finally:
             over.set()
             tidying.join()
         self._tidy()
         return ran
 
-    def _follow(self, planned: Sequence[_Query]) -> Ran:
+    def _follow(self, planned: Sequence[_Query], ran: Ran) -> Ran:
         if not planned:
-            return Ran(0, 0, 0, 0, False)
+            return ran
         started: list[StreamingQuery] = []
         try:
             for query in planned:
-                started.append(query.start())
+                started.append(query.start())  # noqa: PERF401 (one that fails must not hide those before it)
             totals = self._watch.follow(*started)
         except PySparkException:
             for query, active in zip(planned, started, strict=False):
@@ -291,7 +292,13 @@ class _Run:
             for active in started:
                 if active.isActive:
                     active.stop()
-        return Ran(totals.rows, totals.rows, totals.batches, totals.seconds, totals.stopped)
+        ran.rows, ran.batches, ran.seconds = ran.rows + totals.rows, ran.batches + totals.batches, ran.seconds + totals.seconds
+        ran.stopped = totals.stopped
+        for query, ended in zip(planned, started, strict=True):
+            for event in ended.recentProgress:
+                ran.taken += event["numInputRows"] if query in self._takers else 0
+                ran.late += sum(state["numRowsDroppedByWatermark"] for state in event["stateOperators"])
+        return ran
 
     def _tidy(self) -> None:
         for landed in (self._home / "landed").glob("*"):
@@ -299,7 +306,7 @@ class _Run:
 
 
 def _parsed(stream: DataFrame, ddl: str) -> DataFrame:
-    """The fields of JSON bodies as columns, the message in the column ``message``, and what is no such JSON with its problem."""
+    """The fields of JSON bodies as columns, the message as the column ``message``, and the problem of what is no such JSON."""
     fields: Any = StructType.fromDDL(ddl)
     for taken in ("message", PROBLEM, CORRUPT):
         if taken in fields.fieldNames():

@@ -4,7 +4,8 @@ Spark does not tell which files a query has done with, but notes it in the query
 
     commits/N            batch N is committed
     offsets/N            v1, one line of metadata, then a line for each source: {"logOffset": M} for one of files
-    sources/I/M          v1, then a line for each file: {"path": "file:///…", "timestamp": …, "batchId": M}; M.compact: also all before
+    sources/I/M          v1, then a line for each file: {"path": "file:///…", "timestamp": …, "batchId": M};
+                         M.compact also has all before it
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ STYLE = """
 @media(prefers-color-scheme:dark){:root{--paper:#12161d;--card:#1b212b;--ink:#e6e9ef;--soft:#98a2b3;--rule:#323a48;
 --a:#6cb2f0;--b:#f0a860;--c:#70c995;--d:#f2857c}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1180px;padding:28px 22px;background:var(--paper);color:var(--ink);
-font:15px/1.45 system-ui,sans-serif}h1{font-size:25px;margin:0 0 2px}h2{font-size:16px;margin:0 0 8px}p{margin:0;color:var(--soft)}
+font:15px/1.45 system-ui,sans-serif}h1{font-size:25px;margin:0 0 2px}h2{font-size:16px;margin:0 0 8px}
+p{margin:0;color:var(--soft)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:20px 0}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:14px}
 .tile,.card{background:var(--card);border-radius:8px;padding:14px 16px}.tile b{display:block;font-size:23px;font-weight:600}
@@ -43,7 +44,7 @@ def render(figures: dict[str, Any], title: str) -> str:
         _curve("Handling time: received to settled", _percentiles(figures, "handling"), duration, log=True),
         _bars("Dead letters by reason", figures["deaths"], "d", "no message died"),
         _bars("Biggest producers", figures["producers"], "a", "no message names its producer"),
-        f'<section class="card wide"><h2>Queues</h2><div class="scroll">{_table(figures["queues"], figures["at"])}</div></section>',
+        _table(figures["queues"], figures["at"]),
     ]
     period = f"{_day(whole['first_at'])} to {_day(whole['last_at'])}" if whole["first_at"] else "no messages"
     return (
@@ -64,7 +65,8 @@ def _tiles(whole: dict[str, Any], figures: dict[str, Any]) -> str:
         (_number(whole["dead"]), "dead letters"),
         (_age(whole["oldest_at"], figures["at"]), f"oldest of {_number(whole['unsettled'])} unsettled"),
     ]
-    return f'<div class="tiles">{"".join(f"<div class=tile><b>{escape(big)}</b><span>{escape(small)}</span></div>" for big, small in tiles)}</div>'
+    shown = (f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles)
+    return f'<div class="tiles">{"".join(shown)}</div>'
 
 
 def _throughput(figures: dict[str, Any]) -> list[tuple[str, str, Points]]:
@@ -171,7 +173,8 @@ def _table(queues: Sequence[dict[str, Any]], now: str) -> str:
         for queue in queues
     ]
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<section class="card wide"><h2>Queues</h2><div class="scroll">{table}</div></section>'
 
 
 def duration(seconds: float) -> str:

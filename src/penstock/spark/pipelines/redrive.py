@@ -1,7 +1,7 @@
 """Dead letters: looked at and chosen by SQL, and sent back to where they came from: `penstock pipeline redrive DLQ`.
 
-Spark chooses, by a look that receives nothing; the queue moves, each page of messages in one transaction. A letter is in the one
-queue or in the other, whenever this is killed, so that to run it again is to go on.
+Spark chooses, by a look that receives nothing; the queue moves, each page of messages in one transaction. A letter is in the
+one queue or in the other, whenever this is killed, so that to run it again is to go on.
 
 Beside the columns of a message, SQL sees:
 
@@ -30,6 +30,8 @@ from penstock.errors import BadInput, QueueNotFound
 from penstock.spark.pipelines.failures import readable
 
 BATCH = 500
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+"""Without it, Spark refuses a source that can take filters."""
 AGES = ((60, "under a minute"), (3600, "under an hour"), (86400, "under a day"), (7 * 86400, "under a week"))
 OLDER = "a week and more"
 UNKNOWN = "(unknown)"
@@ -53,6 +55,7 @@ def letters(spark: SparkSession, url: str, queue: str, *, where: str | None = No
     """The visible letters of a dead letter queue that fit the SQL ``where``, with the columns that SQL sees."""
     with penstock.open(url, **_access(token)) as broker:
         broker.queue(queue)
+    spark.conf.set(PUSHDOWN, "true")
     frame = spark.read.format("penstock").options(url=url, queue=queue, **_access(token)).load()
     now = f.current_timestamp()
     frame = frame.where(f.col("visible_at") <= now).withColumns(
