@@ -206,3 +206,35 @@ def test_a_server_cannot_join_a_transaction(server: BackgroundServer) -> None:
         with pytest.raises(penstock.Unsupported, match="transaction"):
             queue.delete(sent.id, connection=object())
         assert queue.stats().messages == 1
+
+
+def test_messages_travel_as_arrow(server: BackgroundServer) -> None:
+    arrow = pytest.importorskip("penstock.arrow")
+    with penstock.open(server.url) as remote:
+        queue = remote.create("orders")
+        queue.send_many([penstock.Draft(b"\0\xff", attributes={"a": 1, "b": b"x"}), penstock.Draft(b"two", deadline=5)])
+        queue.claim("reader", 1, 9)
+        assert isinstance(queue, RemoteQueue)
+        arguments = {"reader": "reader", "epoch": 1, "start": 0, "stop": 2}
+        assert queue.arrow("read", arrow.MESSAGE, **arguments) == arrow.to_batch(queue.read("reader", 1), arrow.MESSAGE)
+        some = arrow.schema_of(["number", "body"])
+        assert queue.arrow("scan", some, start=0, stop=2**62, limit=1).column("body").to_pylist() == [b"\0\xff"]
+        assert queue.arrow("scan", some, start=0, stop=1, limit=1).num_rows == 0
+        with pytest.raises(penstock.ClaimLapsed):
+            queue.arrow("read", some, **{**arguments, "epoch": 2})
+        with pytest.raises(penstock.BadInput, match="no column 'price'"):
+            queue.arrow("scan", arrow.pa.schema([("price", arrow.pa.int64())]), start=0, stop=9, limit=1)
+
+
+def test_a_server_without_arrow_names_the_extra(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow = pytest.importorskip("penstock.arrow")
+    with penstock.open(server.url) as remote:
+        queue = remote.create("orders")
+        assert isinstance(queue, RemoteQueue)
+        monkeypatch.setattr("penstock.server.dialects.native.import_module", _missing)
+        with pytest.raises(penstock.PenstockError, match=r"penstock\[arrow\]"):
+            queue.arrow("scan", arrow.MESSAGE, start=0, stop=9, limit=1)
+
+
+def _missing(name: str) -> None:
+    raise ImportError(name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 from penstock.errors import (
@@ -206,12 +207,13 @@ def _call(verb: Any, given: dict[str, Any]) -> Any:
 
 def pack_arrow(messages: list[Message], columns: Any) -> bytes:
     try:
-        from penstock import arrow
+        arrow = import_module("penstock.arrow")
     except ImportError:
         raise MissingExtra("to answer in Arrow, the server", "arrow") from None
     if not isinstance(columns, list):
         raise BadInput(f"columns must be a list of names, not {columns!r:.80}")
-    return arrow.pack(arrow.to_batch(messages, arrow.schema_of(columns)))
+    packed: bytes = arrow.pack(arrow.to_batch(messages, arrow.schema_of(columns)))
+    return packed
 
 
 def _answer(value: Any) -> Response:
