@@ -4,11 +4,14 @@
                  │
                  └── nobody publishes it for some days ──► removed
 
-A batch that was published is known again by its number: to publish it, or an earlier one, a second time changes nothing. Where a
-store's batches are atomic, all of it is one. Where they are not (files, memcached), a manifest, staged beside the segments, is the
-point from which the batch counts; from there on, whoever comes next takes it to its end, by the segments that it names:
+A batch that was published is known again by its number: to publish it, or an earlier one, a second time changes nothing. Where
+the store's batches are atomic, all of it is one. Where they are not (files, memcached), a manifest, staged beside the segments,
+is the point from which the batch counts; from there on, whoever comes next takes it to its end, by the segments that it names:
 
-    check all ──► manifest ──► each piece: put in, marked by its place; note how far ──► note the batch ──► clear up
+    check all ──► manifest ──► each piece: put in, once; note how far ──► note the batch ──► clear up
+
+A piece is put in once by the store's journal (files) or by marks (memcached; there, in a queue that deduplicates, by the
+queue's rule: what was received and deleted between a crash and its repair may come again).
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock import policy
 from penstock.clock import Clock
 from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreError
-from penstock.message import FOREVER, OCTETS, Draft, Settings
+from penstock.message import FOREVER, OCTETS, Draft, Entry, Sent, Settings
 from penstock.policy import check_count, check_name
-from penstock.stores.base import Staged, Store
+from penstock.stores.base import Store
 from penstock.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ REMEMBER = 7 * 86400
 ABANDONED = 60
 """Seconds after which others finish what was begun."""
 SWEEP_EVERY = 3600
+ROWS, ROWS_A_STEP = 10_000, 500
+"""How many messages are put into a queue at a time."""
 
 
 class Publishing:
@@ -73,7 +78,9 @@ class Publishing:
         check_staging(writer, batch, list(segments))
         for count in segments.values():
             check_count(count, "count of a segment", 0, policy.MAX_NUMBER)
-        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, allow)
+        if bad_rows is not None:
+            allow(check_name(bad_rows))
+        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, allow=allow)
         with self._store.publishing(writer) as last:
             if not self._store.atomic:
                 last = self._finish(writer, last)
@@ -113,14 +120,12 @@ class Publishing:
                 last = self._finish(writer, last)
             if last is not None:
                 self._store.unstage(writer, last)
-        for staged in self._store.staged():
-            if staged.staged_at <= now - policy.micros(KEEP):
-                self._remove_old(staged)
+        left = self._store.staged()
+        begun_batches = {staged[:2] for staged in left if staged.name == MANIFEST}
+        for staged in left:
+            if staged.staged_at <= now - policy.micros(KEEP) and staged[:2] not in begun_batches:
+                self._store.unstage(staged.writer, staged.batch, [staged.name])
         self._store.forget_writers(now)
-
-    def _remove_old(self, staged: Staged) -> None:
-        if staged.name != MANIFEST:
-            self._store.unstage(staged.writer, staged.batch, [staged.name])
 
 
 class _Work:
@@ -135,6 +140,7 @@ class _Work:
         segments: dict[str, int],
         bad_rows: str | None,
         once: bool,
+        rows: int | None = None,
         allow: Callable[[str], object] = lambda _queue: None,
     ) -> None:
         self._store = store
@@ -144,6 +150,7 @@ class _Work:
         self._segments = segments
         self._bad_rows = bad_rows
         self._once = once
+        self._rows = rows or (ROWS if store.atomic else ROWS_A_STEP)
         self._allow = allow
 
     def publish(self) -> int:
@@ -155,7 +162,7 @@ class _Work:
             return sum(self._segments.values())
         for piece in self._pieces():
             self._checked(piece, now)
-        manifest = {"segments": self._segments, "bad_rows": self._bad_rows, "once": self._once}
+        manifest = {"segments": self._segments, "bad_rows": self._bad_rows, "once": self._once, "rows": self._rows}
         self._store.stage(self._writer, self._batch, MANIFEST, json.dumps(manifest).encode(), now)
         return self.roll_forward()
 
@@ -164,14 +171,14 @@ class _Work:
         now = self._clock()
         noted = self._store.fetch(self._writer, self._batch, PROGRESS)
         done = 0 if noted is None else int(noted)
-        place = 0
         for number, piece in enumerate(self._pieces()):
-            if number >= done:
-                marks = [self._insert_marked(part, now, place) for part in self._forced(piece, now)]
-                self._store.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
-                for queue, spent in marks:
-                    self._store.unmark(queue, spent)
-            place += len(piece.drafts)
+            if number < done:
+                continue
+            parts = enumerate(self._forced(piece, now))
+            marks = [self._insert_once(part, now, f"{number}.{place}") for place, part in parts]
+            self._store.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
+            for queue, spent in marks:
+                self._store.unmark(queue, spent)
         self._note(now)
         return sum(self._segments.values())
 
@@ -185,7 +192,7 @@ class _Work:
             if segment is None:
                 raise SegmentLost(f"segment {name!r} of batch {self._batch} of writer {self._writer!r} is not there")
             found = 0
-            for piece in unpack(segment):  # type: ignore[misc]
+            for piece in unpack(segment, self._rows):  # type: ignore[misc]
                 found += len(piece.drafts)
                 yield piece
             if found != count:
@@ -210,7 +217,6 @@ class _Work:
         except (BadInput, QueueNotFound):
             if self._bad_rows is None:
                 raise
-        self._allow(self._bad_rows)
         good: list[Draft | bytes] = []
         bad: list[Draft | bytes] = []
         for draft in piece.drafts:
@@ -231,7 +237,7 @@ class _Work:
             logger.warning("%d messages of writer %r are gone: %s", len(piece.drafts), self._writer, error)
             return []
 
-    def _admit(self, piece: Piece, now: int) -> tuple[Settings, list[Any]]:
+    def _admit(self, piece: Piece, now: int) -> tuple[Settings, list[Entry]]:
         settings = self._store.load(check_name(piece.queue))
         if settings is None:
             raise QueueNotFound(piece.queue)
@@ -243,14 +249,18 @@ class _Work:
             settings, entries = self._admit(piece, now)
             sent = self._store.insert(piece.queue, entries, now, settings)
 
-    def _insert_marked(self, piece: Piece, now: int, place: int) -> tuple[str, list[bytes]]:
-        """Known again by its place in the batch; in a queue that deduplicates, by that queue's rule."""
-        sent, marks = None, []
+    def _insert_once(self, piece: Piece, now: int, place: str) -> tuple[str, list[bytes]]:
+        """By the store's journal, or by marks: in a queue that deduplicates, by its own. The queue, and these marks."""
+        sent: list[Sent] | None = None
+        marks: list[bytes] = []
         while sent is None:
             settings, entries = self._admit(piece, now)
+            if self._store.journals:
+                step = (self._writer, self._batch, place)
+                sent = self._store.insert_once(step, piece.queue, entries, now, settings)
+                continue
             if settings.deduplicate is False:
-                token = f"{self._writer} {self._batch} {piece.queue}"
-                entries = policy.mark_batch(entries, token, now, first=place, window=REMEMBER)
+                entries = policy.mark_batch(entries, f"{self._writer} {self._batch} {place}", now, window=REMEMBER)
                 marks = [entry.mark for entry in entries if entry.mark is not None]
             sent = self._store.insert(piece.queue, entries, now, settings)
         return piece.queue, marks

@@ -41,8 +41,6 @@ COLUMNS = {
     "key": pa.binary(),
     "group": pa.string(),
 }
-ROWS = 10_000
-"""How many messages are put into a queue at a time."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -81,14 +79,14 @@ def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
     return pack([pa.record_batch({name: pa.array(values[name], kind) for name, kind in COLUMNS.items()})])
 
 
-def unpack(segment: bytes) -> Iterator[Piece]:
-    """The messages of a segment, in its order as far as they go to one queue."""
+def unpack(segment: bytes, rows: int = 10_000) -> Iterator[Piece]:
+    """The messages of a segment, at most ``rows`` at a time; those for one queue in the segment's order."""
     try:
         with pa.ipc.open_stream(segment) as stream:
             _check_schema(stream.schema)
             for batch in stream:
-                for start in range(0, batch.num_rows, ROWS):
-                    yield from _pieces(batch.slice(start, ROWS))
+                for start in range(0, batch.num_rows, rows):
+                    yield from _pieces(batch.slice(start, rows))
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"a segment cannot be read: {error}") from None
 

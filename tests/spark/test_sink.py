@@ -139,8 +139,9 @@ def test_what_a_row_says_arrives(spark: SparkSession, broker: Broker, url: str) 
         "queue string, body binary, content_type string, attributes map<string,string>, "
         "attribute_types map<string,string>, delay double, deadline timestamp, key string, `group` string"
     )
+    types = {"n": "integer", "r": "number", "b": "bytes"}
     rows: list[tuple[Any, ...]] = [
-        ("orders", b"\x00\xff", "image/png", {"t": "x", "n": "7", "r": "0.1", "b": "AP8="}, {"n": "integer", "r": "number", "b": "bytes"}, None, deadline, None, "g"),
+        ("orders", b"\x00\xff", "image/png", {"t": "x", "n": "7", "r": "0.1", "b": "AP8="}, types, None, deadline, None, "g"),
         ("other", b"", None, None, None, 3600.0, None, None, None),
     ]  # fmt: skip
     write(spark.createDataFrame(rows, schema), url, queue=None)

@@ -14,7 +14,7 @@ The other columns of the source are taken, and mean nothing: so a stream can go 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ def _texts(kind: DataType) -> bool:
     return isinstance(kind, MapType) and isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
 
 
-TAKES = {
+TAKES: dict[str, tuple[str, Callable[[DataType], bool]]] = {
     "body": ("string or binary", lambda kind: isinstance(kind, StringType | BinaryType)),
     "queue": ("string", lambda kind: isinstance(kind, StringType)),
     "content_type": ("string", lambda kind: isinstance(kind, StringType)),
@@ -70,7 +70,7 @@ class Rows:
             if not fits(field.dataType):
                 zone = ", with a time zone" if isinstance(field.dataType, TimestampNTZType) else ""
                 raise BadInput(f"the column {field.name} is {field.dataType.simpleString()}; it must be {words}{zone}")
-        names: list[str] = schema.fieldNames()  # type: ignore[no-untyped-call]
+        names: list[str] = schema.fieldNames()
         if "body" not in names:
             raise BadInput(f"there is no column body, which every message has; the columns are {', '.join(names)}")
         if queue is None and "queue" not in names:

@@ -38,6 +38,10 @@ class Staged(NamedTuple):
     staged_at: int
 
 
+Step = tuple[str, int, str]
+"""A writer, a batch, and a place in it."""
+
+
 class Store(ABC):
     durable: bool
     """A success answer means: on stable storage."""
@@ -54,6 +58,9 @@ class Store(ABC):
 
     atomic: bool = True
     """A batch is done whole or not at all, even by who is killed in the middle of it."""
+
+    journals: bool = False
+    """Not atomic, but it has `insert_once`."""
 
     @abstractmethod
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
@@ -243,7 +250,12 @@ class Store(ABC):
     def forget_writers(self, now: int) -> None:
         """Forget the writers that need be remembered no longer."""
 
-    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:  # noqa: B027 (only what is done in steps is marked)
+    def insert_once(  # noqa: B027 (for stores that journal)
+        self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
+    ) -> list[Sent] | None:
+        """As `insert`; but if one for this step of a batch was begun before, that is finished, and nothing else is added."""
+
+    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:  # noqa: B027 (for stores that are neither atomic nor journal)
         """Forget marks that have served before they expire."""
 
     # ids, for programs that want a UUID

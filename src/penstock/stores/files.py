@@ -2,7 +2,8 @@
 
     shelf           where a format keeps its messages        beside          what it has no room for
     file_catalogue  queues, transactions, errors             file_views      looking, counting, the history
-    file_messages   sending, claiming, settling, moving      files           tending, named claims
+    file_messages   sending, claiming, settling, moving      file_publishing what writers stage and publish
+    files           tending, named claims
 
 Penstock's own processes take a lock a queue while names change, so that a receipt can be compared and acted upon; foreign
 programs know no lock, and meet us in the renames alone.
@@ -10,35 +11,22 @@ programs know no lock, and meet us in the renames alone.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, flock
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
-from penstock.stores.beside import FOLDER, digest, read_whole, sync_file_system, write_whole
-from penstock.stores.file_messages import FileMessages
+from penstock.stores.beside import digest, sync_file_system
+from penstock.stores.file_publishing import FilePublishing
 from penstock.stores.file_views import settled_head
 from penstock.stores.shelf import Shelf, is_orphaned
-from penstock.stores.staging import StagedFiles, StagesInFiles
 
 __all__ = ["FileStore", "sync_file_system"]
 
 
-WRITERS = ".writers"
-"""The folder beside the queues' where writers stage; no queue's name begins with a dot."""
-PUBLISHED = ".published"
-
-
-class FileStore(StagesInFiles, FileMessages):
-    def __init__(self, root: str | Path) -> None:
-        super().__init__(root)
-        self._desk = StagedFiles(self.root / FOLDER / WRITERS, durable=True)
-
+class FileStore(FilePublishing):
     # tending
 
     def purge(self, queue: str, limit: int) -> int:
@@ -76,6 +64,8 @@ class FileStore(StagesInFiles, FileMessages):
 
     def _remove_orphans(self, shelf: Shelf) -> None:
         """What the dead left unfinished: drafts, and what lies beside a message that is gone or never came."""
+        if self._journaled(shelf.queue):
+            return  # drafts that are yet to be published
         orphans = [path for path in shelf.drafts() if is_orphaned(path)]
         for part in ("head", "held", "mark", "settled"):
             folder = shelf.beside.folder / part
@@ -215,40 +205,3 @@ class FileStore(StagesInFiles, FileMessages):
             if epoch is None:
                 shutil.rmtree(shelf.beside.folder / "reader" / folder, ignore_errors=True)
             return given
-
-    # what writers stage and publish
-
-    @contextmanager
-    def publishing(self, writer: str) -> Iterator[int | None]:
-        with self.batch(durable=False):
-            home = self._desk.folder / writer
-            home.mkdir(parents=True, exist_ok=True)
-            handle = os.open(home / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            flock(handle, LOCK_EX)
-            noted = self._noted(writer)
-            yield None if noted is None else noted["batch"]
-        finally:
-            os.close(handle)
-
-    def _noted(self, writer: str) -> dict[str, int] | None:
-        with self.batch(durable=False):
-            content = read_whole(f"{self._desk.folder}/{writer}/{PUBLISHED}")
-            return None if content is None else json.loads(content)
-
-    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
-        with self.batch(durable=False):
-            record = {"batch": batch, "keep_until": keep_until}
-            write_whole(self._desk.folder / writer / PUBLISHED, json.dumps(record).encode())
-
-    def forget_writers(self, now: int) -> None:
-        with self.batch(durable=False), suppress(FileNotFoundError):
-            for writer in os.listdir(self._desk.folder):
-                noted = self._noted(writer)
-                if noted is not None and noted["keep_until"] <= now:
-                    shutil.rmtree(self._desk.folder / writer, ignore_errors=True)
-
-    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:
-        with self._queue(queue, durable=False) as shelf:
-            for mark in marks:
-                shelf.beside.remove("mark", digest(mark))

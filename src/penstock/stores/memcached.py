@@ -258,7 +258,7 @@ class MemcachedStore(CachedViews):
         with self.batch():
             for writer in self._writer_names():
                 known = self._writer(writer)[0]
-                if known["keep_until"] <= now and not known["staged"]:
+                if (known["keep_until"] <= now or known["published"] is None) and not known["staged"]:
                     self._list_writer(writer, present=False)
                     self._link(writer).forget([self._writer_key(writer)])
 
