@@ -105,7 +105,7 @@ class Watch:
                     self._look(watched)
                     for one in watched:
                         if not one.query.isActive:
-                            one.query.awaitTermination(0)  # raises what it died of
+                            one.query.awaitTermination()  # raises what it died of
         finally:
             for one in watched:
                 if one.query.isActive:
@@ -115,7 +115,7 @@ class Watch:
                 print("\r\x1b[K", end="", file=self._out, flush=True)
         if not self._stop.is_set():
             for one in watched:
-                one.query.awaitTermination(0)
+                one.query.awaitTermination()
         done = self.figures
         return Totals(done.rows - rows, done.batches - batches, time.monotonic() - started, self._stop.is_set())
 
