@@ -183,6 +183,35 @@ def test_purge_refuses_without_a_terminal_and_without_yes(jobs: Shell) -> None:
     assert jobs.json == {"name": "jobs", "purged": 0}
 
 
+def test_readers_are_shown_and_given_up(jobs: Shell) -> None:
+    assert jobs("readers jobs") == 1
+    jobs("send jobs one two three")
+    with penstock.open("sqlite:///queues.db") as broker:
+        queue = broker["jobs"]
+        queue.claim("spark-1", 1, 1)
+        queue.confirm("spark-1", 1)
+        queue.settle("spark-1", 1)
+        queue.claim("spark-1", 2, 1)
+        queue.confirm("spark-1", 2)
+        queue.claim("spark-2", 1, 1)
+    assert jobs("readers jobs") == 0
+    first, second = [line.split() for line in jobs.out.splitlines() if line.startswith("spark")]
+    assert first == ["spark-1", "1", "1", "0", "-"]
+    assert second[:4] == ["spark-2", "-", "0", "1"]
+    assert jobs("readers jobs --json") == 0
+    assert [(reader["reader"], reader["settled"], len(reader["claims"])) for reader in jobs.json] == [
+        ("spark-1", 1, 1),
+        ("spark-2", None, 1),
+    ]
+    assert jobs("readers jobs --give-up spark-1") == 0
+    assert jobs.out == "gave up spark-1: 1 message is visible again\n"
+    assert sorted(bodies(jobs)) == ["three", "two"]
+    assert jobs("readers jobs --give-up spark-1") != 0
+    assert "has no reader 'spark-1'" in jobs.err
+    assert jobs("readers jobs --give-up spark-2 --json") == 0
+    assert jobs.json == {"name": "jobs", "given_up": "spark-2", "messages": 1}
+
+
 def test_redrive_sends_dead_letters_back(jobs: Shell) -> None:
     jobs("create dead")
     jobs("settings jobs --redrive dead:1")

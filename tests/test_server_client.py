@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,12 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock import Broker
+from penstock import BadInput, Broker, Draft
 from penstock.client import RemoteQueue
 from penstock.queue import Queue
+from penstock.segments import pack_drafts
 from penstock.server import BackgroundServer, ServerSettings
+from penstock.server.auth import read_tokens
 from penstock.testing import FakeClock
 from penstock.testing.model import Player, configurations, steps
+from penstock.testing.publishing import Publishing
 
 serial = itertools.count()
 
@@ -65,6 +69,54 @@ def test_every_public_verb_of_a_queue_goes_through_http() -> None:
     made_of_others = {"send", "delete"}
     verbs = {name for name in dir(Queue) if not name.startswith("_")} - made_of_others
     assert verbs <= set(vars(RemoteQueue))
+
+
+class TestPublishing(Publishing):
+    """The contract's chapter, with the client as the broker."""
+
+    @pytest.fixture(params=["memory:", "sqlite"])
+    def broker(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+        url = request.param if request.param == "memory:" else f"sqlite:///{tmp_path}/queue.db"
+        with (
+            penstock.open(url) as behind,
+            BackgroundServer(behind, ServerSettings(port=0, access_log=False)) as server,
+            penstock.open(server.url) as broker,
+        ):
+            yield broker
+
+    @pytest.fixture
+    def queue(self, broker: Broker) -> Queue:
+        return broker.create("orders")
+
+
+def test_a_publication_whose_answer_is_lost_is_made_once(broker: Broker, server: BackgroundServer) -> None:
+    queue = broker.create("orders")
+    with penstock.open(server.url) as direct:
+        direct.stage("w", 0, "a", pack_drafts("orders", [Draft(b"1")]))
+    with Proxy(server.url, lose=1) as proxy, penstock.open(proxy.url) as remote:
+        assert remote.publish("w", 0, {"a": 1}) is None
+    assert queue.stats().messages == 1
+
+
+def test_a_segment_reaches_only_queues_that_the_token_may_send_to(broker: Broker) -> None:
+    for name in ("orders", "secret"):
+        broker.create(name)
+    table = {"name": "shop", "secret": "s" * 16, "scopes": ["send"], "queues": ["orders"]}
+    reader = {"name": "looker", "secret": "r" * 16, "scopes": ["read"], "queues": ["*"]}
+    settings = ServerSettings(port=0, access_log=False, tokens=read_tokens([table, reader], "test", ""))
+    with BackgroundServer(broker, settings) as server, penstock.open(server.url, token="s" * 16) as remote:
+        for name, queue in (("a", "orders"), ("b", "secret")):
+            remote.stage("w", 0, name, pack_drafts(queue, [Draft(b"1")]))
+        with pytest.raises(BadInput, match="may not send on queue 'secret'"):
+            remote.publish("w", 0, {"a": 1, "b": 1})
+        assert broker["orders"].stats().messages == 0
+        with pytest.raises(BadInput, match="may not send on queue 'secret'"):
+            remote.publish("w", 0, {"a": 1}, bad_rows="secret")
+        assert remote.publish("w", 0, {"a": 1}) == 1
+        with penstock.open(server.url, token="r" * 16) as looker:
+            for call in (lambda: looker.stage("w", 1, "a", b""), lambda: looker.publish("w", 1, {})):
+                with pytest.raises(BadInput, match="may not send"):
+                    call()
 
 
 class Proxy:
@@ -206,3 +258,35 @@ def test_a_server_cannot_join_a_transaction(server: BackgroundServer) -> None:
         with pytest.raises(penstock.Unsupported, match="transaction"):
             queue.delete(sent.id, connection=object())
         assert queue.stats().messages == 1
+
+
+def test_messages_travel_as_arrow(server: BackgroundServer) -> None:
+    arrow = pytest.importorskip("penstock.arrow")
+    with penstock.open(server.url) as remote:
+        queue = remote.create("orders")
+        queue.send_many([penstock.Draft(b"\0\xff", attributes={"a": 1, "b": b"x"}), penstock.Draft(b"two", deadline=5)])
+        queue.claim("reader", 1, 9)
+        assert isinstance(queue, RemoteQueue)
+        arguments = {"reader": "reader", "epoch": 1, "start": 0, "stop": 2}
+        assert queue.arrow("read", arrow.MESSAGE, **arguments) == arrow.to_batch(queue.read("reader", 1), arrow.MESSAGE)
+        some = arrow.schema_of(["number", "body"])
+        assert queue.arrow("scan", some, start=0, stop=2**62, limit=1).column("body").to_pylist() == [b"\0\xff"]
+        assert queue.arrow("scan", some, start=0, stop=1, limit=1).num_rows == 0
+        with pytest.raises(penstock.ClaimLapsed):
+            queue.arrow("read", some, **{**arguments, "epoch": 2})
+        with pytest.raises(penstock.BadInput, match="no column 'price'"):
+            queue.arrow("scan", arrow.pa.schema([("price", arrow.pa.int64())]), start=0, stop=9, limit=1)
+
+
+def test_a_server_without_arrow_names_the_extra(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow = pytest.importorskip("penstock.arrow")
+    with penstock.open(server.url) as remote:
+        queue = remote.create("orders")
+        assert isinstance(queue, RemoteQueue)
+        monkeypatch.setattr("penstock.server.dialects.native.import_module", _missing)
+        with pytest.raises(penstock.PenstockError, match=r"penstock\[arrow\]"):
+            queue.arrow("scan", arrow.MESSAGE, start=0, stop=9, limit=1)
+
+
+def _missing(name: str) -> None:
+    raise ImportError(name)

@@ -442,7 +442,7 @@ def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("UPDATE penstock_meta SET value = 99 WHERE name = 'version'")
     other.close()
-    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 2"):
+    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 3"):
         penstock.open(url)
 
 
@@ -451,15 +451,15 @@ def test_an_older_file_is_brought_up_to_date_with_its_messages(url: str, monkeyp
         broker.create("orders").send(b"old")
     read_sql = sql_session.read_sql
 
-    def with_a_second_step(dialect: dict[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
+    def with_one_more_step(dialect: dict[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
         steps, statements = read_sql(dialect)
-        return steps | {2: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
+        return steps | {4: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
 
-    monkeypatch.setattr(sql_session, "read_sql", with_a_second_step)
+    monkeypatch.setattr(sql_session, "read_sql", with_one_more_step)
     with penstock.open(url) as broker:
         assert broker["orders"].receive()[0].body == b"old"
         assert isinstance(broker.store, SqliteStore)
-        assert broker.store._meta("version") == 2
+        assert broker.store._meta("version") == 4
     penstock.open(url).close()
 
 

@@ -170,7 +170,7 @@ MUTANTS = [
         "survive_a_restart",
         (QUERIES, "CREATE TABLE penstock_held", "CREATE TEMP TABLE penstock_held"),
     ),
-    mutant("a confirmed claim lapses", "never_lapses", (SQL, "delivery, FOREVER, release=False", "delivery, 0, release=False")),
+    mutant("a confirmed claim lapses", "never_lapses", (SQL, "claim, FOREVER, State.CONSUMED", "claim, 0, State.CONSUMED")),
     mutant("a reader set back is not noticed", "set_back", ("claims.py", "epoch <= settled:", "epoch < 0:")),
     mutant("the checksum is not looked at", "damage", (SESSION, "intact = check ==", "intact = True or check ==")),
     mutant(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
-from penstock.clock import Clock
+from penstock.clock import Clock, system_clock
 from penstock.consumer import Consumer
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
 from penstock.producer import Producer
+from penstock.publishing import MAX_SEGMENT, Publishing, check_segment, check_staging
 from penstock.queue import Queue, check_dead_letter_queue, purge
 from penstock.stores.base import Store
 from penstock.stores.roster import Roster
@@ -37,6 +39,7 @@ class Broker:
         self.clock = clock or store.clock()
         self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
+        self._publishing = Publishing(store, self.waiting, self.clock)
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +116,36 @@ class Broker:
         except TypeError as error:
             raise BadInput(f"a consumer cannot be made of this: {error}") from None
 
+    # publishing exactly once
+
+    max_segment = MAX_SEGMENT
+    """How many bytes a segment may have."""
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
+        """Keep messages (see `penstock.segments`) for a writer's batch, under a name that no other attempt uses."""
+        self._publishing.stage(writer, batch, name, segment)
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
+        """Remove segments of an attempt that came to nothing."""
+        self._publishing.unstage(writer, batch, names)
+
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        segments: Mapping[str, int],
+        *,
+        bad_rows: str | None = None,
+        once: bool = False,
+        **how: Any,
+    ) -> int | None:
+        """Put the messages of these segments, which have so many each, into their queues: all, or none if one is refused.
+
+        How many there are; None if the writer has published this batch before, or a later one: then nothing changes. Messages
+        that cannot be any go to the queue ``bad_rows``, with the reason. ``once``: the writer has no other batch, and may be
+        forgotten after a week. What else it had staged up to this batch is removed."""
+        return self._publishing.publish(writer, batch, segments, bad_rows=bad_rows, once=once, **how)
+
     def _roster(self) -> Store | Roster:
         """Where consumers are entered."""
         return self.store
@@ -138,6 +171,31 @@ def open(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:
         known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
         raise BadURL(f"URL {url!r:.200} does not begin with one of {known}")
     return Broker(STORES[scheme](url, options), clock=clock)
+
+
+@contextmanager
+def open_desk(url: str, **options: Any) -> Iterator[Broker | Desk]:
+    """To stage at, and for nothing else. A SQLite database need not be opened for this."""
+    if url.startswith("sqlite:"):
+        path, _ = _path_and_options(url, options, {"timeout": _timeout})
+        yield Desk(path)
+    else:
+        with open(url, **options) as broker:
+            yield broker
+
+
+class Desk:
+    """Where segments for a SQLite database are staged."""
+
+    max_segment = MAX_SEGMENT
+
+    def __init__(self, path: str) -> None:
+        staging = import_module("penstock.stores.staging")
+        self._files = staging.StagedFiles(staging.staging_folder(path), durable=False)
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
+        check_staging(writer, batch, [name])
+        self._files.stage(writer, batch, name, check_segment(segment), system_clock())
 
 
 def _open_memory(url: str, options: dict[str, Any]) -> Store:

@@ -83,7 +83,8 @@ class NamedClaims(ABC):
                 if max_bytes is not None:
                     part = min(part, _further(messages, max_bytes) if messages else 1)
             lapses_at = now + micros(ttl)
-            self._store.extend(self.name, messages, lapses_at)
+            # A message may have a visibility of its own; the claim's is for all.
+            self._store.extend(self.name, [each for each in messages if each.visible_at != lapses_at], lapses_at)
             self._store.hold(self.name, reader, epoch, messages, lapses_at)
             return Claim(reader, epoch, len(messages), False, lapses_at)
 

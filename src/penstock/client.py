@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
 from penstock.line import Line
 from penstock.message import Claim, Draft, Message, Mode, Pulse, Receipt, Sent, Settings, State, Stats
 from penstock.policy import check_count, check_seconds
+from penstock.publishing import MAX_SEGMENT, check_segment, check_staging
 from penstock.queue import Queue, check_many
 from penstock.stores.roster import Roster
 
@@ -31,7 +32,7 @@ LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several."""
 ASKED_TWICE = frozenset(
     {"send_many", "settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe"}
-    | {"names", "pulse", "span", "scan"}
+    | {"names", "pulse", "span", "scan", "publish", "unstage"}
 )
 
 
@@ -68,7 +69,8 @@ class RemoteBroker(Broker):
 
     @property
     def store(self) -> Any:  # type: ignore[override]
-        return RemoteStore(**self._call("describe"))
+        known = self._call("describe")
+        return RemoteStore(known["durable"], known["ordered"], known["groups"])
 
     def close(self) -> None:
         self._line.close()
@@ -108,6 +110,36 @@ class RemoteBroker(Broker):
         settings: Settings = self._call("delete", name=policy.check_name(name))
         self._remote.pop(name, None)
         return settings
+
+    @property
+    def max_segment(self) -> int:  # type: ignore[override]
+        """As a segment is one request, half of what a server takes, if that is less."""
+        return min(MAX_SEGMENT, int(self._call("describe")["max_body"]) // 2)
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
+        check_staging(writer, batch, [name])
+        path = f"/penstock/staged/{quote(writer, safe='')}/{batch}/{quote(name, safe='')}"
+        self._line.put(path, check_segment(segment))
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
+        check_staging(writer, batch, names)
+        self._call("unstage", writer=writer, batch=batch, names=list(names))
+
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        segments: Mapping[str, int],
+        *,
+        bad_rows: str | None = None,
+        once: bool = False,
+        **how: Any,
+    ) -> int | None:
+        """If the first answer was lost, the second is None, too."""
+        check_staging(writer, batch, list(segments))
+        counts = {"writer": writer, "batch": batch, "segments": dict(segments)}
+        done: int | None = self._call("publish", **counts, bad_rows=bad_rows, once=once, **how)
+        return done
 
     def _roster(self) -> Roster:
         """Who shares a queue is known only within this process."""
@@ -224,8 +256,18 @@ class RemoteQueue(Queue):
     def purge(self) -> int:
         return int(self._call("purge"))
 
-    def redrive(self, limit: int | None = None, *, to: str | None = None) -> int:
-        return int(self._call("redrive", limit=limit, to=to))
+    def redrive(
+        self,
+        limit: int | None = None,
+        *,
+        to: str | None = None,
+        ids: Iterable[str] | None = None,
+        since_at: int | None = None,
+    ) -> int:
+        chosen: dict[str, Any] = {"limit": limit, "to": to, "since_at": since_at}
+        if ids is not None:
+            chosen["ids"] = [held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))]
+        return int(self._call("redrive", **chosen))
 
     def sadd(self, member: str | bytes) -> bool:
         policy.member_mark(member)

@@ -15,6 +15,7 @@ PenstockError
 ├── StoreError                    the storage below failed; the operation did not succeed
 │   ├── StoreBusy                 locked by others for too long
 │   ├── StoreFull                 no space left
+│   ├── SegmentLost               what was staged for a batch is not there, or not all of it; nothing was published
 │   ├── StoreReadOnly
 │   ├── StoreCorrupt
 │   ├── StoreVersion              written by a newer Penstock
@@ -86,6 +87,10 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
+    pass
+
+
+class SegmentLost(StoreError):
     pass
 
 

@@ -51,6 +51,13 @@ class Line:
     def call(self, path: str, arguments: dict[str, Any], *, again: bool, wait: float = 0, accept: str | None = None) -> Any:
         """The answer's value; with another content type to ``accept``, its bytes."""
         body = json.dumps({"arguments": {name: pack(value) for name, value in arguments.items()}}).encode()
+        return self._call(path, body, again=again, wait=wait, accept=accept)
+
+    def put(self, path: str, body: bytes) -> Any:
+        """Bytes as they are; they may be put twice."""
+        return self._call(path, body, again=True, wait=0, accept=None)
+
+    def _call(self, path: str, body: bytes, *, again: bool, wait: float, accept: str | None) -> Any:
         for attempt in range(TRIES):
             try:
                 status, answer = self._ask(path, body, self._timeout + wait, accept)

@@ -138,14 +138,15 @@ def _check_redrive(redrive: object) -> Redrive | None:
     return redrive
 
 
-def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int) -> list[Entry]:
-    """Admit a batch; plain bodies for a plain queue, the common case, take the short way."""
+def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int, content_type: str = OCTETS) -> list[Entry]:
+    """Admit a batch; plain bodies (which have this content type) for a plain queue, the common case, take the short way."""
+    content_type = OCTETS if content_type == OCTETS else _check_content_type(content_type)
     visible_at, expires_at = now + micros(settings.delay), now + micros(settings.retention)
     plain = settings.deduplicate is False
     return [
-        Entry(draft, OCTETS, {}, now, visible_at, expires_at, None, None, None, None, 0)
+        Entry(draft, content_type, {}, now, visible_at, expires_at, None, None, None, None, 0)
         if plain and type(draft) is bytes and len(draft) <= MAX_BODY
-        else admit(Draft(draft) if isinstance(draft, bytes) else draft, settings, now)
+        else admit(Draft(draft, content_type) if isinstance(draft, bytes) else draft, settings, now)
         for draft in drafts
     ]
 
@@ -186,12 +187,13 @@ def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
     return admit(Draft(body, content_type), settings, now)._replace(mark=mark, mark_until=FOREVER)
 
 
-def mark_batch(entries: Sequence[Entry], token: str, now: int) -> list[Entry]:
-    """Mark each by its place in a batch that may be sent twice."""
+def mark_batch(entries: Sequence[Entry], token: str, now: int, *, first: int = 0, window: float = TOKEN_WINDOW) -> list[Entry]:
+    """Mark each by its place in a batch that may be sent twice; ``first`` is the place of the first of these."""
     if not isinstance(token, str) or not 1 <= len(_utf8(token, "token")) <= MAX_KEY:
         raise BadMessage(f"token {token!r:.80} must be text of 1 to {MAX_KEY} bytes")
-    until = now + TOKEN_WINDOW * SECOND
-    marks = (b"t" + hashlib.sha256(b"%d %b" % (place, token.encode())).digest() for place in range(len(entries)))
+    until = now + micros(window)
+    places = range(first, first + len(entries))
+    marks = (b"t" + hashlib.sha256(b"%d %b" % (place, token.encode())).digest() for place in places)
     return [entry._replace(mark=mark, mark_until=until) for entry, mark in zip(entries, marks, strict=True)]
 
 

@@ -15,7 +15,7 @@ from typing import Self
 import pyspark
 
 import penstock
-from penstock.spark.session import find_java
+from penstock.spark.java import find_java
 
 PACKAGES = Path(penstock.__file__).parents[1]
 HERE = Path(__file__).parent

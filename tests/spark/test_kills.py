@@ -106,7 +106,8 @@ def die(folder: Path, url: str, step: str, chance: random.Random) -> None:
 def check_all(broker: penstock.Broker, traffic: Traffic, spark: SparkSession, folder: Path) -> None:
     for name in CONSUMED_QUEUES:
         assert broker[name].stats().messages == 0, f"{name}: {broker[name].readers()}"
-        assert not any(broker[name].readers().values())
+        held = [claim for claims in broker[name].readers().values() for claim in claims]
+        assert not any(claim.confirmed for claim in held), "what was read is settled"
     lake = Counter(row.body for row in spark.read.parquet(f"{folder}/lake").select("body").collect())
     check(traffic.sent["lake"], lake, traffic.taken["lake"])
     out = Counter(message.text for message in broker["out"].peek(100_000))

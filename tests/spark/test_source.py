@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import DoubleType, StructField, StructType
 
 import penstock
-from penstock import Broker
+from penstock import Broker, PenstockError
 from penstock.spark import columns
+from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
-from penstock.spark.stream import QueueStream
+from penstock.spark.stream import DataLost, Offset, QueueStream
+from penstock.testing import FakeClock
 
 Batches = list[tuple[int, list[Row]]]
 
@@ -58,12 +60,6 @@ class Stream:
             raise RuntimeError("the sink fails")
         self.batches.append((number, rows))
 
-    def reader(self) -> str:
-        return str(json.loads(self.offsets()[-1].read_text().splitlines()[-1])["reader"])
-
-    def offsets(self) -> list[Path]:
-        return sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-
     def roll_back(self, to: int) -> None:
         """Set the checkpoint back to the batch ``to``."""
         for folder in ("offsets", "commits"):
@@ -101,15 +97,24 @@ def stream(spark: SparkSession, url: str, tmp_path: Path) -> Stream:
 
 
 @pytest.fixture
-def embedded(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Broker, Stream]]:
-    """On SQLite alone, for what does not depend on the store."""
+def embedded(tmp_path: Path) -> Iterator[tuple[Broker, str]]:
+    """On SQLite alone and without Spark, for what depends on neither."""
     with penstock.open(f"sqlite:///{tmp_path}/one.db") as broker:
         broker.create("orders")
-        yield broker, Stream(spark, f"sqlite:///{tmp_path}/one.db", tmp_path)
+        yield broker, f"sqlite:///{tmp_path}/one.db"
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
+
+
+def read(reader: QueueStream, start: Offset, end: Offset) -> list[dict[str, Any]]:
+    """As Spark does it once the offset is logged."""
+    return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def read_bodies(reader: QueueStream, start: Offset, end: Offset) -> list[bytes]:
+    return [row["body"] for row in read(reader, start, end)]
 
 
 def reader_of(url: str, **options: Any) -> QueueStream:
@@ -117,7 +122,7 @@ def reader_of(url: str, **options: Any) -> QueueStream:
     return QueueStream(chosen, columns.schema(chosen))
 
 
-# the life of a batch, on each kind of store
+# through Spark: the life of a batch, on each kind of store
 
 
 def test_each_message_is_read_once_and_nothing_stays_claimed(broker: Broker, stream: Stream) -> None:
@@ -129,7 +134,6 @@ def test_each_message_is_read_once_and_nothing_stays_claimed(broker: Broker, str
     assert [claims for claims in orders.readers().values() if claims] == []
     orders.send_many(numbered(5, 25))
     assert stream.run() == numbered(5, 25)
-    assert stream.run() == []
 
 
 def test_a_failed_batch_is_read_again_the_same_set_in_the_same_order(broker: Broker, stream: Stream) -> None:
@@ -148,40 +152,20 @@ def test_a_failed_batch_is_read_again_the_same_set_in_the_same_order(broker: Bro
     assert orders.stats().messages == 2
 
 
-def test_a_message_is_a_row_with_all_that_it_has(broker: Broker, stream: Stream) -> None:
-    body = bytes(range(256))
-    attributes = {"text": "é", "count": 7, "share": 0.5, "raw": b"\0\xff"}
-    sent = broker["orders"].send(body, content_type="image/png", attributes=attributes, deadline=1000)
-    broker["orders"].send(b"plain")
-    stream.run()
-    rich, plain = stream.batches[0][1]
-    assert (rich.id, rich.queue, rich.body, rich.content_type) == (sent.id, "orders", body, "image/png")
-    assert rich.attributes == {"text": "é", "count": "7", "share": "0.5", "raw": "AP8="}
-    assert rich.attribute_types == {"count": "integer", "share": "number", "raw": "bytes"}
-    assert (rich.deadline - rich.sent_at).total_seconds() == 1000
-    assert (rich.receives, rich.state) == (1, "consumed")
-    assert (rich.visible_at, rich.group, rich.key, rich.death) == (None, None, None, None)
-    assert rich.received_at == rich.first_received_at >= rich.sent_at
-    assert (plain.content_type, plain.attributes, plain.attribute_types) == ("application/octet-stream", {}, {})
-    assert plain.deadline is None
-
-
-# many queues, many readers
-
-
-def test_two_queries_and_a_consumer_share_a_queue_and_never_meet(embedded: tuple[Broker, Stream], tmp_path: Path) -> None:
-    broker, one = embedded
-    other = Stream(one.spark, one.url, tmp_path / "other")
+def test_two_queries_and_a_consumer_share_a_queue_and_never_meet(
+    spark: SparkSession, embedded: tuple[Broker, str], tmp_path: Path
+) -> None:
+    broker, url = embedded
+    streams = [Stream(spark, url, tmp_path / name) for name in ("one", "other")]
     orders = broker["orders"]
     orders.send_many(numbered(60))
     queries = [
-        stream.write(stream.load(maxMessagesPerTrigger="7")).trigger(processingTime="0 seconds").start()
-        for stream in (one, other)
+        stream.write(stream.load(maxMessagesPerTrigger="7")).trigger(processingTime="0 seconds").start() for stream in streams
     ]
     taken: list[bytes] = []
     try:
         while orders.stats().visible:
-            for message in orders.receive(3):
+            for message in orders.receive(1):
                 taken.append(message.body)
                 message.delete()
         for query in queries:
@@ -189,116 +173,195 @@ def test_two_queries_and_a_consumer_share_a_queue_and_never_meet(embedded: tuple
     finally:
         for query in queries:
             query.stop()
-    read = [row.body for stream in (one, other) for _, rows in stream.batches for row in rows]
+    read = [row.body for stream in streams for _, rows in stream.batches for row in rows]
     assert sorted(read + taken, key=int) == numbered(60)
-    assert one.reader() != other.reader()
 
 
-def test_a_pattern_reads_many_queues_in_one_batch(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    for name in ("eu-1", "eu-2", "us-1"):
-        broker.create(name).send_many([name.encode()] * 3)
-    assert sorted(stream.run(queue="eu-*, us-1")) == [b"eu-1"] * 3 + [b"eu-2"] * 3 + [b"us-1"] * 3
-    assert len(stream.batches) == 1
-    assert {row.queue for row in stream.batches[0][1]} == {"eu-1", "eu-2", "us-1"}
-    broker.create("eu-3").send(b"new")
-    assert stream.run(queue="eu-*, us-1") == [b"new"]
-    assert [broker[name].stats().messages for name in ("eu-1", "eu-2", "eu-3", "us-1")] == [0, 0, 0, 0]
-
-
-def test_dead_letters_and_deadlines_go_on_holding(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    dead = broker.create("dead")
-    queue = broker.create("strict", redrive=("dead", 1))
-    queue.send(b"poison")
-    queue.receive()[0].release()
-    queue.send(b"late", deadline=0)
-    queue.send(b"good")
-    assert stream.run(queue="strict") == [b"good"]
-    assert dead.stats().messages == 1
-    assert queue.stats().messages == 0
-
-
-def test_a_stream_keeps_the_history(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    kept = broker.create("kept", history=1000)
-    kept.send(b"x")
-    stream.run(queue="kept")
-    assert [(message.body, message.state.name) for message in kept.settled()] == [(b"x", "PROCESSED")]
-
-
-# limits
-
-
-def test_available_now_ends_though_senders_go_on(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    orders = broker["orders"]
+def test_available_now_ends_though_senders_go_on_and_lag_is_told(
+    spark: SparkSession, embedded: tuple[Broker, str], tmp_path: Path
+) -> None:
+    broker, url = embedded
+    stream, orders = Stream(spark, url, tmp_path), broker["orders"]
     orders.send_many(numbered(4))
-    take = stream._take
 
     def send_one_more(frame: DataFrame, number: int) -> None:
         orders.send(b"late")
-        take(frame, number)
+        stream._take(frame, number)
 
-    stream._take = send_one_more  # type: ignore[method-assign]
-    assert stream.run(maxMessagesPerTrigger="2") == numbered(4)
+    writer = stream.load(maxMessagesPerTrigger="2").writeStream.option("checkpointLocation", str(stream.checkpoint))
+    query = writer.foreachBatch(send_one_more).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert [row.body for _, rows in stream.batches for row in rows] == numbered(4)
     assert orders.stats().visible == 2
+    told = [json.loads(source["latestOffset"]) for progress in query.recentProgress for source in progress["sources"]]
+    assert all({"visible", "oldest_age"} == lag.keys() for lag in told)
 
 
-def test_limits_of_messages_and_bytes_hold(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    orders = broker["orders"]
-    orders.send_many([b"x" * 100] * 20)
-    reader = reader_of(stream.url)
-    start = reader.initialOffset()
-    assert reader.latestOffset(start, ReadMaxRows(3))["claims"] == {"orders": 3}
-    other = reader_of(stream.url, maxBytesPerTrigger=1000)
-    assert other.getDefaultReadLimit() == ReadMaxBytes(1000)
-    assert other.latestOffset(other.initialOffset(), ReadMaxBytes(1000))["claims"] == {"orders": 10}
-    assert [message.receives for message in orders.peek(99, state="queued")] == [0] * 7
-    third = reader_of(stream.url, maxMessagesPerTrigger=5)
-    assert third.getDefaultReadLimit() == ReadMaxRows(5)
-    assert third.latestOffset(third.initialOffset(), ReadAllAvailable())["claims"] == {"orders": 5}
+def test_a_checkpoint_that_was_set_back_stops_the_query_or_is_skipped(
+    spark: SparkSession, embedded: tuple[Broker, str], tmp_path: Path
+) -> None:
+    broker, url = embedded
+    stream = Stream(spark, url, tmp_path)
+    broker["orders"].send_many(numbered(4))
+    stream.run(maxMessagesPerTrigger="1")
+    broker["orders"].send(b"new")
+    stream.roll_back(1)
+    with pytest.raises(PySparkException, match=r"the checkpoint was set back.*failOnDataLoss=false"):
+        stream.run()
+    assert stream.run(failOnDataLoss="false") == [b"new"]
 
 
-def test_partitions_are_few_unless_more_are_asked_for(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    broker["orders"].send_many(numbered(10))
-    reader = reader_of(stream.url)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadMaxRows(9))
-    assert [(part.start, part.stop) for part in reader.partitions(start, end)] == [(0, 9)]
-    many = reader_of(stream.url, minPartitions=4)
-    assert [(part.start, part.stop) for part in many.partitions(start, end)] == [(0, 2), (2, 4), (4, 6), (6, 9)]
-
-
-def test_fewer_columns_can_be_asked_for(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
+def test_fewer_columns_can_be_asked_for(spark: SparkSession, embedded: tuple[Broker, str], tmp_path: Path) -> None:
+    broker, url = embedded
+    stream = Stream(spark, url, tmp_path)
     broker["orders"].send(b"x", attributes={"a": 1})
     assert "attributes" not in stream.load(includeAttributes="false").columns
     assert stream.run("body binary, queue string") == [b"x"]
     assert stream.batches[0][1] == [Row(body=b"x", queue="orders")]
 
 
-# what an idle or repeated question does
+def test_a_wrong_option_is_an_error_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="there is no option 'startingoffsets'"):
+        Stream(spark, f"sqlite:///{tmp_path}/one.db", tmp_path).load(startingOffsets="latest")
 
 
-def test_asked_again_before_the_offset_is_logged_the_claim_is_the_same(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
+# as Spark would ask, in this process
+
+
+def test_a_message_is_a_row_with_all_that_it_has(broker: Broker, url: str) -> None:
+    body = bytes(range(256))
+    attributes = {"text": "é", "count": 7, "share": 0.5, "raw": b"\0\xff"}
+    sent = broker["orders"].send(body, content_type="image/png", attributes=attributes, deadline=1000)
+    broker["orders"].send(b"plain")
+    reader = reader_of(url)
+    start = reader.initialOffset()
+    rich, plain = read(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+    assert (rich["id"], rich["queue"], rich["body"], rich["content_type"]) == (sent.id, "orders", body, "image/png")
+    assert dict(rich["attributes"]) == {"text": "é", "count": "7", "share": "0.5", "raw": "AP8="}
+    assert dict(rich["attribute_types"]) == {"count": "integer", "share": "number", "raw": "bytes"}
+    assert (rich["deadline"] - rich["sent_at"]).total_seconds() == 1000
+    assert (rich["receives"], rich["state"]) == (1, "consumed")
+    assert (rich["visible_at"], rich["group"], rich["key"], rich["death"]) == (None, None, None, None)
+    assert rich["received_at"] == rich["first_received_at"] >= rich["sent_at"]
+    assert (plain["content_type"], plain["attributes"], plain["attribute_types"]) == ("application/octet-stream", [], [])
+    assert plain["deadline"] is None
+    reader.stop()
+
+
+def test_a_pattern_reads_many_queues_in_one_batch(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    for name in ("eu-1", "eu-2", "us-1"):
+        broker.create(name).send_many([name.encode()] * 3)
+    reader = reader_of(url, queue="eu-*, us-1")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(100))
+    assert end["claims"] == {"eu-1": 3, "eu-2": 3, "us-1": 3}
+    assert {(row["queue"], row["body"]) for row in read(reader, start, end)} == {
+        (name, name.encode()) for name in end["claims"]
+    }
+    broker.create("eu-3").send(b"new")
+    after = reader.latestOffset(end, ReadMaxRows(100))
+    assert read_bodies(reader, end, after) == [b"new"]
+    reader.commit(after)
+    assert [broker[name].stats().messages for name in ("eu-1", "eu-2", "eu-3", "us-1")] == [0, 0, 0, 0]
+
+
+def test_the_queue_that_waits_longest_comes_first(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    for name in ("c", "a", "b"):
+        broker.create(name).send_many([name.encode()] * 3)
+    reader = reader_of(url, queue="?")
+    assert reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))["claims"] == {"c": 3, "a": 1}
+
+
+def test_dead_letters_deadlines_and_history_go_on_holding(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    dead = broker.create("dead")
+    queue = broker.create("strict", redrive=("dead", 1), history=1000)
+    queue.send(b"poison")
+    queue.receive()[0].release()
+    queue.send(b"late", deadline=0)
+    queue.send(b"good")
+    reader = reader_of(url, queue="strict")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(9))
+    assert read_bodies(reader, start, end) == [b"good"]
+    reader.commit(end)
+    assert dead.stats().messages == 1
+    assert queue.stats().messages == 0
+    assert {(message.body, message.state.name) for message in queue.settled()} == {(b"good", "PROCESSED"), (b"late", "FAILED")}
+
+
+def test_what_is_judged_holds_up_nothing(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    broker["orders"].send(b"late", deadline=0)
+    reader = reader_of(url)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(9)) == start
+    broker["orders"].send(b"next")
+    end = reader.latestOffset(start, ReadMaxRows(9))
+    assert read_bodies(reader, start, end) == [b"next"]
+
+
+def test_limits_of_messages_and_bytes_hold(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    orders = broker["orders"]
+    orders.send_many([b"x" * 100] * 20)
+    reader = reader_of(url)
+    assert reader.latestOffset(reader.initialOffset(), ReadMaxRows(3))["claims"] == {"orders": 3}
+    other = reader_of(url, maxBytesPerTrigger=1000)
+    assert other.getDefaultReadLimit() == ReadMaxBytes(1000)
+    assert other.latestOffset(other.initialOffset(), ReadMaxBytes(1000))["claims"] == {"orders": 10}
+    assert [message.receives for message in orders.peek(99, state="queued")] == [0] * 7
+    third = reader_of(url, maxMessagesPerTrigger=5)
+    assert third.getDefaultReadLimit() == ReadMaxRows(5)
+    assert third.latestOffset(third.initialOffset(), ReadAllAvailable())["claims"] == {"orders": 5}
+
+
+def test_partitions_are_few_unless_more_are_asked_for(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    broker["orders"].send_many(numbered(10))
+    reader = reader_of(url)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(9))
+    assert [(part.start, part.stop) for part in reader.partitions(start, end)] == [(0, 9)]
+    many = reader_of(url, minPartitions=4)
+    assert [(part.start, part.stop) for part in many.partitions(start, end)] == [(0, 2), (2, 4), (4, 6), (6, 9)]
+    assert read_bodies(many, start, end) == numbered(9)
+
+
+def test_with_available_now_what_comes_later_stays(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    orders = broker["orders"]
+    orders.send_many(numbered(2))
+    held = orders.receive(1)
+    reader = reader_of(url)
+    reader.prepareForTriggerAvailableNow()
+    orders.release(held[0])
+    orders.send(b"later")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(9))
+    assert read_bodies(reader, start, end) == [b"1"]
+    assert reader.latestOffset(end, ReadMaxRows(9)) == end
+    assert orders.stats().visible == 2
+
+
+def test_asked_again_before_the_offset_is_logged_the_claim_is_the_same(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
     broker["orders"].send_many(numbered(3))
-    reader = reader_of(stream.url)
+    reader = reader_of(url)
     start = reader.initialOffset()
     assert start == reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(2))
     broker["orders"].send(b"more")
     assert reader.latestOffset(start, ReadMaxRows(9)) == end
-    assert reader_of(stream.url).latestOffset(start, ReadMaxRows(9)) == end
+    assert reader_of(url).latestOffset(start, ReadMaxRows(9)) == end
 
 
-def test_an_idle_poll_takes_no_write_lock(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
+def test_an_idle_poll_takes_no_write_lock(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
     broker["orders"].send(b"x")
-    reader = reader_of(stream.url + "?timeout=0")
+    reader = reader_of(url + "?timeout=0")
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
     reader.partitions(reader.initialOffset(), end)
     assert reader.latestOffset(end, ReadMaxRows(9)) == end
@@ -307,91 +370,97 @@ def test_an_idle_poll_takes_no_write_lock(embedded: tuple[Broker, Stream]) -> No
         assert reader.reportLatestOffset() == {"visible": 0, "oldest_age": 0}
 
 
-def test_lag_is_told(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
+def test_lag_is_how_many_wait_and_for_how_long(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
     broker["orders"].send_many(numbered(3))
-    lag = reader_of(stream.url).reportLatestOffset()
+    lag = reader_of(url).reportLatestOffset()
     assert lag is not None
     assert lag["visible"] == 3
     assert lag["oldest_age"] > 0
-    stream.run()
 
 
-# what is lost, set back, given up
+# what is lost, set back, given up: an error, or skipped
 
 
-def both(stream: Stream, message: str) -> list[bytes]:
-    """The stream fails and says why; with failOnDataLoss=false it goes on: what it reads then."""
-    with pytest.raises(PySparkException, match=message):
-        stream.run()
-    return stream.run(failOnDataLoss="false")
-
-
-def test_a_checkpoint_that_was_set_back_is_an_error_or_skipped(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    for number in range(4):
+def history(broker: Broker, url: str, batches: int) -> list[Offset]:
+    """A stream's offsets after so many batches of one message each, all but the last settled."""
+    reader = reader_of(url)
+    offsets = [reader.initialOffset()]
+    for number in range(batches):
         broker["orders"].send(b"%d" % number)
-        stream.run()
+        end = reader.latestOffset(offsets[-1], ReadMaxRows(9))
+        assert read_bodies(reader, offsets[-1], end) == [b"%d" % number]
+        offsets.append(end)
+    return offsets
+
+
+def test_a_checkpoint_that_was_set_back_is_noticed(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    offsets = history(broker, url, 4)
     broker["orders"].send(b"new")
-    stream.roll_back(1)
-    assert both(stream, "the checkpoint was set back.*failOnDataLoss=false") == [b"new"]
-    assert stream.run() == []
+    with pytest.raises(DataLost, match=r"come to epoch 1.*settled all up to 3.*set back.*failOnDataLoss=false"):
+        reader_of(url).latestOffset(offsets[1], ReadMaxRows(9))
+    with pytest.raises(DataLost, match="set back"):
+        reader_of(url).partitions(offsets[1], offsets[2])
+    careless = reader_of(url, failOnDataLoss=False)
+    assert careless.partitions(offsets[1], offsets[2]) == []
+    end = careless.latestOffset(offsets[2], ReadMaxRows(9))
+    assert end["epoch"] == 4  # which is held still, and so read again
+    assert read_bodies(careless, offsets[2], end) == [b"3"]
+    after = careless.latestOffset(end, ReadMaxRows(9))
+    assert read_bodies(careless, end, after) == [b"new"]
 
 
-def test_a_settled_batch_that_is_replayed_is_an_error_or_skipped(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    for number in range(3):
-        broker["orders"].send(b"%d" % number)
-        stream.run()
-    broker["orders"].send(b"new")
-    stream.roll_back(1)
-    (stream.checkpoint / "commits" / "1").unlink()
-    (stream.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
-    assert both(stream, "the checkpoint was set back") == [b"new"]
+def test_a_reader_that_was_given_up_is_noticed(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    offsets = history(broker, url, 1)
+    assert broker["orders"].give_up(offsets[0]["reader"]) == 1
+    with pytest.raises(DataLost, match=r"knows no reader.*given up"):
+        reader_of(url).partitions(*offsets)
+    with pytest.raises(DataLost, match=r"knows no reader.*given up"):
+        reader_of(url).latestOffset(offsets[1], ReadMaxRows(9))
+    careless = reader_of(url, failOnDataLoss=False)
+    assert careless.partitions(*offsets) == []
+    again = careless.latestOffset(offsets[1], ReadMaxRows(9))
+    assert read_bodies(careless, offsets[1], again) == [b"0"]
 
 
-def test_a_reader_that_was_given_up_is_an_error_or_skipped(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    broker["orders"].send_many(numbered(3))
-    stream.fail = 1
-    with pytest.raises(PySparkException, match="the sink fails"):
-        stream.run()
-    assert broker["orders"].give_up(stream.reader()) == 3
-    assert both(stream, "knows no reader.*given up") == numbered(3)
-
-
-def test_a_queue_that_was_made_anew_is_an_error_or_skipped(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    broker["orders"].send(b"old")
-    stream.run()
+def test_a_queue_that_was_made_anew_or_is_gone_is_noticed(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    offsets = history(broker, url, 1)
     broker.delete("orders")
+    gone = reader_of(url, queue="o*")
+    with pytest.raises(DataLost, match="queue 'orders' is gone"):
+        gone.partitions(*offsets)
     broker.create("orders").send(b"new")
-    assert both(stream, "knows no reader.*made anew") == [b"new"]
+    with pytest.raises(DataLost, match=r"knows no reader.*made anew"):
+        reader_of(url).latestOffset(offsets[1], ReadMaxRows(9))
 
 
-def test_messages_that_vanish_from_a_claim_are_an_error_or_skipped(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
+def test_messages_that_vanish_from_a_claim_are_noticed(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
     broker["orders"].send_many(numbered(3))
-    stream.fail = 1
-    with pytest.raises(PySparkException, match="the sink fails"):
-        stream.run()
+    reader = reader_of(url)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(9))
     assert broker["orders"].delete(broker["orders"].peek()[0].id)
-    assert both(stream, "has 2 of the 3 messages.*deleted") == numbered(2, 1)
+    with pytest.raises(DataLost, match=r"has 2 of the 3 messages.*deleted"):
+        read_bodies(reader, start, end)
+    assert read_bodies(reader_of(url, failOnDataLoss=False), start, end) == numbered(2, 1)
 
 
-@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("kind", ["sqlite", "vsqs"])  # the one remembers a claim that lapsed, the other does not
 def test_a_claim_that_lapsed_before_it_was_logged_is_an_empty_batch(
-    spark: SparkSession, tmp_path: Path, forgets: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = f"{'vsqs' if forgets else 'sqlite'}:///{tmp_path}/queue"
-    now = [0]
-    with penstock.open(url, clock=lambda: now[0]) as broker:
+    clock = FakeClock()
+    with penstock.open(f"{kind}:///{tmp_path}/queue", clock=clock) as broker:
         broker.create("orders").send_many(numbered(3))
-        reader = reader_of(url)
+        reader = reader_of(f"{kind}:///{tmp_path}/queue")
         reader._broker = broker
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadMaxRows(2))
-        now[0] += 61_000_000
+        clock.advance(61)
         assert reader.partitions(start, end) == []
         assert "lapsed before Spark had logged it" in caplog.text
         assert reader.partitions(start, end) == []  # and so is its replay
@@ -404,26 +473,14 @@ def test_a_claim_that_lapsed_before_it_was_logged_is_an_empty_batch(
         assert broker["orders"].stats().messages == 0
 
 
-def test_a_new_checkpoint_leaves_what_the_old_one_held_until_it_is_given_up(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    broker["orders"].send_many(numbered(3))
-    stream.fail = 1
-    with pytest.raises(PySparkException, match="the sink fails"):
-        stream.run()
-    old = stream.reader()
-    shutil.rmtree(stream.checkpoint)
-    assert stream.run() == []
-    assert broker["orders"].stats().in_flight == 3
-    broker["orders"].give_up(old)
-    assert stream.run() == numbered(3)
-
-
-def test_a_claim_of_a_driver_that_died_comes_back(embedded: tuple[Broker, Stream]) -> None:
-    broker, stream = embedded
-    broker["orders"].send(b"x")
-    reader = reader_of(stream.url, claimTimeout=1)
-    reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
-    assert broker["orders"].receive(1, wait=5)[0].body == b"x"
+def test_a_new_checkpoint_leaves_what_the_old_one_held_until_it_is_given_up(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    offsets = history(broker, url, 1)
+    reader = reader_of(url)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(9)) == start
+    broker["orders"].give_up(offsets[0]["reader"])
+    assert read_bodies(reader, start, reader.latestOffset(start, ReadMaxRows(9))) == [b"0"]
 
 
 # what is refused
@@ -432,22 +489,29 @@ def test_a_claim_of_a_driver_that_died_comes_back(embedded: tuple[Broker, Stream
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"queue": "none"}, "there is no queue 'none'"),
         ({"queue": ""}, "the option 'queue' is missing"),
         ({"view": "settled"}, "the view 'settled' is for batches"),
+        ({"view": "all"}, "view is 'all'; it must be one of messages, settled"),
         ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger is '0'"),
+        ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger is '-1'"),
         ({"minPartitions": "many"}, "minPartitions is 'many'"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps'"),
+        ({"includeAttributes": "2"}, "includeAttributes is '2'"),
+        ({"claimTimeout": "0"}, "claimTimeout is '0'"),
         ({"startingOffsets": "latest"}, "there is no option 'startingoffsets'"),
         ({"url": "memory:"}, "a memory store lives in one process"),
         ({"url": "sqlite:///relative.db"}, "is relative"),
     ],
 )
-def test_a_wrong_option_is_named(embedded: tuple[Broker, Stream], options: dict[str, str], message: str) -> None:
-    with pytest.raises(PySparkException, match=message):
-        embedded[1].run(**options)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    source = PenstockDataSource({"url": "sqlite:////nowhere/queue.db", "queue": "orders"} | options)
+    with pytest.raises(PenstockError, match=message):
+        source.streamReader(source.schema())
 
 
-def test_a_column_that_is_none_is_refused(embedded: tuple[Broker, Stream]) -> None:
-    with pytest.raises(PySparkException, match="there is no column price double; there are id string"):
-        embedded[1].run("body binary, price double")
+def test_a_queue_or_column_that_is_none_is_named(embedded: tuple[Broker, str]) -> None:
+    reader = reader_of(embedded[1], queue="orders, none")
+    with pytest.raises(PenstockError, match="there is no queue 'none'"):
+        reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
+    with pytest.raises(PenstockError, match="there is no column price double; there are id string"):
+        columns.chosen(StructType([StructField("price", DoubleType())]))

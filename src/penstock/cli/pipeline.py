@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote
 
-from penstock.cli import transfers
+from penstock.cli import flows, transfers
 from penstock.cli.output import emit
 from penstock.cli.parser import Parser
 from penstock.errors import BadURL, MissingExtra, PenstockError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.pipelines.progress import Watch
 
-MODULES = [transfers]
+MODULES = [transfers, flows]
 """Where the pipelines are."""
 
 

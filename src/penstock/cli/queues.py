@@ -1,18 +1,20 @@
-"""The commands on whole queues: create, queues, settings, delete-queue, stats, purge, redrive."""
+"""The commands on whole queues: create, queues, settings, delete-queue, stats, purge, redrive, readers."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from penstock.broker import Broker
-from penstock.cli.output import age, complain, emit, print_pairs, print_settings, print_table, settings_json, stats_json
+from penstock.cli.output import age, complain, emit, print_pairs, print_settings, print_table, settings_json, stats_json, time
 from penstock.cli.parser import Commands, Parser, deduplication, redrive, seconds
 from penstock.errors import BadInput, QueueExists, QueueNotFound
-from penstock.message import Mode, Stats
+from penstock.message import Claim, Mode, Stats
 
+READER_HEADS = ("reader", "settled epoch", "confirmed", "tentative", "lapses")
 HEADS = ("name", "messages", "visible", "in flight", "delayed", "oldest")
 
 
@@ -44,6 +46,10 @@ def add(command: Commands) -> None:
     parser.add_argument("name", metavar="DLQ")
     parser.add_argument("--limit", metavar="N", type=int, help="at most N messages")
     parser.add_argument("--to", metavar="NAME", help="all messages to this queue, wherever they died")
+
+    parser = command("readers", run_readers, "show who reads a queue by named claims, such as a Spark stream")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--give-up", metavar="READER", help="forget this reader and give back all that it has claimed")
 
 
 def _add_settings(parser: Parser) -> Any:
@@ -184,3 +190,33 @@ def run_redrive(args: Namespace, broker: Broker) -> int:
     else:
         print(f"sent {moved} messages back" if moved != 1 else "sent 1 message back")
     return 0 if moved else 1
+
+
+def run_readers(args: Namespace, broker: Broker) -> int:
+    queue = broker.queue(args.name)
+    readers = queue.readers()
+    if args.give_up is not None:
+        if args.give_up not in readers:
+            raise BadInput(f"queue {args.name!r} has no reader {args.give_up!r}; penstock readers {args.name} shows them")
+        given = queue.give_up(args.give_up)
+        if args.json:
+            emit({"name": args.name, "given_up": args.give_up, "messages": given})
+        else:
+            print(f"gave up {args.give_up}: {given} message{' is' if given == 1 else 's are'} visible again")
+        return 0
+    settled = {reader: queue.settled_epoch(reader) for reader in readers}
+    if args.json:
+        emit(
+            [{"reader": reader, "settled": settled[reader], "claims": list(map(asdict, readers[reader]))} for reader in readers]
+        )
+    elif readers:
+        print_table(READER_HEADS, [_reader_cells(reader, settled[reader], readers[reader]) for reader in readers])
+    return 0 if readers else 1
+
+
+def _reader_cells(reader: str, settled: int | None, claims: list[Claim]) -> tuple[str, ...]:
+    confirmed = sum(claim.size for claim in claims if claim.confirmed)
+    tentative = [claim for claim in claims if not claim.confirmed]
+    until = time(max(claim.lapses_at for claim in tentative)) if tentative else "-"
+    read = "-" if settled is None else str(settled)
+    return reader, read, str(confirmed), str(sum(claim.size for claim in tentative)), until

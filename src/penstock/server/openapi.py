@@ -8,7 +8,7 @@ from typing import Any
 
 import penstock
 from penstock.policy import MAX_NUMBER
-from penstock.server.dialects.native import VERBS
+from penstock.server.dialects.native import BROKER_VERBS, VERBS
 from penstock.server.messages import JSON, REASONS
 
 Spec = dict[str, Any]
@@ -155,7 +155,7 @@ def _native() -> Spec:
     answer = _response(200, "What the verb answers", {"type": "object", "required": ["answer"]})
     text = "Call a verb of the library; the client penstock.open speaks this"
     verb = {**_path("verb"), "schema": {"enum": list(VERBS)}}
-    broker = {**_path("verb"), "schema": {"enum": ["create", "delete", "describe", "names"]}}
+    broker = {**_path("verb"), "schema": {"enum": list(BROKER_VERBS)}}
     return {
         "/penstock/queues/{queue}/{verb}": {
             "parameters": [_path("queue"), verb],
@@ -164,6 +164,12 @@ def _native() -> Spec:
         "/penstock/broker/{verb}": {
             "parameters": [broker],
             "post": _operation("penstock", text, answer, errors="404 409", **call),
+        },
+        "/penstock/staged/{writer}/{batch}/{name}": {
+            "parameters": [_path("writer"), _path("batch"), _path("name")],
+            "post": _operation(
+                "penstock", "Stage a segment of messages for a batch", answer, errors="409", requestBody=_body({}, ANY)
+            ),
         },
     }
 

@@ -35,7 +35,7 @@ class Browse(DataSourceReader):
         self._schema = schema
         self._wanted = Wanted()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for given in filters:
             narrowed = self._wanted.narrowed(given)
             if narrowed is None:
@@ -61,6 +61,8 @@ class Browse(DataSourceReader):
         return ranges
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        if not isinstance(partition, Range):  # Spark's own, where there is nothing to read
+            return
         schema = columns.arrow_schema(self._schema)
         yield from reading.scan(
             self._options, partition.queue, partition.start, partition.stop, partition.dense, self._wanted, schema

@@ -102,6 +102,9 @@ class WriteOptions:
     def open(self) -> penstock.Broker:
         return _open(self.url, self.token)
 
+    def access(self) -> dict[str, str]:
+        return {} if self.token is None else {"token": self.token}
+
 
 def _open(url: str, token: str | None) -> penstock.Broker:
     return penstock.open(url) if token is None else penstock.open(url, token=token)

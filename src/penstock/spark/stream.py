@@ -74,19 +74,19 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # what Spark asks, in the order of the picture above
 
-    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name, like all here)
+    def initialOffset(self) -> Offset:
         return self._first
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxRows(self._options.max_messages)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         broker = self._open()
         self._target = {name: broker.queue(name).pulse().at for name in self._options.queues(broker)}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         broker = self._open()
         reached = max(start["epoch"], self._check(start))
         self._settle(start)
@@ -138,7 +138,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         self._settle(end)
 
-    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+    def reportLatestOffset(self) -> Offset | None:
         """What the query's progress shows as the source's latest offset: how much waits, and for how long."""
         broker = self._open()
         pulses = [broker.queue(name).pulse() for name in self._options.queues(broker)]

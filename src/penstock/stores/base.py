@@ -17,6 +17,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from penstock.clock import Clock, system_clock
 from penstock.errors import Unsupported
@@ -26,6 +27,19 @@ from penstock.stores.roster import Roster
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
+
+
+class Staged(NamedTuple):
+    """A segment that waits for its batch to be published."""
+
+    writer: str
+    batch: int
+    name: str
+    staged_at: int
+
+
+Step = tuple[str, int, str]
+"""A writer, a batch, and a place in it."""
 
 
 class Store(ABC):
@@ -41,6 +55,12 @@ class Store(ABC):
     """A part of a queue by number is found without going through the whole."""
     shares: bool = False
     """A claim can be of a share: `claim` takes ``share``, (place, of), and then only messages whose number % of = place."""
+
+    atomic: bool = True
+    """A batch is done whole or not at all, even by who is killed in the middle of it."""
+
+    journals: bool = False
+    """Not atomic, but it has `insert_once`."""
 
     @abstractmethod
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
@@ -199,6 +219,44 @@ class Store(ABC):
     @abstractmethod
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
+
+    # what writers stage and publish
+
+    @abstractmethod
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        """Keep a segment for its batch; again, the new one instead. If batches are not atomic, it is as safe as a message; else
+        it may be lost, since who publishes misses it."""
+
+    @abstractmethod
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        """What waits, of one writer or of all."""
+
+    @abstractmethod
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None: ...
+
+    @abstractmethod
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        """Remove these segments of a batch; with no names, all of this batch and of those before it."""
+
+    @abstractmethod
+    def publishing(self, writer: str) -> AbstractContextManager[int | None]:
+        """Inside, nobody else publishes for this writer: the last batch it published. If batches are atomic, this is one."""
+
+    @abstractmethod
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        """Remember, at least until then, that the writer has published all up to this batch."""
+
+    @abstractmethod
+    def forget_writers(self, now: int) -> None:
+        """Forget the writers that need be remembered no longer."""
+
+    def insert_once(  # noqa: B027 (for stores that journal)
+        self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
+    ) -> list[Sent] | None:
+        """As `insert`; but if one for this step of a batch was begun before, that is finished, and nothing else is added."""
+
+    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:  # noqa: B027 (for stores that are neither atomic nor journal)
+        """Forget marks that have served before they expire."""
 
     # ids, for programs that want a UUID
 

@@ -83,6 +83,7 @@ class CachedCatalogue(Store):
     ordered = False
     by_arrival = True
     groups = False
+    atomic = False
 
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
         self._prefix = prefix

@@ -24,6 +24,7 @@ class FileCatalogue(Store):
     durable = True
     ordered = False
     groups = False
+    atomic = False
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from typing import NamedTuple
 
 from penstock.message import FOREVER, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import SECOND, same_settings
@@ -22,21 +23,46 @@ ATTEMPTS = 20
 """How often a sender looks for numbers that no foreign program uses."""
 
 
+class Row(NamedTuple):
+    """A message whose draft is written, on its way into the queue."""
+
+    id: str
+    sent_at: int
+    visible_at: int
+    mark: bytes | None
+    mark_until: int
+
+
+Journal = Callable[[Shelf, list[Row]], None]
+"""Told of what is about to be published, so that it can be finished by others should we die."""
+
+
 class FileMessages(FileViews):
     # sending
 
-    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+    def insert(
+        self, queue: str, entries: Sequence[Entry], now: int, settings: Settings, journal: Journal | None = None
+    ) -> list[Sent] | None:
         entered = time.monotonic_ns()
         with self._queue(queue) as shelf:
             for attempt in range(ATTEMPTS):
                 try:
-                    return self._insert(shelf, entries, now, settings, entered)
+                    return self._insert(shelf, entries, now, settings, entered, journal)
                 except FileExistsError:  # a foreign program took the same number in the same moment
                     if attempt + 1 == ATTEMPTS:
                         raise
         return None
 
-    def _insert(self, shelf: Shelf, entries: Sequence[Entry], now: int, settings: Settings, entered: int) -> list[Sent] | None:
+    def _insert(
+        self,
+        shelf: Shelf,
+        entries: Sequence[Entry],
+        now: int,
+        settings: Settings,
+        entered: int,
+        journal: Journal | None,
+    ) -> list[Sent] | None:
+        begun = False
         fresh: list[tuple[str, Entry]] = []
         drafts: dict[str, int] = {}
         published: dict[str, int] = {}
@@ -53,27 +79,35 @@ class FileMessages(FileViews):
                 if not same_settings(self._settings(shelf), settings):
                     self._take_back(shelf, fresh, drafts, published)
                     return None
-                for id, entry in fresh:
-                    published[id] = self._publish(shelf, id, entry, now)
+                rows = [Row(id, entry.sent_at, entry.visible_at, entry.mark, entry.mark_until) for id, entry in fresh]
+                if journal is not None:
+                    journal(shelf, rows)
+                    begun = True
+                for row in rows:
+                    published[row.id] = self._publish(shelf, row, now)
         except BaseException:
-            self._take_back(shelf, fresh, drafts, published)
+            if not begun:  # what is in the journal will be finished
+                self._take_back(shelf, fresh, drafts, published)
             raise
-        touched = shelf.folders()
-        self._dirty.update(touched)
-        marked = [(id, entry) for id, entry in fresh if entry.mark]
-        for folder in touched if marked else ():
-            sync(folder)
-        for id, entry in marked:
-            self._mark(shelf, entry.mark or b"", id, entry.mark_until, published=True)
+        self._end_insert(shelf, rows)
         return answers
 
-    def _publish(self, shelf: Shelf, id: str, entry: Entry, now: int) -> int:
-        hidden = shelf.writable(entry.visible_at) if entry.visible_at > now else 0
-        shelf.publish(id, hidden)
-        shelf.note(id, hidden)
-        if hidden and (seal := shelf.seal(id, hidden)):
-            shelf.set_hold(id, Hold(0, 0, entry.sent_at, 0, 0, hidden, 1, seal=seal))
+    def _publish(self, shelf: Shelf, row: Row, now: int) -> int:
+        hidden = shelf.writable(row.visible_at) if row.visible_at > now else 0
+        shelf.publish(row.id, hidden)
+        shelf.note(row.id, hidden)
+        if hidden and (seal := shelf.seal(row.id, hidden)):
+            shelf.set_hold(row.id, Hold(0, 0, row.sent_at, 0, 0, hidden, 1, seal=seal))
         return hidden
+
+    def _end_insert(self, shelf: Shelf, rows: Sequence[Row]) -> None:
+        touched = shelf.folders()
+        self._dirty.update(touched)
+        marked = [row for row in rows if row.mark]
+        for folder in touched if marked else ():
+            sync(folder)
+        for row in marked:
+            self._mark(shelf, row.mark or b"", row.id, row.mark_until, published=True)
 
     def _take_back(
         self, shelf: Shelf, fresh: list[tuple[str, Entry]], drafts: dict[str, int], published: dict[str, int]

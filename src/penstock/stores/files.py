@@ -2,7 +2,8 @@
 
     shelf           where a format keeps its messages        beside          what it has no room for
     file_catalogue  queues, transactions, errors             file_views      looking, counting, the history
-    file_messages   sending, claiming, settling, moving      files           tending, named claims
+    file_messages   sending, claiming, settling, moving      file_publishing what writers stage and publish
+    files           tending, named claims
 
 Penstock's own processes take a lock a queue while names change, so that a receipt can be compared and acted upon; foreign
 programs know no lock, and meet us in the renames alone.
@@ -18,14 +19,14 @@ from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.beside import digest, sync_file_system
-from penstock.stores.file_messages import FileMessages
+from penstock.stores.file_publishing import FilePublishing
 from penstock.stores.file_views import settled_head
 from penstock.stores.shelf import Shelf, is_orphaned
 
 __all__ = ["FileStore", "sync_file_system"]
 
 
-class FileStore(FileMessages):
+class FileStore(FilePublishing):
     # tending
 
     def purge(self, queue: str, limit: int) -> int:
@@ -63,6 +64,8 @@ class FileStore(FileMessages):
 
     def _remove_orphans(self, shelf: Shelf) -> None:
         """What the dead left unfinished: drafts, and what lies beside a message that is gone or never came."""
+        if self._journaled(shelf.queue):
+            return  # drafts that are yet to be published
         orphans = [path for path in shelf.drafts() if is_orphaned(path)]
         for part in ("head", "held", "mark", "settled"):
             folder = shelf.beside.folder / part

@@ -53,10 +53,10 @@ class Link:
             return self.add(key, value, expire)
         return self._ask(self._client.cas, key, value, token, expire, unsure=None)  # type: ignore[no-any-return]
 
-    def put(self, values: Mapping[str, bytes]) -> None:
+    def put(self, values: Mapping[str, bytes], expire: int = 0) -> None:
         """Write under keys that are ours alone."""
         if values:
-            self._ask(self._client.set_many, dict(values), again=True)
+            self._ask(self._client.set_many, dict(values), expire, again=True)
 
     def incr(self, key: str, by: int) -> int | None:
         return self._ask(self._client.incr, key, by, again=True)  # type: ignore[no-any-return]

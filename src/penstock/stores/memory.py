@@ -30,7 +30,7 @@ from penstock.message import (
     State,
 )
 from penstock.policy import key_of, same_settings
-from penstock.stores.base import START, Ids, Store
+from penstock.stores.base import START, Ids, Staged, Store
 
 
 @dataclass(slots=True)
@@ -67,6 +67,7 @@ class _Queue:
 class MemoryStore(Store):
     durable = False
     groups = True
+    atomic = False
 
     def __init__(self, *, ordered: bool = True, by_arrival: bool = False) -> None:
         """Not ``ordered``: what is visible is claimed in the order of sending, whenever it became visible; ``by_arrival``: or
@@ -75,6 +76,8 @@ class MemoryStore(Store):
         self.by_arrival = by_arrival
         self._lock = RLock()
         self._queues: dict[str, _Queue] = {}
+        self._staged: dict[Staged, bytes] = {}
+        self._writers: dict[str, tuple[int, int]] = {}
         self._numbers = itertools.count(1)
         self._ids = Ids(Ids.salt())
         self._closed = False
@@ -387,6 +390,43 @@ class MemoryStore(Store):
             else:
                 undone = [known.claims.pop(epoch)]
             return sum(self._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        with self.batch():
+            self.unstage(writer, batch, [name])
+            self._staged[Staged(writer, batch, name, now)] = segment
+
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        with self.batch():
+            return [found for found in self._staged if writer in (None, found.writer)]
+
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
+        with self.batch():
+            return next((segment for found, segment in self._staged.items() if found[:3] == (writer, batch, name)), None)
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        with self.batch():
+            for found in self.staged(writer):
+                if found.batch <= batch if names is None else found.batch == batch and found.name in names:
+                    del self._staged[found]
+
+    @contextmanager
+    def publishing(self, writer: str) -> Iterator[int | None]:
+        with self.batch():
+            yield self._writers.get(writer, (None, 0))[0]
+
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        with self.batch():
+            self._writers[writer] = batch, keep_until
+
+    def forget_writers(self, now: int) -> None:
+        with self.batch():
+            self._writers = {writer: noted for writer, noted in self._writers.items() if noted[1] > now}
+
+    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:
+        with self._lock:
+            for mark in marks:
+                self._home(queue).marks.pop(mark, None)
 
     def before_fork(self) -> None:
         self._lock.acquire()

@@ -51,6 +51,7 @@ class MysqlStore(SqlServerStore):
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "for_update": "FOR UPDATE",
         "keep": "LOCK IN SHARE MODE",
+        "passing": "",
         "insert_new": "INSERT IGNORE INTO",
         "unless_there": "",
         # By looking up each: given a list, it scans, and locks on its way what others hold.

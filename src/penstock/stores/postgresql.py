@@ -58,6 +58,7 @@ class PostgresqlStore(SqlServerStore):
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "for_update": "FOR UPDATE",
         "keep": "FOR KEY SHARE",
+        "passing": "UNLOGGED",
         "insert_new": "INSERT INTO",
         "unless_there": "ON CONFLICT DO NOTHING",
         "among": "= ANY(:numbers)",
@@ -289,6 +290,7 @@ class PostgresqlStore(SqlServerStore):
             yield
             for table, settings in TUNED.items():
                 self._script(f"ALTER TABLE {table} SET ({settings})")
+            self._script("ALTER TABLE penstock_staged ALTER COLUMN segment SET STORAGE EXTERNAL")  # compressing costs too much
 
     def _has_schema(self) -> bool:
         # Not by to_regclass, whose cache does not see in time what another node has made while we waited for the lock.

@@ -16,6 +16,8 @@
 --   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' up to which messages may have one
 --   penstock_session  what a connection to a server has committed last: by this, a commit whose answer was lost is resolved
 --   penstock_consumer who consumes a queue, in the order of birth (number), and when it last said so
+--   penstock_staged   segments that writers have staged for a batch (SQLite keeps them in files beside the database)
+--   penstock_writer   the last batch that each writer has published
 --
 -- Where a message is sought by its number, the statements see to it that no database finds it cheaper to go through the whole
 -- queue: its statistics are always old (hence = ANY(…), queue + 0).
@@ -118,6 +120,21 @@ CREATE TABLE penstock_consumer (
     beat_at {integer} NOT NULL
 );
 CREATE INDEX penstock_consumer_queue ON penstock_consumer (queue, number);
+
+-- step: 3
+CREATE {passing} TABLE penstock_staged (
+    writer {name} NOT NULL,
+    batch {integer} NOT NULL,
+    name {name} NOT NULL,
+    staged_at {integer} NOT NULL,
+    segment {blob} NOT NULL,
+    PRIMARY KEY (writer, batch, name)
+);
+CREATE TABLE penstock_writer (
+    name {name} NOT NULL PRIMARY KEY,
+    batch {integer} NOT NULL,
+    keep_until {integer} NOT NULL
+);
 
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
@@ -269,6 +286,9 @@ SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number
 -- name: extend
 UPDATE penstock_message SET visible_at = :until, state = :state
 WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(:delivery, delivery)
+
+-- name: extend_all
+UPDATE {chosen} SET visible_at = :until, state = :state WHERE number {among}
 
 -- name: set_aside
 UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :number
@@ -464,3 +484,36 @@ DELETE FROM penstock_consumer WHERE queue = :queue AND beat_at < :before
 
 -- name: leave
 DELETE FROM penstock_consumer WHERE queue = :queue AND name = :consumer
+
+-- name: stage
+INSERT INTO penstock_staged (writer, batch, name, staged_at, segment) VALUES (:writer, :batch, :name, :now, :segment)
+
+-- name: staged
+SELECT writer, batch, name, staged_at FROM penstock_staged
+
+-- name: staged_by
+SELECT writer, batch, name, staged_at FROM penstock_staged WHERE writer = :writer
+
+-- name: fetch
+SELECT segment FROM penstock_staged WHERE writer = :writer AND batch = :batch AND name = :name
+
+-- name: unstage
+DELETE FROM penstock_staged WHERE writer = :writer AND batch = :batch AND name = :name
+
+-- name: unstage_all
+DELETE FROM penstock_staged WHERE writer = :writer AND batch <= :batch
+
+-- name: enter_writer
+{insert_new} penstock_writer (name, batch, keep_until) VALUES (:writer, -1, :forever) {unless_there}
+
+-- name: lock_writer
+SELECT batch FROM penstock_writer WHERE name = :writer {for_update}
+
+-- name: note_published
+UPDATE penstock_writer SET batch = :batch, keep_until = :keep_until WHERE name = :writer
+
+-- name: forgettable
+SELECT 1 FROM penstock_writer WHERE keep_until <= :now LIMIT 1
+
+-- name: forget_writers
+DELETE FROM penstock_writer WHERE keep_until <= :now

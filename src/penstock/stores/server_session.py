@@ -28,7 +28,7 @@ from penstock.stores.sql_session import Params, Row, SqlSession
 Answer = TypeVar("Answer")
 NO_BLOCK = (1, 0)
 CONNECT_PAUSE = 0.1
-NEWS = frozenset({"insert", "extend", "move", "unblock", "change_queue", "drop_queue"})
+NEWS = frozenset({"insert", "extend", "extend_all", "move", "unblock", "change_queue", "drop_queue"})
 """Statements after which someone who waits may find a message."""
 
 

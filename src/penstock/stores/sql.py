@@ -1,4 +1,5 @@
-"""A store over the statements of queue.sql: all that SQL databases have in common, here with the named claims.
+"""A store over the statements of queue.sql: all that SQL databases have in common, here with the named claims and with
+what writers stage and publish.
 
 A database joins by a subclass that gives its `dialect` (the words in braces of queue.sql) and the primitives at the end of
 `penstock.stores.sql_session`: run statements, open transactions, hand out numbers.
@@ -6,7 +7,9 @@ A database joins by a subclass that gives its `dialect` (the words in braces of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, repeat
 
 from penstock.message import (
     FOREVER,
@@ -14,8 +17,11 @@ from penstock.message import (
     Held,
     Message,
     Settlement,
+    State,
 )
+from penstock.stores.base import Staged
 from penstock.stores.sql_messages import SqlMessages
+from penstock.stores.sql_session import Row
 
 
 class SqlStore(SqlMessages):
@@ -33,8 +39,9 @@ class SqlStore(SqlMessages):
             fields = {"queue": home, "reader": reader, "epoch": epoch, "lapses_at": lapses_at, "size": len(receipts)}
             self._run("add_claim", fields)
             claim = self._claims(home, reader)[epoch]
-            rows = [(claim, place, self._number(receipt), receipt.delivery) for place, receipt in enumerate(receipts)]
-            self._many("add_held", rows)
+            numbers = [receipt.number if isinstance(receipt, Message) else self._number(receipt) for receipt in receipts]
+            deliveries = [receipt.delivery for receipt in receipts]
+            self._many("add_held", zip(repeat(claim), count(), numbers, deliveries))
 
     def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
         with self._reading():
@@ -54,8 +61,7 @@ class SqlStore(SqlMessages):
             home, _ = self._queue(queue)
             claim = self._claims(home, reader)[epoch]
             self._run("confirm", {"claim": claim, "forever": FOREVER})
-            for number, delivery in self._rows("held", {"claim": claim}):
-                self._extend(home, number, delivery, FOREVER, release=False)
+            self._extend_all(home, claim, FOREVER, State.CONSUMED)
 
     def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
         with self._reading():
@@ -70,8 +76,7 @@ class SqlStore(SqlMessages):
             gone = 0
             for number, claim in self._claims(home, reader).items():
                 if number <= epoch:
-                    keys = [(message, home, delivery) for message, delivery in self._rows("held", {"claim": claim})]
-                    gone += len(self._delete(home, settings, keys, settlement))
+                    gone += len(self._delete_all(home, settings, self._holding(home, claim), settlement))
                     self._forget_claim(claim)
             if not self._rows("reader", {"queue": home, "reader": reader}):
                 self._run("add_reader", {"queue": home, "reader": reader})
@@ -84,12 +89,48 @@ class SqlStore(SqlMessages):
             claims = self._claims(home, reader)
             given = 0
             for claim in claims.values() if epoch is None else [claims[epoch]]:
-                for number, delivery in self._rows("held", {"claim": claim}):
-                    given += self._extend(home, number, delivery, now, release=True)
+                given += self._extend_all(home, claim, now, State.QUEUED)
                 self._forget_claim(claim)
             if epoch is None:
                 self._run("drop_reader", {"queue": home, "reader": reader})
             return given
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        with self._joined(durable=False):
+            self.unstage(writer, batch, [name])
+            self._run("stage", {"writer": writer, "batch": batch, "name": name, "now": now, "segment": segment})
+
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        rows = self._rows("staged", {}) if writer is None else self._rows("staged_by", {"writer": writer})
+        return [Staged(*row) for row in rows]
+
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
+        rows = self._rows("fetch", {"writer": writer, "batch": batch, "name": name})
+        return rows[0][0] if rows else None
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        with self._joined(durable=False):
+            if names is None:
+                self._run("unstage_all", {"writer": writer, "batch": batch})
+            for name in names or ():
+                self._run("unstage", {"writer": writer, "batch": batch, "name": name})
+
+    @contextmanager
+    def publishing(self, writer: str) -> Iterator[int | None]:
+        with self._joined():
+            # Entered first, so that of two who publish for a new writer the second waits here.
+            self._run("enter_writer", {"writer": writer, "forever": FOREVER})
+            batch: int = self._rows("lock_writer", {"writer": writer})[0][0]
+            yield batch if batch >= 0 else None
+
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        with self._joined():
+            self._run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
+
+    def forget_writers(self, now: int) -> None:
+        if self._rows("forgettable", {"now": now}):  # seen without a write lock
+            with self._joined():
+                self._run("forget_writers", {"now": now})
 
     def enroll(self, queue: str, consumer: str, now: int) -> None:
         with self._joined(durable=False):
@@ -110,6 +151,17 @@ class SqlStore(SqlMessages):
     def leave(self, queue: str, consumer: str) -> None:
         with self._joined(durable=False):
             self._run("leave", {"queue": self._queue(queue)[0], "consumer": consumer})
+
+    def _holding(self, home: int, claim: int) -> list[Row]:
+        """What is still as it was claimed, of the messages of a claim."""
+        keys = [(number, home, delivery) for number, delivery in self._rows("held", {"claim": claim})]
+        return self._find(home, keys)
+
+    def _extend_all(self, home: int, claim: int, until: int, state: State) -> int:
+        numbers = [row[0] for row in self._holding(home, claim) if row[3] == State.CONSUMED]
+        if numbers:
+            self._run("extend_all", {"until": until, "state": int(state), "numbers": self._list(numbers)})
+        return len(numbers)
 
     def _claims(self, home: int, reader: str) -> dict[int, int]:
         return {row[1]: row[0] for row in self._rows("claims", {"queue": home, "reader": reader})}

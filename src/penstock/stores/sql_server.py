@@ -76,22 +76,7 @@ class SqlServerStore(ServerSession, SqlStore):
         return rows
 
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
-        wanted: dict[int, set[int | None]] = {}
-        for number, _, delivery in keys:
-            wanted.setdefault(number, set()).add(delivery)
-        # By the number alone, so that no database thinks of going through the whole queue instead.
-        rows = self._rows("found", {"numbers": sorted(wanted)}) if wanted else []
-        rows = [row[:6] for row in rows if row[6] == home and not wanted[row[0]].isdisjoint({None, row[1]})]
-        if not rows:
-            return {}
-        numbers = [row[0] for row in rows]
-        if settlement.keep_until is not None:
-            fields = {"state": int(settlement.state), "settled_at": settlement.settled_at, "reason": settlement.reason}
-            self._run("archive_all", {**fields, "keep_until": settlement.keep_until, "numbers": numbers})
-        self._run("delete_all", {"numbers": numbers})
-        for number, _, visible_at, state, line, mark in rows:
-            self._leave(home, settings, number, visible_at, state, line, mark)
-        return {row[0]: row[1] for row in rows}
+        return self._delete_all(home, settings, self._find(home, keys), settlement)
 
     def _take_numbers(self, count: int) -> int:
         """From the block that this process has reserved. In a queue with groups the order of numbers is the order of turns:

@@ -123,6 +123,10 @@ class SqlSession(Store):
 
     # rows and values
 
+    def _list(self, numbers: list[int]) -> Any:
+        """Numbers as the statements with {among} take them."""
+        return numbers
+
     def _number(self, receipt: Held) -> int:
         return self._ids.number(receipt.id) or 0
 

@@ -7,6 +7,7 @@ turn, since SQLite has one writer anyway; a forked child opens its own.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import weakref
@@ -25,6 +26,7 @@ from penstock.stores.encoding import pack_settings
 from penstock.stores.sql import SqlStore
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_session import Params, Row
+from penstock.stores.staging import StagedFiles, StagesInFiles, staging_folder
 
 SAFE_SQLITE = (3, 51, 3)
 """Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
@@ -56,7 +58,7 @@ class _NotPlain(Exception):
     """The short way does not serve; what was done of it is undone."""
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(StagesInFiles, SqlStore):
     dialect: ClassVar = {
         "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "integer": "INTEGER",
@@ -68,6 +70,7 @@ class SqliteStore(SqlStore):
         "skip_locked": "",
         "for_update": "",
         "keep": "",
+        "passing": "",
         "insert_new": "INSERT OR IGNORE INTO",
         "unless_there": "",
         "among": "IN (SELECT value FROM json_each(:numbers))",
@@ -92,6 +95,7 @@ class SqliteStore(SqlStore):
         self._parents: apsw.Connection | None = None
         self._closed = False
         self._opening = False
+        self._desk = StagedFiles(staging_folder(path), durable=False)
         self._block = NO_BLOCK
         self._last_packed: tuple[Settings | None, str] = (None, "")
         _stores.add(self)
@@ -350,6 +354,9 @@ class SqliteStore(SqlStore):
                 raise _NotPlain
             return True
         return False
+
+    def _list(self, numbers: list[int]) -> str:
+        return json.dumps(numbers)
 
     def _has_schema(self) -> bool:
         return bool(self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'"))

@@ -20,6 +20,7 @@ from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import History
 from penstock.testing.model import Model
 from penstock.testing.power import PowerLoss
+from penstock.testing.publishing import Publishing, StagedSegments
 from penstock.testing.races import ProcessRaces, ThreadRaces
 from penstock.testing.receiving import Receiving
 from penstock.testing.refusals import Refusals
@@ -53,6 +54,8 @@ class _Contract(
     Sets,
     History,
     Claims,
+    Publishing,
+    StagedSegments,
     Refusals,
     Waking,
     ThreadRaces,

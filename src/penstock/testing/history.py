@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import Broker, Queue
+from penstock import BadInput, Broker, Queue
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -94,3 +94,27 @@ class History:
             message.delete()
         assert bodies(kept.settled()) == [b"3", b"2", b"1"]
         assert bodies(kept.settled(1)) == [b"3"]
+
+    def test_a_queue_and_its_history_are_looked_at_by_number(self, kept: Queue) -> None:
+        kept.send_many([b"%d" % number for number in range(6)])
+        kept.receive(1)
+        for message in kept.receive(2):
+            message.delete()
+        everything = kept.scan()
+        assert {message.body for message in everything} == {b"0", b"3", b"4", b"5"}
+        numbers = [message.number for message in everything]
+        assert numbers == sorted(numbers)
+        assert kept.span() == (4, numbers[0], numbers[-1])
+        assert kept.scan(numbers[1], numbers[3]) == everything[1:3]
+        assert kept.scan(numbers[1], limit=1) == everything[1:2]
+        past = kept.scan(settled=True)
+        assert past == sorted(kept.settled(), key=lambda message: message.number)
+        assert kept.span(settled=True) == (2, past[0].number, past[1].number)
+        assert kept.scan(past[1].number, settled=True) == past[1:]
+
+    def test_the_span_of_nothing_is_nothing(self, queue: Queue) -> None:
+        assert queue.span() == queue.span(settled=True) == (0, 0, 0)
+        assert queue.scan() == queue.scan(settled=True) == []
+        for limits in ((-1, 5, 1), (0, -1, 1), (0, 5, 0)):
+            with pytest.raises(BadInput):
+                queue.scan(*limits)

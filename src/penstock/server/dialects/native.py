@@ -3,6 +3,7 @@
 
 POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"answer": value}
 POST /penstock/broker/{verb}
+POST /penstock/staged/{writer}/{batch}/{name}     a segment, as it is
 
 Messages that are looked at (read, scan) come as Arrow if the request accepts that, and says which ``columns``.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 from penstock.errors import (
@@ -61,6 +63,7 @@ VERBS: dict[str, Scope] = {
     "purge": Scope.ADMIN,
     "redrive": Scope.ADMIN,
 }
+BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
 LONG = {"purge", "redrive"}
 """Done in parts, so that others get a turn in between."""
 
@@ -87,6 +90,7 @@ class Native(Dialect):
         return [
             Route("POST", "/penstock/queues/{queue}/{verb}", None, self.call_queue),
             Route("POST", "/penstock/broker/{verb}", None, self.call_broker),
+            Route("POST", "/penstock/staged/{writer}/{batch}/{name}", None, self.stage),
         ]
 
     def keep(self, request: Request) -> int:
@@ -142,16 +146,45 @@ class Native(Dialect):
         given = read_arguments(request)
         if verb == "describe":
             store = self.broker.store
-            return _answer({"durable": store.durable, "ordered": store.ordered, "groups": store.groups})
+            limits = {"max_body": self.settings.max_body}
+            return _answer({"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **limits})
         if verb == "names":
             names = await self.core.run(lambda: self.broker.queues().names)
             return _answer([name for name in names if request.grant.allows(Scope.READ, name)])
+        if verb in ("publish", "unstage"):
+            return await self._publish(request, verb, given)
         if verb not in ("create", "delete"):
-            raise Refused(404, f"the broker has no verb {verb!r:.80}; there are create, delete, describe, names")
+            raise Refused(404, f"the broker has no verb {verb!r:.80}; there are {', '.join(BROKER_VERBS)}")
         request.grant.check(Scope.ADMIN, str(given.get("name", "")))
         if verb == "delete":
             return _answer(await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True))
         return _answer((await self.core.run(lambda: _call(self.broker.create, given))).name)
+
+    async def stage(self, request: Request, writer: str, batch: str, name: str) -> Response:
+        _check_sender(request)
+        if not (batch.isascii() and batch.isdecimal() and len(batch) < 20):
+            raise BadInput(f"batch {batch!r:.80} is no number")
+        segment = bytes(request.body)
+        await self.core.commits.run(lambda: self.broker.stage(writer, int(batch), name, segment), promise=False, alone=True)
+        return _answer(None)
+
+    async def _publish(self, request: Request, verb: str, given: dict[str, Any]) -> Response:
+        _check_sender(request)
+        if verb == "unstage":
+            return _answer(await self.core.commits.run(lambda: _call(self.broker.unstage, given), alone=True))
+
+        def publish(writer: str, batch: int, segments: dict[str, int], **how: Any) -> int | None:
+            return self.broker.publish(
+                writer, batch, segments, **how, allow=lambda queue: request.grant.check(Scope.SEND, queue)
+            )
+
+        return _answer(await self.core.commits.run(lambda: _call(publish, given), alone=True))
+
+
+def _check_sender(request: Request) -> None:
+    """What a segment may be sent to is checked when it is published; who may send nowhere need not stage."""
+    if Scope.SEND not in request.grant.scopes:
+        raise Refused(403, "this token may not send")
 
 
 def read_arguments(request: Request) -> dict[str, Any]:
@@ -174,12 +207,13 @@ def _call(verb: Any, given: dict[str, Any]) -> Any:
 
 def pack_arrow(messages: list[Message], columns: Any) -> bytes:
     try:
-        from penstock import arrow
+        arrow = import_module("penstock.arrow")
     except ImportError:
         raise MissingExtra("to answer in Arrow, the server", "arrow") from None
     if not isinstance(columns, list):
         raise BadInput(f"columns must be a list of names, not {columns!r:.80}")
-    return arrow.pack(arrow.to_batch(messages, arrow.schema_of(columns)))
+    packed: bytes = arrow.pack(arrow.to_batch(messages, arrow.schema_of(columns)))
+    return packed
 
 
 def _answer(value: Any) -> Response:

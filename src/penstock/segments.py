@@ -1,0 +1,171 @@
+"""A segment: messages on their way into queues, many at a time, as an Arrow IPC stream.
+
+queue            string     which queue
+body             binary
+content_type     string     the rest may be missing as a column, and null is what the queue has by default
+attributes       map<string, string>
+attribute_types  map<string, string>   of those that are not text: integer, number or bytes (these in base64)
+delay            double     seconds
+deadline         double     seconds from the publication
+deadline_at      int64      or an instant, in microseconds
+key              binary
+group            string
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from penstock.errors import BadInput, BadMessage, MissingExtra
+from penstock.message import OCTETS, Attribute, Draft
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as error:
+    raise MissingExtra("publishing segments", "arrow") from error
+
+TEXTS = pa.map_(pa.string(), pa.string())
+COLUMNS = {
+    "queue": pa.string(),
+    "body": pa.binary(),
+    "content_type": pa.string(),
+    "attributes": TEXTS,
+    "attribute_types": TEXTS,
+    "delay": pa.float64(),
+    "deadline": pa.float64(),
+    "deadline_at": pa.int64(),
+    "key": pa.binary(),
+    "group": pa.string(),
+}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Piece(NamedTuple):
+    """Messages for one queue; those that are mere bytes have this content type."""
+
+    queue: str
+    drafts: Sequence[Draft | bytes]
+    content_type: str = OCTETS
+
+
+def pack(batches: Sequence[Any]) -> bytes:
+    """Record batches of one schema, whose columns are among those above, as a segment."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
+    """Messages for one queue as a segment."""
+    values: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for draft in drafts:
+        instant = draft.deadline if isinstance(draft.deadline, datetime) else None
+        values["queue"].append(queue)
+        values["body"].append(draft.body)
+        values["content_type"].append(draft.content_type)
+        values["attributes"].append([(name, text_of(value)) for name, value in draft.attributes.items()])
+        values["attribute_types"].append(types_of(draft.attributes))
+        values["delay"].append(draft.delay)
+        values["deadline"].append(None if instant else draft.deadline)
+        values["deadline_at"].append(instant and (instant - EPOCH) // timedelta(microseconds=1))
+        values["key"].append(draft.key.encode() if isinstance(draft.key, str) else draft.key)
+        values["group"].append(draft.group)
+    return pack([pa.record_batch({name: pa.array(values[name], kind) for name, kind in COLUMNS.items()})])
+
+
+def unpack(segment: bytes, rows: int = 10_000) -> Iterator[Piece]:
+    """The messages of a segment, at most ``rows`` at a time; those for one queue in the segment's order."""
+    try:
+        with pa.ipc.open_stream(segment) as stream:
+            _check_schema(stream.schema)
+            for batch in stream:
+                for start in range(0, batch.num_rows, rows):
+                    yield from _pieces(batch.slice(start, rows))
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"a segment cannot be read: {error}") from None
+
+
+def _check_schema(schema: Any) -> None:
+    for field in schema:
+        if field.name not in COLUMNS or field.type != COLUMNS[field.name]:
+            has = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            raise BadInput(f"a segment has no column {field.name} {field.type}; there are {has}")
+    if not {"queue", "body"} <= set(schema.names):
+        raise BadInput("a segment must have the columns queue and body")
+
+
+def _pieces(batch: Any) -> Iterator[Piece]:
+    queues = batch.column("queue")
+    if queues.null_count or batch.column("body").null_count:
+        raise BadMessage("a message has no queue, or no body")
+    for queue in pc.unique(queues).to_pylist():
+        whole = len(queues) and queues[0].as_py() == queue and pc.all(pc.equal(queues, queue)).as_py()
+        part = batch if whole else batch.filter(pc.equal(queues, queue))
+        yield _piece(queue, part)
+
+
+def _piece(queue: str, batch: Any) -> Piece:
+    bodies = batch.column("body").to_pylist()
+    own = [name for name in batch.schema.names[:] if name not in ("queue", "body")]
+    used = {name: batch.column(name) for name in own if batch.column(name).null_count < len(bodies)}
+    if not used.keys() - {"content_type"}:
+        types = pc.unique(used["content_type"]).to_pylist() if used else [OCTETS]
+        if len(types) == 1:
+            return Piece(queue, bodies, types[0] or OCTETS)
+    columns = {name: column.to_pylist() for name, column in used.items()}
+    return Piece(queue, [_draft(body, columns, place) for place, body in enumerate(bodies)])
+
+
+def _draft(body: bytes, columns: Mapping[str, list[Any]], place: int) -> Draft:
+    row = {name: column[place] for name, column in columns.items() if column[place] is not None}
+    deadline = row.get("deadline")
+    if deadline is None and "deadline_at" in row:
+        deadline = EPOCH + timedelta(microseconds=row["deadline_at"])
+    attributes = row.get("attributes") or ()
+    types = dict(row.get("attribute_types") or ())
+    return Draft(
+        body,
+        row.get("content_type", OCTETS),
+        {name: attribute(name, text, types.get(name)) for name, text in attributes},
+        delay=row.get("delay"),
+        deadline=deadline,
+        key=row.get("key"),
+        group=row.get("group"),
+    )
+
+
+# attributes as text
+
+
+def text_of(value: Attribute) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)
+
+
+def types_of(attributes: Mapping[str, Attribute]) -> list[tuple[str, str]]:
+    names = {bytes: "bytes", int: "integer", float: "number"}
+    return [(name, names[type(value)]) for name, value in attributes.items() if type(value) is not str]
+
+
+def attribute(name: str, text: str | None, kind: str | None) -> Attribute:
+    """What `text_of` wrote."""
+    if text is None:
+        raise BadMessage(f"attribute {name!r:.80} is null")
+    try:
+        match kind:
+            case None:
+                return text
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+            case "bytes":
+                return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise BadMessage(f"attribute {name!r:.80} is {text!r:.80}, which is no value of the type {kind}") from None
+    raise BadMessage(f"attribute {name!r:.80} has the type {kind!r:.80}; there are integer, number and bytes")

@@ -1,0 +1,169 @@
+"""Rows to messages, exactly once: executors stage segments, the driver publishes them, once a batch.
+
+    write    on executors: check the rows, stage them as segments of some MB, tell the driver their names and counts
+    commit   on the driver: publish the batch of these segments; a batch that was published before changes nothing
+    abort    on the driver: remove what was staged
+
+Who writes is the query, which Spark knows again after a restart by its checkpoint; a batch write is a writer of its own. A task
+that is tried again, or run twice, stages under names of its own, and only those of the attempt that Spark chose are published.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import penstock
+from penstock import segments
+from penstock.broker import open_desk
+from penstock.errors import StoreBusy, StoreError, StoreUnreachable, Unsupported
+from penstock.spark.options import WriteOptions
+from penstock.spark.rows import Rows
+
+Answer = TypeVar("Answer")
+TRIES = 5
+PAUSE = 0.5
+"""Seconds before the second try; twice as many before each further one."""
+HEADROOM = 256 * 1024
+"""What a segment may take beside the bytes of its columns."""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged."""
+
+    writer: str
+    batch: int
+    segments: dict[str, int]
+
+
+class _Sink:
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._rows = Rows(schema, options.queue, options.bad_rows)
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> Staged:
+        context = TaskContext.get()
+        attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0"
+        staged = Staged(writer, batch, {})
+        with open_desk(self._options.url, **self._options.access()) as desk:
+            for pieces in _gather(self._rows.convert(batches), desk.max_segment - HEADROOM):
+                name = f"{attempt}-{uuid.uuid4().hex}"
+                segment = segments.pack(pieces)
+                _insist(lambda name=name, segment=segment: desk.stage(writer, batch, name, segment))  # type: ignore[misc]
+                staged.segments[name] = sum(piece.num_rows for piece in pieces)
+        return staged
+
+    def _publish(self, messages: Sequence[Staged], *, once: bool) -> None:
+        for writer, batch, named in _by_batch(messages):
+            with self._options.open() as broker:
+                _insist(
+                    lambda broker=broker, writer=writer, batch=batch, named=named: broker.publish(  # type: ignore[misc]
+                        writer, batch, named, bad_rows=self._options.bad_rows, once=once
+                    )
+                )
+
+    def _discard(self, messages: Sequence[Staged]) -> None:
+        for writer, batch, named in _by_batch(messages):
+            with self._options.open() as broker:
+                broker.unstage(writer, batch, list(named))
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Spark makes one for each batch's plan and one for each commit; who is writing is in the messages."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:  # noqa: ARG002
+        """``overwrite`` is the mode complete: then each batch is the whole result, and is sent as a whole."""
+        super().__init__(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        writer = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        assert writer is not None
+        assert batch is not None
+        return self._stage(iterator, writer, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        staged = _only(messages)
+        for message in staged:
+            if message.batch != batchId:
+                raise StoreError(f"batch {batchId} was asked for, and batch {message.batch} was staged")
+        self._publish(staged, once=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 (Spark's name)
+        self._discard(_only(messages))
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Spark makes one for each write, and pickles it to the tasks and to the commit."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema)
+        if overwrite:
+            raise Unsupported('a queue cannot be overwritten: say .mode("append"); to empty it first, purge it')
+        self._writer = str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._stage(iterator, self._writer, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._publish(_only(messages), once=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._discard(_only(messages))
+
+
+def _only(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """Of a task that failed, there is none."""
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def _by_batch(messages: Sequence[Staged]) -> list[tuple[str, int, dict[str, int]]]:
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    for message in messages:
+        found.setdefault((message.writer, message.batch), {}).update(message.segments)
+    return [(writer, batch, named) for (writer, batch), named in found.items()]
+
+
+def _gather(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
+    """As many batches at a time as fit into ``most`` bytes, those that are too big in parts."""
+    gathered: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        for part in _parts(batch, most):
+            if gathered and size + part.nbytes > most:
+                yield gathered
+                gathered, size = [], 0
+            gathered.append(part)
+            size += part.nbytes
+    if gathered:
+        yield gathered
+
+
+def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows and (batch.nbytes <= most or batch.num_rows == 1):
+        yield batch
+    elif batch.num_rows:
+        half = batch.num_rows // 2
+        yield from _parts(batch.slice(0, half), most)
+        yield from _parts(batch.slice(half), most)
+
+
+def _insist(act: Callable[[], Answer]) -> Answer:
+    """Again, if the store was busy or away: both steps may safely be taken twice."""
+    for attempt in range(TRIES - 1):
+        try:
+            return act()
+        except (StoreBusy, StoreUnreachable, penstock.OutcomeUnknown):
+            time.sleep(PAUSE * 2**attempt)
+    return act()

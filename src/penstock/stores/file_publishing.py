@@ -1,0 +1,109 @@
+"""What writers stage and publish in a store of files.
+
+ROOT/.penstock/.writers/WRITER/
+  BATCH.NAME           a segment (see `penstock.stores.staging`)
+  BATCH..journal       the messages that are about to be renamed from drafts into their queue: of these, what is still a draft
+                       was not published yet, and what is none was, even if it has been received and deleted since
+  .published           the last batch, and until when to remember it
+  .lock                held (flock) by whoever publishes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+from typing import Any
+
+from penstock.message import Entry, Sent, Settings
+from penstock.stores.base import Step
+from penstock.stores.beside import FOLDER, read_whole, write_whole
+from penstock.stores.file_messages import FileMessages, Row
+from penstock.stores.shelf import Shelf, is_orphaned
+from penstock.stores.staging import StagedFiles, StagesInFiles
+
+WRITERS = ".writers"
+"""No queue's name begins with a dot."""
+JOURNAL, PUBLISHED, LOCK = ".journal", ".published", ".lock"
+
+
+class FilePublishing(StagesInFiles, FileMessages):
+    journals = True
+
+    def __init__(self, root: str | Path) -> None:
+        super().__init__(root)
+        self._desk = StagedFiles(self.root / FOLDER / WRITERS, durable=True)
+
+    @contextmanager
+    def publishing(self, writer: str) -> Iterator[int | None]:
+        """Not a batch: what is done inside is durable step by step."""
+        with self.batch(durable=False):
+            home = self._desk.folder / writer
+            home.mkdir(parents=True, exist_ok=True)
+            handle = os.open(home / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            flock(handle, LOCK_EX)
+            noted = self._noted(writer)
+            yield None if noted is None else noted["batch"]
+        finally:
+            os.close(handle)
+
+    def _noted(self, writer: str) -> dict[str, int] | None:
+        with self.batch(durable=False):
+            content = read_whole(f"{self._desk.folder}/{writer}/{PUBLISHED}")
+            noted: dict[str, int] | None = None if content is None else json.loads(content)
+            return noted
+
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        with self.batch(durable=False):
+            record = {"batch": batch, "keep_until": keep_until}
+            write_whole(self._desk.folder / writer / PUBLISHED, json.dumps(record).encode())
+
+    def forget_writers(self, now: int) -> None:
+        with self.batch(durable=False), suppress(FileNotFoundError):
+            for writer in os.listdir(self._desk.folder):
+                noted, home = self._noted(writer), self._desk.folder / writer
+                never = noted is None and not self.staged(writer) and is_orphaned(f"{home}/{LOCK}")
+                if never or (noted is not None and noted["keep_until"] <= now):
+                    shutil.rmtree(home, ignore_errors=True)
+
+    def insert_once(self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        writer, batch, place = step
+        with self._queue(queue) as opened:
+            # A draft that came back after a power cut would be published again.
+            self._dirty.add(os.path.dirname(opened.draft("0")))
+            begun = self._journal(writer, batch)
+            if begun is not None and begun["place"] == place:
+                self._finish_insert(opened, begun, now)
+                return []
+
+            def journal(shelf: Shelf, rows: list[Row]) -> None:
+                packed = [row._replace(mark=row.mark and row.mark.hex()) for row in rows]  # type: ignore[arg-type]
+                record = {"place": place, "queue": queue, "born": shelf.born, "rows": packed}
+                self._desk.stage(writer, batch, JOURNAL, json.dumps(record).encode(), now)
+
+            return self.insert(queue, entries, now, settings, journal)
+
+    def _finish_insert(self, shelf: Shelf, begun: dict[str, Any], now: int) -> None:
+        if begun["born"] != shelf.born:
+            return  # that queue was deleted, with all that was for it
+        rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
+        with shelf.changing():
+            for row in rows:
+                with suppress(FileNotFoundError):  # it was published
+                    self._publish(shelf, row, now)
+        self._end_insert(shelf, rows)
+
+    def _journal(self, writer: str, batch: int) -> dict[str, Any] | None:
+        content = self._desk.fetch(writer, batch, JOURNAL)
+        record: dict[str, Any] | None = None if content is None else json.loads(content)
+        return record
+
+    def _journaled(self, queue: str) -> bool:
+        """Whether a publication into this queue has been begun and not been finished."""
+        journals = (self._journal(found.writer, found.batch) for found in self.staged() if found.name == JOURNAL)
+        return any(journal is not None and journal["queue"] == queue for journal in journals)

@@ -1,0 +1,132 @@
+"""Segments that writers have staged, as files.
+
+    FOLDER/WRITER/BATCH.NAME      a segment, last modified when it was staged; NAME ends in ~ while it is being written
+
+SQLite has FOLDER beside the database (FILE-staged), the stores of files among what is beside their messages. To stage takes no
+connection and no lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from penstock.errors import StoreError, StoreFull, StoreReadOnly
+from penstock.stores.base import Staged, Store
+
+
+def staging_folder(path: str | Path) -> Path:
+    """Where the segments for the SQLite database at ``path`` are."""
+    return Path(f"{path}-staged")
+
+
+class StagedFiles:
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        """``durable``: a segment is on the disk when `stage` returns."""
+        self.folder = folder
+        self._durable = durable
+
+    def __str__(self) -> str:
+        return f"the folder {self.folder}"
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        home, path = self.folder / writer, self._path(writer, batch, name)
+        with self._translating():
+            while True:
+                try:
+                    handle = os.open(f"{path}~", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                    break
+                except FileNotFoundError:  # the first of this writer, or someone has just removed the last
+                    home.mkdir(parents=True, exist_ok=True)
+            try:
+                rest = memoryview(segment)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+                os.utime(handle, ns=(now * 1000, now * 1000))
+                if self._durable:
+                    os.fsync(handle)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(f"{path}~")
+                raise
+            finally:
+                os.close(handle)
+            os.rename(f"{path}~", path)
+            if self._durable:
+                for folder in (home, self.folder):
+                    _sync(folder)
+
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        found: list[Staged] = []
+        with self._translating(), suppress(FileNotFoundError):  # nothing was ever staged
+            for home in os.listdir(self.folder) if writer is None else [writer]:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    for entry in os.scandir(self.folder / home):
+                        batch, _, name = entry.name.partition(".")
+                        if batch.isdecimal():
+                            with suppress(FileNotFoundError):
+                                found.append(Staged(home, int(batch), name, entry.stat().st_mtime_ns // 1000))
+        return found
+
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
+        with self._translating():
+            try:
+                return Path(self._path(writer, batch, name)).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        with self._translating():
+            if names is None:
+                gone = [(found.batch, found.name) for found in self.staged(writer) if found.batch <= batch]
+            else:
+                gone = [(batch, name) for name in names]
+            for number, name in gone:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path(writer, number, name))
+            with suppress(OSError):  # others are in it, or it never was
+                os.rmdir(self.folder / writer)
+
+    def _path(self, writer: str, batch: int, name: str) -> str:
+        return f"{self.folder}/{writer}/{batch}.{name}"
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            match error.errno:
+                case errno.ENOSPC | errno.EDQUOT:
+                    raise StoreFull(f"{self}: no space left on its disk") from error
+                case errno.EROFS | errno.EACCES | errno.EPERM:
+                    raise StoreReadOnly(f"{self} cannot be written: {error.strerror}") from error
+            raise StoreError(f"{self}: {error}") from error
+
+
+class StagesInFiles(Store):
+    """A store that keeps what is staged in files, whatever it keeps its messages in."""
+
+    _desk: StagedFiles
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        self._desk.stage(writer, batch, name, segment, now)
+
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        return self._desk.staged(writer)
+
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
+        return self._desk.fetch(writer, batch, name)
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        self._desk.unstage(writer, batch, names)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

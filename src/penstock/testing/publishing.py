@@ -1,0 +1,254 @@
+"""The contract's chapters on exactly-once publishing: once a batch, all or nothing, and nothing left behind."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import BadInput, Broker, Draft, Queue, QueueNotFound, SegmentLost
+from penstock.message import Attribute
+from penstock.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
+from penstock.segments import pack_drafts
+from penstock.testing.clock import FakeClock
+from penstock.testing.receiving import bodies
+
+
+def stage(
+    broker: Broker, batch: int, name: str, *sent: bytes | Draft, queue: str = "orders", writer: str = "w"
+) -> dict[str, int]:
+    drafts = [draft if isinstance(draft, Draft) else Draft(draft) for draft in sent]
+    broker.stage(writer, batch, name, pack_drafts(queue, drafts))
+    return {name: len(drafts)}
+
+
+def sorted_bodies(queue: Queue) -> list[bytes]:
+    return sorted(message.body for message in queue.peek(1000))
+
+
+class Publishing:
+    """What can be seen from outside; it is also true through HTTP."""
+
+    def test_what_is_staged_is_in_no_queue(self, broker: Broker, queue: Queue) -> None:
+        stage(broker, 0, "a", b"1")
+        assert queue.stats().messages == 0
+
+    def test_publishing_puts_the_named_segments_into_their_queues(self, broker: Broker, queue: Queue) -> None:
+        other = broker.create("other")
+        segments = stage(broker, 0, "a", b"1", b"2") | stage(broker, 0, "b", b"3", queue="other")
+        stage(broker, 0, "of a dead attempt", b"4")
+        assert broker.publish("w", 0, segments) == 3
+        assert sorted_bodies(queue) == [b"1", b"2"]
+        assert sorted_bodies(other) == [b"3"]
+        assert bodies(queue.receive(9)) == [b"1", b"2"]
+
+    def test_a_batch_is_published_once(self, broker: Broker, queue: Queue) -> None:
+        assert broker.publish("w", 5, stage(broker, 5, "a", b"1")) == 1
+        queue.delete(queue.receive()[0])
+        for batch in (5, 4, 0):
+            assert broker.publish("w", batch, stage(broker, batch, "b", b"again")) is None
+        assert broker.publish("w", 5, {"a": 1}) is None
+        assert queue.stats().messages == 0
+        assert broker.publish("w", 6, stage(broker, 6, "a", b"2")) == 1
+
+    def test_writers_do_not_meet(self, broker: Broker, queue: Queue) -> None:
+        segments = stage(broker, 0, "a", b"1", writer="v") | {}
+        stage(broker, 0, "a", b"2", writer="w")
+        assert broker.publish("v", 0, segments) == 1
+        assert broker.publish("w", 0, segments) == 1
+        assert sorted_bodies(queue) == [b"1", b"2"]
+
+    def test_an_empty_batch_counts(self, broker: Broker, queue: Queue) -> None:
+        assert broker.publish("w", 0, {}) == 0
+        assert broker.publish("w", 0, stage(broker, 0, "a", b"1")) is None
+        assert broker.publish("w", 1, stage(broker, 1, "none")) == 0
+
+    def test_a_lost_segment_fails_the_batch(self, broker: Broker, queue: Queue) -> None:
+        segments = stage(broker, 0, "a", b"1")
+        for wrong in (segments | {"b": 1}, {"a": 2}, {"a": 0}):
+            with pytest.raises(SegmentLost, match=r"batch 0 of writer 'w'"):
+                broker.publish("w", 0, wrong)
+        assert queue.stats().messages == 0
+        assert broker.publish("w", 0, segments) == 1
+
+    def test_a_refused_message_leaves_the_other_queues_untouched(self, broker: Broker, queue: Queue) -> None:
+        segments = stage(broker, 0, "a", b"1")
+        for name, wrong, error in (
+            ("b", stage(broker, 0, "b", b"2", queue="nowhere"), QueueNotFound),
+            ("c", stage(broker, 0, "c", b"2", Draft(b"3", delay=-1)), BadInput),
+        ):
+            with pytest.raises(error):
+                broker.publish("w", 0, segments | wrong)
+            assert queue.stats().messages == 0, name
+        assert broker.publish("w", 0, segments) == 1
+        assert queue.stats().messages == 1
+
+    def test_messages_that_cannot_be_any_go_to_the_queue_for_them(self, broker: Broker, queue: Queue) -> None:
+        bad = broker.create("bad")
+        segments = stage(broker, 0, "a", b"1", Draft(b"2", "text/plain", group="a/b"), b"3")
+        segments |= stage(broker, 0, "b", b"4", queue="nowhere")
+        assert broker.publish("w", 0, segments, bad_rows="bad") == 4
+        assert sorted_bodies(queue) == [b"1", b"3"]
+        found = {message.body: message.attributes for message in bad.peek(9)}
+        assert found[b"2"]["queue"] == "orders"
+        assert "a/b" in str(found[b"2"]["reason"])
+        assert found[b"4"] == {"queue": "nowhere", "reason": "there is no queue 'nowhere'"}
+
+    def test_a_message_arrives_as_it_was_meant(self, broker: Broker, queue: Queue) -> None:
+        attributes: dict[str, Attribute] = {"text": "é", "whole": 7, "real": 0.1, "bytes": b"\x00\xff"}
+        deadline = datetime.now(UTC) + timedelta(days=400)
+        sent = [
+            Draft(b"\x00\xff", "text/plain; charset=utf-8", attributes, deadline=deadline, group="g"),
+            Draft(b"", delay=3600),
+            Draft(b"plain"),
+        ]
+        broker.publish("w", 0, stage(broker, 0, "a", *sent))
+        found = {message.body: message for message in queue.peek(9)}
+        first, hidden, plain = found[b"\x00\xff"], found[b""], found[b"plain"]
+        assert (first.content_type, first.attributes, first.group) == ("text/plain; charset=utf-8", attributes, "g")
+        assert [type(value) for value in first.attributes.values()] == [str, int, float, bytes]
+        assert first.deadline_at == round(deadline.timestamp() * 1e6)
+        assert hidden.visible_at == hidden.sent_at + 3600 * 10**6
+        assert (plain.content_type, plain.attributes, plain.visible_at) == ("application/octet-stream", {}, plain.sent_at)
+
+    def test_a_queue_that_deduplicates_does(self, broker: Broker) -> None:
+        queue = broker.create("once", deduplicate=True)
+        segments = stage(broker, 0, "a", Draft(b"1", key="k"), Draft(b"2", key="k"), b"3", b"3", queue="once")
+        broker.publish("w", 0, segments)
+        assert sorted_bodies(queue) == [b"1", b"3"]
+
+    def test_segments_are_removed_when_asked(self, broker: Broker, queue: Queue) -> None:
+        segments = stage(broker, 0, "a", b"1")
+        broker.unstage("w", 0, ["a", "never there"])
+        with pytest.raises(SegmentLost, match="'a'"):
+            broker.publish("w", 0, segments)
+
+    def test_staging_again_under_a_name_replaces(self, broker: Broker, queue: Queue) -> None:
+        stage(broker, 0, "a", b"1")
+        assert broker.publish("w", 0, stage(broker, 0, "a", b"2", b"3")) == 2
+        assert sorted_bodies(queue) == [b"2", b"3"]
+
+    def test_many_messages_in_many_segments_are_published(self, broker: Broker, queue: Queue) -> None:
+        segments: dict[str, int] = {}
+        for part in range(3):
+            segments |= stage(broker, 0, f"s{part}", *(b"%d" % (part * 400 + row) * 100 for row in range(400)))
+        assert broker.publish("w", 0, segments) == 1200
+        assert queue.stats().messages == 1200
+        assert len({message.body for message in queue.peek(2000)}) == 1200
+
+    def test_names_numbers_and_sizes_are_checked(self, broker: Broker, queue: Queue) -> None:
+        calls: list[tuple[Any, ...]] = [
+            ("a/b", 0, "n", b""),
+            ("w", -1, "n", b""),
+            ("w", 0, MANIFEST, b""),
+            ("w", 0, "n", "text"),
+        ]
+        for call in [*calls, ("w", 0, "n", bytes(MAX_SEGMENT + 1))]:
+            with pytest.raises(BadInput):
+                broker.stage(*call)
+        for writer, batch, segments in (("", 0, {}), ("w", "0", {}), ("w", 0, {"a/b": 1}), ("w", 0, {"a": -1})):
+            with pytest.raises(BadInput):
+                broker.publish(writer, batch, segments)  # type: ignore[arg-type]
+        broker.stage("w", 0, "noise", b"this is no segment")
+        with pytest.raises(BadInput, match="segment"):
+            broker.publish("w", 0, {"noise": 1})
+
+
+class StagedSegments:
+    """What becomes of what was staged."""
+
+    def test_publishing_removes_all_that_was_staged_up_to_the_batch(self, broker: Broker, queue: Queue) -> None:
+        stage(broker, 1, "zombie", b"x")
+        stage(broker, 2, "loser", b"x")
+        stage(broker, 3, "next", b"x")
+        stage(broker, 1, "other", b"x", writer="v")
+        broker.publish("w", 2, stage(broker, 2, "a", b"1"))
+        assert sorted(found[:3] for found in broker.store.staged()) == [("v", 1, "other"), ("w", 3, "next")]
+        assert broker.store.fetch("w", 2, "loser") is None
+
+    def test_a_zombie_that_stages_after_the_publication_is_cleaned_up_by_the_next(self, broker: Broker, queue: Queue) -> None:
+        broker.publish("w", 1, stage(broker, 1, "a", b"1"))
+        stage(broker, 1, "zombie", b"x")
+        assert broker.publish("w", 1, {}) is None
+        assert broker.store.staged() == []
+        assert sorted_bodies(queue) == [b"1"]
+
+    def test_what_nobody_published_is_removed_after_some_days(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
+        stage(broker, 0, "old", b"x", writer="dead")
+        clock.advance(KEEP - 10)
+        stage(broker, 0, "new", b"x", writer="living")
+        broker.publish("w", 0, {})
+        assert len(broker.store.staged()) == 2
+        clock.advance(SWEEP)
+        broker.publish("w", 1, {})
+        assert [found.writer for found in broker.store.staged()] == ["living"]
+
+    def test_a_writer_of_one_batch_is_forgotten_in_the_end_and_others_never(
+        self, broker: Broker, queue: Queue, clock: FakeClock
+    ) -> None:
+        broker.publish("job", 0, stage(broker, 0, "a", b"1", writer="job"), once=True)
+        broker.publish("w", 0, stage(broker, 0, "a", b"1"))
+        clock.advance(REMEMBER - 1)
+        broker.publish("x", 0, {})
+        for writer in ("job", "w"):
+            with broker.store.publishing(writer) as last:
+                assert last == 0
+        clock.advance(SWEEP)
+        broker.publish("x", 1, {})
+        with broker.store.publishing("w") as last:
+            assert last == 0
+        with broker.store.publishing("job") as last:
+            assert last is None
+
+    def test_an_interrupted_publication_leaves_nothing_or_is_finished(
+        self, broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Interrupted at each of its calls of the store, and published again by other segments, as a replay would."""
+        store = broker.store
+        verbs = ("insert", "note_published", "stage", "fetch", "unmark", "unstage")
+        for number in range(60):
+            writer, calls = f"writer {number}", [0]
+            with monkeypatch.context() as patched:
+                for verb in verbs:
+                    patched.setattr(store, verb, _interrupted(getattr(store, verb), calls, number))
+                calls[0] = -10
+                segments = stage(broker, 0, "a", b"1", b"2", writer=writer) | stage(broker, 0, "b", b"3", writer=writer)
+                calls[0] = 0
+                try:
+                    assert broker.publish(writer, 0, segments) == 3
+                    finished = True
+                except _Interrupted:
+                    finished = False
+            for message in queue.receive(9):  # what is published is taken at once: it must not come again
+                message.delete()
+                _TAKEN.append(message.body)
+            again = stage(broker, 0, "c", b"3", b"1", writer=writer) | stage(broker, 0, "d", b"2", writer=writer)
+            broker.publish(writer, 0, again)
+            _TAKEN.extend(message.body for message in queue.peek(9))
+            queue.purge()
+            assert sorted(_TAKEN) == [b"1", b"2", b"3"], f"interrupted at call {number}"
+            _TAKEN.clear()
+            assert [found for found in store.staged() if found.writer == writer] == []
+            if finished:
+                return
+        raise AssertionError("a publication makes ever more calls")
+
+
+SWEEP = 4000
+"""Seconds after which a publication also sweeps."""
+_TAKEN: list[bytes] = []
+
+
+class _Interrupted(BaseException):
+    pass
+
+
+def _interrupted(verb: Any, calls: list[int], number: int) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == number + 1:
+            raise _Interrupted
+        return verb(*arguments, **named)
+
+    return call
