@@ -6,8 +6,8 @@
     FOLDER/_penstock/staged/<checkpoint>/…         a batch that is being written
     FOLDER/_penstock/merging-<checkpoint>.json     files that are being made one: {"staged": …, "old": […]}
 
-A batch is written aside and its files are then renamed into their places. Their names say which batch they are of, and Spark plays
-an unfinished batch again with the same messages: what a dead run has left is overwritten, and never stands there twice.
+A batch is written aside and its files are then renamed into their places. Their names say which batch they are of, and Spark
+plays an unfinished batch again with the same messages: what a dead run has left is overwritten, and never stands there twice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def archive(
 ) -> Totals:
     """Drain queues (names, or patterns with * and ?) into ``folder``, for ever or with ``once`` what is there now.
 
-    ``columns``: parse JSON bodies into a column ``data`` of this schema (DDL), or ``infer`` it. ``options`` are the source's."""
+    ``columns``: parse JSON bodies into a column ``data`` of this schema (DDL), or ``infer`` it. ``options``: the source's."""
     if compression not in COMPRESSIONS:
         raise BadInput(f"compression {compression!r:.80} is not one of {', '.join(COMPRESSIONS)}")
     names = queues if isinstance(queues, str) else ",".join(queues)

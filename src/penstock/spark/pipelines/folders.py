@@ -1,4 +1,4 @@
-"""The folders that pipelines keep, on this machine or in a lake (s3://, gs://, hdfs://): what is there, and moving it for good."""
+"""The folders that pipelines keep, here or in a lake (s3://, gs://, hdfs://): what is there, and moving it for good."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Folder:
         return sorted((file for file in listed if below or not file.path.startswith("_")), key=lambda file: file.path)
 
     def move(self, moves: dict[str, str]) -> None:
-        """Put files into their places, over what was there; on this machine's disk they are safe before anybody can see them."""
+        """Put files into their places, over what was there; on a disk they are safe before anybody sees them."""
         folders = {str(Path(self._root, new).parent) for new in moves.values()}
         for folder in folders:
             self._files.create_dir(folder)

@@ -1,7 +1,7 @@
 """Files to messages, each row once, however often it is started again.
 
-Parquet, CSV and text are read by Spark's own file streams, whose checkpoint knows which files are done; JSON lines are read as text, so
-that the body of a message is the line, byte for byte. Rows that cannot be messages go where they were told to, with the reason.
+Parquet, CSV and text are read by Spark's own file streams, whose checkpoint knows which files are done; JSON lines are read as
+text, so that a message's body is the line, byte for byte. Rows that cannot be messages go where they should, with the reason.
 
 With a rate, the rows are first cut into files of one second each (CHECKPOINT/rows), which then go one a second.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
@@ -39,12 +40,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ENDINGS = {
-    "parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "txt": "text", "text": "text", "log": "text",
+    "parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv",
+    "txt": "text", "text": "text", "log": "text",
 }  # fmt: skip
 FORMATS = ("parquet", "json", "csv", "text")
 TARGETS = ("queue", "content_type", "key", "group", "delay", "deadline", "attributes")
 ATTRIBUTE = "attribute."
-READ = {"maxBytesPerTrigger": "256m", "maxFileAge": "36500d"}
+READ = {"maxBytesPerTrigger": str(256 * 2**20), "maxFileAge": "36500d"}
 """So many bytes of files are one batch. A file is never too old to be read, even if others of the folder are much newer."""
 CORRUPT = "_corrupt"
 JSON = "application/json"
@@ -68,8 +70,9 @@ def load(
 ) -> Totals:
     """Send each row of the files to a queue.
 
-    ``body``: the column that is the body, or ``json`` for the whole row. ``columns``: where the rest of a message comes from, such as
-    {"key": "order_id", "attribute.region": "region"}. ``schema``: the types of a CSV's columns (DDL). An archive is loaded as it was."""
+    ``body``: the column that is the body, or ``json`` for the whole row. ``columns``: where the rest of a message comes from,
+    such as {"key": "order_id", "attribute.region": "region"}. ``schema``: the types of a CSV's columns (DDL). An archive is
+    loaded as it was."""
     if rate is not None and not 1 <= rate <= MAX_NUMBER:
         raise BadInput(f"the rate is {rate}; it must be at least 1 row a second")
     if bad_queue is not None and bad_file is not None:
@@ -96,7 +99,8 @@ def load(
 def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str], notes: Folder, watch: Watch) -> Totals:
     cut = rows.writeStream.format("parquet").option("path", f"{notes.url}/rows").option("maxRecordsPerFile", str(rate))
     cut.option("checkpointLocation", f"{notes.url}/cut").trigger(availableNow=True).start().awaitTermination()
-    parts = spark.readStream.schema(rows.schema).options(**READ).option("maxFilesPerTrigger", "1").parquet(f"{notes.url}/rows")
+    one = {"maxFilesPerTrigger": "1", "maxFileAge": READ["maxFileAge"]}
+    parts = spark.readStream.schema(rows.schema).options(**one).parquet(f"{notes.url}/rows")
     writer = parts.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
     query = writer.trigger(processingTime="1 second").start()
 
@@ -110,11 +114,9 @@ def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str
     return watch.follow(query)
 
 
-def _quietly(act: Any) -> None:
-    try:
+def _quietly(act: Callable[[], None]) -> None:
+    with suppress(Exception):  # who follows the query gets the same error
         act()
-    except Exception:  # noqa: S110 (who follows the query gets the same error)
-        pass
 
 
 class Shape:
@@ -126,7 +128,8 @@ class Shape:
         if schema is not None and kind != "csv":
             raise BadInput(f"a schema is for CSV; {kind} has its own")
         self.kind = kind
-        path = paths[0] if len(paths) == 1 else "{" + ",".join(paths) + "}"
+        # Spark streams one folder, or one pattern; what is a file or are several is a pattern of themselves.
+        path = paths[0] if len(paths) == 1 and not Path(paths[0]).is_file() else "{" + ",".join(paths) + "}"
         stream = spark.readStream.options(**READ)
         if kind == "parquet":
             self.schema = _known_types(spark.read.parquet(*paths).schema)
@@ -139,7 +142,7 @@ class Shape:
             )
         else:
             spark.read.text(paths)  # which tells if one is missing
-            self.schema = StructType.fromDDL("value string")
+            self.schema = StructType([StructField("value", StringType())])
             self.rows = stream.text(path)
             if kind == "json":
                 self.rows = self.rows.where("trim(value) <> ''").withColumn("parsed", F.expr("try_parse_json(value)"))
@@ -243,7 +246,7 @@ def _attribute_type(kind: DataType) -> str | None:
 
 def _known_types(found: StructType) -> StructType:
     """A queue named 007 is not 7: what Spark guesses from the names of an archive's folders is known better."""
-    known = {field.name: field for field in StructType.fromDDL(SCHEMA)}
+    known = {field.name: field for field in cast("StructType", StructType.fromDDL(SCHEMA))}
     if not {"body", "attribute_types"} <= set(found.fieldNames()):
         return found
     return StructType([known.get(field.name, field) for field in found])
