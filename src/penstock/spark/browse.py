@@ -65,7 +65,7 @@ class Browse(DataSourceReader):
 class FilteringBrowse(Browse):
     """With the filters that Spark leaves to it, where spark.sql.python.filterPushdown.enabled is true."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for given in filters:
             narrowed = self._wanted.narrowed(given)
             if narrowed is None:

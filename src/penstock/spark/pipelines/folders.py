@@ -44,6 +44,10 @@ class Folder:
     def __truediv__(self, name: str) -> Folder:
         return Folder(f"{self.url}/{name}")
 
+    @property
+    def is_file(self) -> bool:
+        return bool(self._files.get_file_info(self._root).type == fs.FileType.File)
+
     def files(self, below: str = "") -> list[File]:
         """All of them, at any depth, by name; without what is of our own."""
         root = f"{self._root}/{below}" if below else self._root

@@ -46,8 +46,10 @@ ENDINGS = {
 FORMATS = ("parquet", "json", "csv", "text")
 TARGETS = ("queue", "content_type", "key", "group", "delay", "deadline", "attributes")
 ATTRIBUTE = "attribute."
-READ = {"maxBytesPerTrigger": str(256 * 2**20), "maxFileAge": "36500d"}
-"""So many bytes of files are one batch. A file is never too old to be read, even if others of the folder are much newer."""
+READ = {"maxFileAge": "36500d"}
+"""A file is never too old to be read, even if others of the folder are much newer."""
+MUCH = {"maxBytesPerTrigger": str(256 * 2**20)}
+"""So many bytes of files are one batch."""
 CORRUPT = "_corrupt"
 JSON = "application/json"
 
@@ -67,8 +69,9 @@ def load(
     bad_queue: str | None = None,
     bad_file: str | None = None,
     watch: Watch | None = None,
+    **options: str,
 ) -> Totals:
-    """Send each row of the files to a queue.
+    """Send each row of the files to a queue. ``options`` are those of Spark's file streams.
 
     ``body``: the column that is the body, or ``json`` for the whole row. ``columns``: where the rest of a message comes from,
     such as {"key": "order_id", "attribute.region": "region"}. ``schema``: the types of a CSV's columns (DDL). An archive is
@@ -83,7 +86,8 @@ def load(
     with notes.locked():
         run = checkpoint_id(notes, "load", {"files": ",".join(paths), "store": url, "queue": queue})
         bad = _bad_queue(url, f"load-bad-{run}") if bad_file is not None else bad_queue
-        rows = Shape(spark, paths, kind, schema).messages(body, dict(columns or {}), queue, bad)
+        reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
+        rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
         watch = watch or Watch("load")
         sink = {"url": url, "queue": queue, **({"badRows": bad} if bad else {})}
         if rate is None:
@@ -99,8 +103,7 @@ def load(
 def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str], notes: Folder, watch: Watch) -> Totals:
     cut = rows.writeStream.format("parquet").option("path", f"{notes.url}/rows").option("maxRecordsPerFile", str(rate))
     cut.option("checkpointLocation", f"{notes.url}/cut").trigger(availableNow=True).start().awaitTermination()
-    one = {"maxFilesPerTrigger": "1", "maxFileAge": READ["maxFileAge"]}
-    parts = spark.readStream.schema(rows.schema).options(**one).parquet(f"{notes.url}/rows")
+    parts = spark.readStream.schema(rows.schema).options(**READ).option("maxFilesPerTrigger", "1").parquet(f"{notes.url}/rows")
     writer = parts.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
     query = writer.trigger(processingTime="1 second").start()
 
@@ -122,15 +125,16 @@ def _quietly(act: Callable[[], None]) -> None:
 class Shape:
     """The files as a stream of rows, and the rows as messages."""
 
-    def __init__(self, spark: SparkSession, paths: list[str], kind: str, schema: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, paths: list[str], kind: str, schema: str | None, options: Mapping[str, str]
+    ) -> None:
         if kind not in FORMATS:
             raise BadInput(f"format {kind!r:.80} is not one of {', '.join(FORMATS)}")
         if schema is not None and kind != "csv":
             raise BadInput(f"a schema is for CSV; {kind} has its own")
         self.kind = kind
-        # Spark streams one folder, or one pattern; what is a file or are several is a pattern of themselves.
-        path = paths[0] if len(paths) == 1 and not Path(paths[0]).is_file() else "{" + ",".join(paths) + "}"
-        stream = spark.readStream.options(**READ)
+        path = _pattern(paths)
+        stream = spark.readStream.options(**options)
         if kind == "parquet":
             self.schema = _known_types(spark.read.parquet(*paths).schema)
             self.rows = stream.schema(self.schema).parquet(path)
@@ -252,9 +256,20 @@ def _known_types(found: StructType) -> StructType:
     return StructType([known.get(field.name, field) for field in found])
 
 
+def _pattern(paths: list[str]) -> str:
+    """Spark streams one folder or one pattern: what is a file, or are several, is a pattern of themselves."""
+    if len(paths) == 1 and not Folder(paths[0]).is_file:
+        return paths[0]
+    parts = [path.split("/") for path in paths]
+    shared = 0
+    while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
+        shared += 1
+    return "/".join(parts[0][:shared]) + "/{" + ",".join("/".join(part[shared:]) for part in parts) + "}"
+
+
 def _format(paths: list[str]) -> str:
     for path in paths:
-        names = [path] if Path(path).is_file() else [file.path for file in Folder(path).files()] or [path]
+        names = [path] if Folder(path).is_file else [file.path for file in Folder(path).files()] or [path]
         for name in names:
             endings = [ending for ending in name.rpartition("/")[2].lower().split(".")[1:] if ending in ENDINGS]
             if endings:
