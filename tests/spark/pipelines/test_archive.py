@@ -130,5 +130,5 @@ def test_a_checkpoint_of_something_else_is_refused(spark: SparkSession, url: str
         broker.create("a")
     check = str(tmp_path / "check")
     archive(spark, url, "a", str(tmp_path / "lake"), once=True, checkpoint=check)
-    with pytest.raises(BadInput, match="belongs to another pipeline: archive, store sqlite.*queues a, folder"):
+    with pytest.raises(BadInput, match=r"belongs to another pipeline: archive, store sqlite.*queues a, folder"):
         archive(spark, url, "a", str(tmp_path / "elsewhere"), once=True, checkpoint=check)

@@ -1,5 +1,5 @@
-"""All restartable pipelines run side by side in a driver that is killed with SIGKILL; then one runs to the end: nothing is lost, and
-nothing is there twice. Killed twice by default, and ten times with PENSTOCK_LONG=1."""
+"""All restartable pipelines run side by side in a driver that is killed with SIGKILL, and one runs to the end: nothing lost,
+and nothing there twice. Killed twice by default, and ten times with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class Shape:
 
     def _diverted(self, chosen: dict[str, Column], why: Column, queue: str, bad: str | None) -> dict[str, Column]:
         line = F.col("value" if self.kind == "json" else CORRUPT)
-        file = F.col("_metadata.file_path")
+        file = F.regexp_replace("_metadata.file_path", "^file:/+", "/")
         if bad is None:
             told = F.concat(F.lit("in "), file, F.lit(": "), why, F.lit(": "), F.substring(line, 1, 200))
             return chosen | {"body": F.when(why.isNull(), chosen["body"]).otherwise(F.raise_error(told))}
