@@ -44,6 +44,8 @@ SMALL, LARGE = 32 * 2**20, 128 * 2**20
 MERGE_EVERY = 50
 SAMPLE = 1000
 DAY = 86_400_000_000
+TEXT = "try_validate_utf8(cast(body AS string))"
+"""The body; null if it is not UTF-8, which Spark's decode makes an error of."""
 CONFIG = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", "spark.sql.maxConcurrentOutputFileWriters": "32"}
 """Instants that every reader of Parquet knows; and no sorting before a batch of not too many queues and days is written."""
 
@@ -132,7 +134,7 @@ class Place:
 
 
 def _infer(frame: DataFrame, home: Folder) -> str:
-    bodies = frame.limit(SAMPLE).selectExpr("decode(body, 'utf-8') value")
+    bodies = frame.limit(SAMPLE).selectExpr(f"{TEXT} value")
     found = frame.sparkSession.read.json(bodies, columnNameOfCorruptRecord="_corrupt").drop("_corrupt").schema
     if not found.fields:
         raise BadInput(f"none of the first {SAMPLE} messages is a JSON object: their columns cannot be inferred")
@@ -152,7 +154,7 @@ def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
     )
     if columns is None:
         return rows
-    return rows.withColumn("data", F.from_json(F.decode("body", "utf-8"), columns))
+    return rows.withColumn("data", F.from_json(F.expr(TEXT), columns))
 
 
 def merge(spark: SparkSession, home: Folder, run: str, compression: str, *, below: int | None = None, least: int = 2) -> int:
