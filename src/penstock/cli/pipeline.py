@@ -5,6 +5,7 @@ A module with pipelines has ``add(pipeline)``, and runs each by ``run(args, fram
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MODULES = [transfers, flows]
 """Where the pipelines are."""
+LOUD = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Who logs every error in full, before we can say it in a line."""
 
 
 class Pipelines(Protocol):
@@ -117,6 +120,9 @@ def run(args: Namespace) -> int:
         raise MissingExtra("a pipeline", "spark")
     from penstock.spark.pipelines.failures import readable
 
+    if not args.debug:
+        for name in LOUD:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     frame = Frame(args)
     try:
         code: int = args.run(args, frame)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadInput
-from penstock.spark.pipelines.folders import File, Folder, checkpoint_id
+from penstock.spark.pipelines.folders import File, Folder, checkpoint_id, without_password
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def archive(
     home = Folder(folder)
     if columns is not None:
         _fix_columns(spark, home, columns)
-    known = hashlib.sha256(json.dumps([url, names]).encode()).hexdigest()[:12]
+    known = hashlib.sha256(json.dumps([without_password(url), names]).encode()).hexdigest()[:12]
     notes = Folder(checkpoint) if checkpoint else home / f"{OURS}/checkpoints/{known}"
     with notes.locked():
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})

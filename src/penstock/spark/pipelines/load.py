@@ -84,7 +84,9 @@ def load(
     kind = format or _format(paths)
     notes = Folder(checkpoint)
     with notes.locked():
-        run = checkpoint_id(notes, "load", {"files": ",".join(paths), "store": url, "queue": queue})
+        # With a rate, the checkpoint knows other files: to go on without it would load all again.
+        about = {"files": ",".join(paths), "store": url, "queue": queue, "rate": "none" if rate is None else "some"}
+        run = checkpoint_id(notes, "load", about)
         bad = _bad_queue(url, f"load-bad-{run}") if bad_file is not None else bad_queue
         reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
         rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
