@@ -49,7 +49,7 @@ def main(folder: Path, spark: SparkSession | None = None) -> dict[str, int]:
         for name in ("orders", "parcels"):
             broker.create(name, history=7 * 86400, visibility=120, redrive=("orders-dead", 3))
         write_prices(folder, PRICES)
-        say("From 8 to 11 orders come in, and parcels are packed; from half past ten, people order gears, which have no price yet")
+        say("From 8 to 11 orders come in and parcels are packed, from half past ten also for gears, which have no price yet")
         ordered = trade(broker, day, chance, hours=3, gears_after=timedelta(hours=2, minutes=30))
 
         spark = spark or start()
@@ -140,7 +140,7 @@ def pack(broker: penstock.Broker, day: Day, chance: random.Random, *, late: bool
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    print(text, flush=True)  # noqa: T201
 
 
 def tell(command: str) -> None:

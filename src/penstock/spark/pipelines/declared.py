@@ -196,6 +196,7 @@ class _Plan:
             return frame
         landed = self._landed(source)
         landed.mkdir(parents=True, exist_ok=True)
+        landing.sweep(landed)
         schema = columns.schema(ReadOptions(url="", queue=source.queue))
         # What all queries have read is deleted, and a query that is new has not: it begins with what is left.
         stream = self._spark.readStream.schema(schema).option("ignoreMissingFiles", "true").parquet(str(landed))
