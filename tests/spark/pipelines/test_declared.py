@@ -169,7 +169,7 @@ def test_a_mistake_in_sql_is_told_with_its_line_in_the_file(spark: SparkSession,
         broker["orders"].send(b"x")
         wrong = SHOP.replace('"SELECT n, item, price FROM priced"', '"""\nSELECT n,\n  prize\nFROM priced"""')
         for text, told in (
-            (wrong, r"shop.toml, line 27, \[step.sales\]: there is no column 'prize'"),
+            (wrong, r"shop.toml, line 26, \[step.sales\]: there is no column 'prize'"),
             (SHOP.replace("n >= 0", "m >= 0"), r"shop.toml, line 13, \[check.orders\]: there is no column 'm'"),
             (SHOP.replace("FROM priced GROUP", "FROM prized GROUP"), r"line 27, \[step.totals\]: .*prized"),
             (SHOP.replace('["at", ', '["it", '), r"line 5, \[source.orders\]: there is no column 'it'; there are n, item"),
