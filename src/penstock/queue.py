@@ -204,8 +204,12 @@ class Queue(Sets, NamedClaims):
         until = now + micros(settings.visibility if visibility is None else visibility)
         delivered: list[Message] = []
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
-        only = {} if share is None else {"share": share}
-        claimed_at = now if visible_by is None else min(now, visible_by)
+        only: dict[str, Any] = {} if share is None else {"share": share}
+        claimed_at = now
+        if visible_by is not None and self._store.dated:
+            claimed_at = min(now, visible_by)
+        elif visible_by is not None:
+            only["visible_by"] = visible_by
         claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, **only)
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -35,14 +36,6 @@ class Browse(DataSourceReader):
         self._schema = schema
         self._wanted = Wanted()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for given in filters:
-            narrowed = self._wanted.narrowed(given)
-            if narrowed is None:
-                yield given
-            else:
-                self._wanted = narrowed
-
     def partitions(self) -> list[Range]:
         ranges: list[Range] = []
         with self._options.open() as broker:
@@ -67,3 +60,22 @@ class Browse(DataSourceReader):
         yield from reading.scan(
             self._options, partition.queue, partition.start, partition.stop, partition.dense, self._wanted, schema
         )
+
+
+class FilteringBrowse(Browse):
+    """With the filters that Spark leaves to it, where spark.sql.python.filterPushdown.enabled is true."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for given in filters:
+            narrowed = self._wanted.narrowed(given)
+            if narrowed is None:
+                yield given
+            else:
+                self._wanted = narrowed
+
+
+def browse(options: ReadOptions, schema: StructType) -> Browse:
+    """Where filters are not pushed down, Spark refuses a reader that could take some: one that does is made only in the worker
+    that pushes them."""
+    pushing = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+    return FilteringBrowse(options, schema) if pushing else Browse(options, schema)

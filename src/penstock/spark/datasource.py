@@ -25,9 +25,9 @@ class PenstockDataSource(DataSource):
         return columns.schema(ReadOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.spark.browse import Browse
+        from penstock.spark.browse import browse
 
-        return Browse(ReadOptions.parse(self.options), columns.chosen(schema))
+        return browse(ReadOptions.parse(self.options), columns.chosen(schema))
 
     def streamReader(self, schema: StructType) -> QueueStream:
         from penstock.spark.stream import QueueStream

@@ -23,6 +23,7 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
         if master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
+        builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
     for setting, value in config.items():
         builder = builder.config(setting.replace("__", "."), value)
     return builder.getOrCreate()

@@ -141,14 +141,19 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:
         """What the query's progress shows as the source's latest offset: how much waits, and for how long."""
         broker = self._open()
-        pulses = [broker.queue(name).pulse() for name in self._options.queues(broker)]
-        ages = [pulse.at - pulse.due_at for pulse in pulses if pulse.due_at is not None and pulse.due_at <= pulse.at]
+        ages = []
+        for name in self._options.queues(broker):
+            queue = broker.queue(name)
+            pulse = queue.pulse()
+            if pulse.due_at is not None and pulse.due_at <= pulse.at:
+                first = queue.peek() if pulse.due_at == 0 else []  # a store of files does not tell since when
+                ages.append(pulse.at - (first[0].visible_at if first else pulse.due_at or pulse.at))
         if not ages:
             self._count = None
         elif self._count is None or time.monotonic() > self._count[0]:
             visible = sum(broker.queue(name).stats().visible for name in self._options.queues(broker))
             self._count = (time.monotonic() + COUNT_EVERY, visible)
-        return {"visible": self._count[1] if self._count else 0, "oldest_age": max(ages, default=0) / 1_000_000}
+        return {"visible": self._count[1] if self._count else 0, "oldest_age": max(0, *ages, 0) / 1_000_000}
 
     def stop(self) -> None:
         if self._broker is not None:

@@ -51,6 +51,8 @@ class Store(ABC):
     """Not ordered, and a message that was moved comes last in its new queue, whenever it was sent."""
     groups: bool
     """Queues with ordered groups can be kept."""
+    dated: bool = True
+    """A claim finds what was visible at an instant of the past. Else `claim` takes it as ``visible_by``."""
     ranges: bool = False
     """A part of a queue by number is found without going through the whole."""
     shares: bool = False

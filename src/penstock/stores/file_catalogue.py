@@ -25,6 +25,7 @@ class FileCatalogue(Store):
     ordered = False
     groups = False
     atomic = False
+    dated = False
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)

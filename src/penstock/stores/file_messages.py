@@ -207,7 +207,7 @@ class FileMessages(FileViews):
 
     # receiving and settling
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None, visible_by: int | None = None) -> list[Message]:
         with self._queue(queue, durable=False) as shelf:
             at_once = until is None
             until = shelf.writable(now + BRIEFLY if until is None else until)
@@ -215,13 +215,24 @@ class FileMessages(FileViews):
                 shelf.refresh(eager=False)
                 shelf.requeue(now)
                 claimed: list[Message] = []
+                left: list[str] = []
                 while len(claimed) < limit and (id := shelf.choose_ready()) is not None:
+                    if visible_by is not None and self._came_after(shelf, id, visible_by):
+                        shelf.note(id, None)
+                        left.append(id)
+                        continue
                     message = self._claim(shelf, id, now, until, at_once)
                     if message is not None:
                         claimed.append(message)
                 for message in claimed:
                     shelf.note(message.id, message.visible_at)
+                for id in left:
+                    shelf.note(id, 0)
                 return claimed
+
+    def _came_after(self, shelf: Shelf, id: str, at: int) -> bool:
+        message = self._message(shelf, id, 0, shelf.hold(id))
+        return message is not None and message.visible_at > at
 
     def _claim(self, shelf: Shelf, id: str, now: int, until: int, at_once: bool) -> Message | None:
         shelf.note(id, None)

@@ -107,10 +107,11 @@ class Claims:
         queue.send(b"early")
         target = queue.pulse().at
         clock.advance(1)
-        queue.send(b"late", deadline=100)
+        queue.send(b"late")
         assert queue.claim("spark", 1, 9, visible_by=target, ttl=60).size == 1
         assert bodies(queue.read("spark", 1)) == [b"early"]
         assert queue.claim("spark", 2, 9, visible_by=target).size == 0
+        assert [message.receives for message in queue.peek(9, state="queued")] == [0]
         clock.advance(59)
         assert queue.confirm("spark", 1).size == 1
 

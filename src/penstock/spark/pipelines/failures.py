@@ -94,7 +94,6 @@ def _unnamed(text: str) -> str:
     """Spark has no name for it: what a Python worker raised, or the first line that says something."""
     if raised := RAISED.findall(text):
         return f"{raised[-1][0].rpartition('.')[2]}: {raised[-1][1]}"
-    lines = [
-        line.strip() for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while calling")
-    ]
-    return lines[0].removeprefix(": ") if lines else "Spark failed and did not say why"
+    text = re.sub(r"^\[\w+\] Query \[.*?\] terminated with exception: ", "", text.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while")]
+    return re.sub(r"( SQLSTATE: \w+)+$", "", lines[0].removeprefix(": ")) if lines else "Spark failed and did not say why"

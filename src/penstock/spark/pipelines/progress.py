@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 POLL = 0.2
 COUNTERS = ("rows", "batches")
@@ -47,6 +47,7 @@ class _Query:
     last_batch: int = -1
     lag: int | None = None
     oldest: float | None = None
+    duplicates: int = 0
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ class Totals:
     seconds: float
     stopped: bool
     """By Ctrl-C or SIGTERM, and not because all was done."""
+    duplicates: int = 0
+    """What dropDuplicates has dropped."""
 
 
 class Watch:
@@ -107,17 +110,22 @@ class Watch:
                         if not one.query.isActive:
                             one.query.awaitTermination()  # raises what it died of
         finally:
-            for one in watched:
-                if one.query.isActive:
-                    one.query.stop()
-            self._look(watched)
+            try:
+                for one in watched:
+                    if one.query.isActive:
+                        one.query.stop()
+                self._look(watched)
+            except Exception:
+                if not self._stop.is_set():  # a signal to the whole group of processes has ended Spark as well
+                    raise
             if self._live:
                 print("\r\x1b[K", end="", file=self._out, flush=True)
         if not self._stop.is_set():
             for one in watched:
                 one.query.awaitTermination()
         done = self.figures
-        return Totals(done.rows - rows, done.batches - batches, time.monotonic() - started, self._stop.is_set())
+        took, dropped = time.monotonic() - started, sum(one.duplicates for one in watched)
+        return Totals(done.rows - rows, done.batches - batches, took, self._stop.is_set(), dropped)
 
     def _look(self, watched: list[_Query]) -> None:
         new = False
@@ -141,6 +149,8 @@ class Watch:
             figures.batches += 1
             figures.rows_per_second = event["numInputRows"] / took if took else 0.0
             figures.batch_seconds = took
+        for operator in event["stateOperators"]:
+            one.duplicates += operator["customMetrics"].get("numDroppedDuplicateRows", 0)
         for source in event["sources"]:
             waiting = _waiting(source["latestOffset"])
             if waiting is not None:
@@ -190,7 +200,7 @@ def _stopped_by_signals(watch: Watch) -> Iterator[None]:
         signal.signal(number, before[number])
         watch.stop()
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
