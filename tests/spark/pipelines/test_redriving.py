@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Draft
-from penstock.spark.pipelines import redrive
+from penstock.spark.pipelines.redrive import letters, redrive, summarize
 from penstock.testing.servers import PostgresqlServer
 
 
@@ -41,7 +41,7 @@ def test_letters_are_counted_chosen_and_sent_back(spark: SparkSession, url: str,
         dead, work = broker["dead"], broker["work"]
         before = {message.id: message for message in dead.peek(9)}
 
-        found = redrive.summarize(redrive.letters(spark, url, "dead"), field="customer.name")
+        found = summarize(letters(spark, url, "dead"), field="customer.name")
         assert found["letters"] == [("all", 6)]
         assert found["reason"] == [("max_receives", 3), ("not so", 2), ("(unknown)", 1)]
         assert found["source"] == [("work", 4), ("(unknown)", 1), ("gone", 1)]
@@ -50,11 +50,11 @@ def test_letters_are_counted_chosen_and_sent_back(spark: SparkSession, url: str,
         assert found["customer.name"] == [("(unknown)", 3), ("a", 2), ("b", 1)]
 
         where = "reason = 'max_receives' AND json:customer.name::string = 'a' AND age < 3600"
-        tried = redrive.redrive(spark, url, "dead", where=where, dry_run=True)
+        tried = redrive(spark, url, "dead", where=where, dry_run=True)
         assert (tried.chosen, tried.moved) == (2, {"work": 2})
         assert {message.id: message for message in dead.peek(9)} == before  # nothing was received, nothing moved
 
-        done = redrive.redrive(spark, url, "dead", where=where, rate=1000)
+        done = redrive(spark, url, "dead", where=where, rate=1000)
         assert (done.chosen, done.moved, done.held) == (2, {"work": 2}, 0)
         back = work.peek(9)
         assert sorted(json.loads(message.body)["n"] for message in back) == [0, 1]
@@ -62,11 +62,11 @@ def test_letters_are_counted_chosen_and_sent_back(spark: SparkSession, url: str,
         assert {message.id: message for message in dead.peek(9)} == {
             id: message for id, message in before.items() if id not in moved
         }
-        assert redrive.redrive(spark, url, "dead", where=where).chosen == 0  # to run it again is to go on
+        assert redrive(spark, url, "dead", where=where).chosen == 0  # to run it again is to go on
 
-        rest = redrive.redrive(spark, url, "dead")
+        rest = redrive(spark, url, "dead")
         assert (rest.chosen, rest.moved, rest.homeless, rest.gone) == (4, {"work": 2}, 1, {"gone": 1})
-        last = redrive.redrive(spark, url, "dead", to="work", limit=1)
+        last = redrive(spark, url, "dead", to="work", limit=1)
         assert (last.chosen, last.moved) == (1, {"work": 1})
         assert (dead.stats().messages, work.stats().messages) == (1, 5)
 
@@ -83,7 +83,7 @@ def test_a_letter_that_somebody_holds_is_left_to_him(spark: SparkSession, tmp_pa
             if not taken:
                 taken.extend(dead.receive())
 
-        done = redrive.redrive(spark, url, "dead", to="work", rate=1, advance=advance)
+        done = redrive(spark, url, "dead", to="work", rate=1, advance=advance)
         assert (done.chosen, done.moved, done.held) == (2, {"work": 1}, 1)
         assert held.delete()
         assert taken[0].delete()
@@ -95,16 +95,16 @@ def test_bad_input_is_told(spark: SparkSession, tmp_path: Path) -> None:
     with penstock.open(url) as broker:
         broker.create("dead").send(b"x")
     with pytest.raises(BadInput, match=r"--where 'reeson = 1': there is no column 'reeson'.*line 1"):
-        redrive.letters(spark, url, "dead", where="reeson = 1")
+        letters(spark, url, "dead", where="reeson = 1")
     with pytest.raises(BadInput, match=r"--where.*[Ss]yntax"):
-        redrive.letters(spark, url, "dead", where="reason = = 1")
+        letters(spark, url, "dead", where="reason = = 1")
     with pytest.raises(BadInput, match="--field 'a b'"):
-        redrive.summarize(redrive.letters(spark, url, "dead"), field="a b")
+        summarize(letters(spark, url, "dead"), field="a b")
     with pytest.raises(QueueNotFound):
-        redrive.letters(spark, url, "nobody")
+        letters(spark, url, "nobody")
     with pytest.raises(QueueNotFound, match="nobody"):
-        redrive.redrive(spark, url, "dead", to="nobody")
+        redrive(spark, url, "dead", to="nobody")
     with pytest.raises(BadInput, match="itself"):
-        redrive.redrive(spark, url, "dead", to="dead")
+        redrive(spark, url, "dead", to="dead")
     with pytest.raises(BadInput, match="rate 0"):
-        redrive.redrive(spark, url, "dead", rate=0)
+        redrive(spark, url, "dead", rate=0)

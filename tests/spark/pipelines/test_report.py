@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.errors import BadInput, QueueNotFound
-from penstock.spark.pipelines import page, report
+from penstock.spark.pipelines import page
+from penstock.spark.pipelines.report import EVENTS, report
 from penstock.testing.clock import FakeClock
 
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -30,7 +31,7 @@ def test_an_archive_is_counted(spark: SparkSession, tmp_path: Path) -> None:
     rows = [(*row[:5], row[3] + timedelta(seconds=n / 10)) for n, row in enumerate(rows)]
     folder = tmp_path / "archive"
     spark.createDataFrame(rows, SCHEMA).write.partitionBy("queue").parquet(str(folder))
-    figures = report.gather(spark, [str(folder)], producer="by")
+    figures = report(spark, [str(folder)], producer="by")
     whole = figures["all"]
     assert (whole["messages"], whole["bytes"], whole["redelivered"], whole["redeliveries"]) == (100, 500, 10, 20)
     assert (whole["first_at"], whole["last_at"]) == ("2026-01-01T10:00:00Z", "2026-01-01T10:01:48Z")
@@ -60,7 +61,7 @@ def test_live_queues_are_counted_with_their_history(spark: SparkSession, tmp_pat
         third.release()
         assert [message.body for message in jobs.receive(2)] == [b"d"]  # the third died
         dead.send(b"x", attributes={"reason": "not so", "queue": "jobs"})
-    figures = report.gather(spark, ["jobs", "dead"], url=url)
+    figures = report(spark, ["jobs", "dead"], url=url)
     whole = figures["all"]
     assert (whole["messages"], whole["unsettled"], whole["processed"], whole["dead"]) == (5, 3, 1, 3)
     assert whole["handling"] == {"p50": 2.0, "p90": 2.0, "p99": 2.0, "max": 2.0}
@@ -68,7 +69,7 @@ def test_live_queues_are_counted_with_their_history(spark: SparkSession, tmp_pat
     assert figures["deaths"] == [{"name": name, "messages": 1, "bytes": 1} for name in ("broken", "max_receives", "not so")]
     by_queue = {row["queue"]: row for row in figures["queues"]}
     assert (by_queue["jobs"]["messages"], by_queue["dead"]["messages"]) == (3, 2)
-    assert {event: sum(row[event] for row in figures["throughput"]) for event in report.EVENTS} == {
+    assert {event: sum(row[event] for row in figures["throughput"]) for event in EVENTS} == {
         "sent": 5,
         "received": 4,
         "settled": 2,
@@ -79,11 +80,11 @@ def test_live_queues_are_counted_with_their_history(spark: SparkSession, tmp_pat
 def test_bad_input_is_told(spark: SparkSession, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     with pytest.raises(QueueNotFound, match="nobody"):
-        report.gather(spark, ["nobody"], url=url)
+        report(spark, ["nobody"], url=url)
     with pytest.raises(BadInput, match=r"there is no folder '\./nothing'"):
-        report.gather(spark, ["./nothing"], url=url)
+        report(spark, ["./nothing"], url=url)
     with pytest.raises(BadInput, match="say which"):
-        report.gather(spark, ["jobs"])
+        report(spark, ["jobs"])
 
 
 def figures(**other: Any) -> dict[str, Any]:
