@@ -13,7 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 28
 TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36000, 864000, 8640000, 1e9)
 """Durations that a scale of powers may show."""
 CLOCK = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 4 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
-PER = ((1, "s"), (60, "min"), (3600, "h"), (86400, "d"))
+PER = ((1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"))
 STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--card:#f6f7f9;--ink:#1c2330;--soft:#667085;--rule:#dfe3ea;
 --a:#1769aa;--b:#c26a12;--c:#2e7d4f;--d:#b3261e}
@@ -83,7 +83,7 @@ def _throughput(figures: dict[str, Any]) -> str:
     names = (("sent", "sent", "a"), ("received", "first received", "b"), ("settled", "settled", "c"), ("died", "died", "d"))
     found = [(name, colour, [(row["at"], row[event] / step) for row in figures["throughput"]]) for event, name, colour in names]
     seen = [line for line in found if any(value for _, value in line[2])]
-    return _curve(f"Throughput: messages a {unit}", seen, _number, "wide")
+    return _curve(f"Throughput: messages per {unit}", seen, _number, "wide")
 
 
 def _percentiles(figures: dict[str, Any], name: str) -> list[tuple[str, str, Points]]:
