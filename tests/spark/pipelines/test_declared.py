@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import penstock
 from penstock.errors import BadInput
 from penstock.message import Draft
 from penstock.spark.pipelines import declared
+from penstock.spark.pipelines.progress import Watch
 from penstock.testing.servers import PostgresqlServer
 
 SHOP = """
@@ -159,6 +162,38 @@ queue = "dead"
             assert sorted(message.text for message in out.peek(9)) == ["ax", "by"]
             (letter,) = dead.peek(9)
             assert (json.loads(letter.body), letter.attributes["reason"]) == ({"n": 3, "name": "c"}, "not so: n < 3")
+
+
+def test_a_pipeline_runs_on_until_it_is_told_to_stop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/on.db"
+    (tmp_path / "on.toml").write_text("""
+trigger = "100 milliseconds"
+[source.orders]
+queue = "orders"
+[sink.onward]
+from = "orders"
+queue = "onward"
+""")
+    monkeypatch.setattr(declared, "TIDY_EVERY", 0.2)
+    watch = Watch("on")
+    landed = tmp_path / "on-checkpoint" / "landed" / "orders"
+    with penstock.open(url) as broker, ThreadPoolExecutor() as pool:
+        orders, onward = broker.create("orders"), broker.create("onward")
+        running = pool.submit(declared.run, spark, tmp_path / "on.toml", store=url, watch=watch)
+        try:
+            for round in range(1, 3):
+                orders.send_many([b"x"] * 10)
+                give_up_at = time.monotonic() + 200
+                while onward.stats().messages < 10 * round or list(landed.glob("*.parquet")):
+                    assert time.monotonic() < give_up_at
+                    assert not running.done() or running.result() is None
+                    time.sleep(0.05)
+        finally:
+            watch.stop()
+        ran = running.result()
+        assert (ran.stopped, ran.taken, onward.stats().messages) == (True, 20, 20)
 
 
 def test_a_mistake_in_sql_is_told_with_its_line_in_the_file(spark: SparkSession, tmp_path: Path) -> None:
