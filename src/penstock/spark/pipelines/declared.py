@@ -304,7 +304,12 @@ class _Run:
 
 def _session_of(spark: SparkSession) -> SparkSession:
     """A session of our own, where our views hide nobody's; through Spark Connect, the one that there is."""
-    return spark if type(spark).__module__.startswith("pyspark.sql.connect") else spark.newSession()
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return spark
+    own = spark.newSession()
+    if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's own, for big clusters: each costs every batch some files
+        own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    return own
 
 
 @contextmanager
