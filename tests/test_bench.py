@@ -237,6 +237,21 @@ def test_a_quick_run_on_postgresql_measures_the_limit_and_the_peers(tmp_path: Pa
     assert f"{postgresql.OURS}: ahead of pgqueuer on every row" in met
 
 
+def test_consumers_are_measured_beside_those_of_the_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["--tasks", "30", "--workers", "1", "2", "--repeats", "1", "--out", str(out), "--folder", str(tmp_path)]
+    assert bench.main(["consumers", *arguments]) == 0
+    page = (out / "consumers.md").read_text()
+    assert page in capsys.readouterr().out
+    rates = json.loads((out / "consumers.json").read_text())["rates"]
+    peers = {name for name, target in postgresql.TARGETS.items() if target.peer}
+    assert rates.keys() == {"1", "2"}
+    assert all(found.keys() == {postgresql.OURS, *peers} for found in rates.values())
+    assert all(rate > 0 for found in rates.values() for (rate,) in found.values())
+    assert all(f"ahead of {peer} with {workers}: " in page for peer in peers for workers in (1, 2))
+    assert not list(tmp_path.glob(".penstock-bench-*"))
+
+
 def test_a_target_that_nobody_knows_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--targets", "oracle", "--no-plot", "--out", str(tmp_path)]) == 2
     assert "no target is named 'oracle'" in capsys.readouterr().err

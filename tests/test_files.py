@@ -3,7 +3,7 @@
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -349,8 +349,8 @@ def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Pat
         shelf = broker.store._shelves["orders"]
         take, foreign = shelf.take_ids, []
 
-        def race(lock: int, count: int, now: int) -> list[str]:
-            ids = take(lock, count, now)
+        def race(count: int, now: int) -> list[str]:
+            ids = take(count, now)
             if not foreign:
                 foreign.extend(ids)
                 (shelf.folder / ids[0]).write_bytes(b"foreign")
@@ -361,3 +361,108 @@ def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Pat
         assert queue.send(b"second").id != foreign[0]
         clock.advance(1)
         assert [message.body for message in queue.receive(9)] == [b"first", b"foreign", b"second"]
+
+
+def take_between(broker: penstock.Broker, act: Callable[[], object]) -> None:
+    """Let something happen once between the look at a message and its removal."""
+    delete, acts = broker.store.delete, [act]
+
+    def late(*args: object) -> object:
+        if acts:
+            acts.pop()()
+        return delete(*args)
+
+    broker.store.delete = late
+
+
+def test_at_most_once_what_another_takes_first_is_not_delivered(url: str) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker, penstock.open(url, clock=clock) as other:
+        queue, taken = broker.create("orders"), []
+        queue.send(b"x")
+        take_between(broker, lambda: taken.extend(other["orders"].receive()))
+        assert queue.receive(mode="at_most_once") == []
+        assert [message.receives for message in taken] == [1]
+        assert queue.delete(taken[0].receipt)
+
+
+def test_at_most_once_what_another_removes_first_is_not_delivered(url: str, scheme: str, tmp_path: Path) -> None:
+    with penstock.open(url, clock=FakeClock()) as broker:
+        queue = broker.create("orders")
+        first, _ = queue.send_many([b"theirs", b"ours"])
+        take_between(broker, (folder_of(tmp_path / "root", scheme) / first.id).unlink)
+        assert [message.body for message in queue.receive(mode="at_most_once")] == [b"ours"]
+
+
+def test_at_most_once_a_receive_that_another_gave_back_is_counted(url: str, scheme: str, tmp_path: Path) -> None:
+    clock, root = FakeClock(), tmp_path / "root"
+    with penstock.open(url, clock=clock) as broker, penstock.open(url, clock=clock) as other:
+        queue = broker.create("orders")
+        id = queue.send(b"x").id
+
+        def receive_and_give_back() -> None:
+            other["orders"].receive()[0].release()
+            (path,) = (path for path in root.rglob(f"*{id}*") if ".penstock" not in path.parts)
+            path.rename(folder_of(root, scheme) / id)
+
+        take_between(broker, receive_and_give_back)
+        assert [message.receives for message in queue.receive(mode="at_most_once")] == [2]
+        assert queue.stats().messages == 0
+
+
+def test_at_most_once_nothing_is_written_before_the_removal(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url, clock=FakeClock()) as broker:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        before = sorted(tmp_path.rglob("*"))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("penstock.policy.judge", lambda *_: raise_interrupt())
+            queue.receive(mode="at_most_once")
+        assert sorted(tmp_path.rglob("*")) == before
+        assert [message.receives for message in queue.receive()] == [1]
+
+
+def raise_interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_at_most_once_the_folder_that_a_message_left_is_synced_and_no_other(
+    url: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(url, clock=FakeClock()) as broker:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        synced, fsync = [], os.fsync
+        monkeypatch.setattr(
+            os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink()) or fsync(handle)
+        )
+        assert len(queue.receive(mode="at_most_once")) == 1
+        assert synced == [folder_of(tmp_path / "root", scheme)]
+
+
+def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a tick of the file system's clock, a file can be replaced twice and have its number and dates again."""
+    monkeypatch.setattr("penstock.stores.beside.TICK", 10**18)
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = broker.create("orders", visibility=1)
+        queue.send(b"x")
+        path = str(tmp_path / "root" / ".penstock" / "orders" / "settings")
+        stat, status = os.stat, Path(path).stat()
+        monkeypatch.setattr(os, "stat", lambda at, **options: status if at == path else stat(at, **options))
+        assert queue.settings.visibility == 1
+        other["orders"].update(visibility=2)
+        assert queue.settings.visibility == 2
+
+
+def test_settings_that_did_not_change_are_not_read_again(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        monkeypatch.setattr("penstock.stores.beside.TICK", -(10**18))
+        queue.send(b"x")
+        opened, open = [], os.open
+        monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or open(path, *rest))
+        queue.send(b"x")
+        assert opened
+        assert not [path for path in opened if path.endswith("settings")]

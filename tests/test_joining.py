@@ -161,3 +161,10 @@ def test_a_connection_to_elsewhere_is_refused(business: Business, tmp_path: Path
 def test_a_store_that_cannot_join_says_so() -> None:
     with penstock.open("memory:") as broker, pytest.raises(penstock.Unsupported, match="SQLite and PostgreSQL"):
         broker.create("orders").send(b"x", connection=object())
+
+
+def test_the_callers_commit_waits_for_the_disk_as_before(postgresql: PostgresqlServer) -> None:
+    url = postgresql.new_url()
+    with penstock.open(url) as broker, psycopg.connect(url) as connection:
+        broker.create("orders").send(b"invoice 17", connection=connection)
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)

@@ -64,6 +64,18 @@ def test_commits_wait_for_the_disk_whatever_the_default_is(postgresql: Postgresq
             connection.execute("ALTER ROLE penstock RESET synchronous_commit")
 
 
+def test_settings_that_are_spelled_otherwise_are_the_same_settings(postgresql: PostgresqlServer) -> None:
+    url = postgresql.new_url()
+    with penstock.open(url) as broker, psycopg.connect(url, autocommit=True) as connection:
+        queue = broker.create("orders")
+        connection.execute("UPDATE penstock_queue SET settings = ' ' || settings")
+        queue.send(b"1")
+        queue.send_many([b"2", b"3"])
+        held = queue.receive(2) + queue.receive(2)
+        assert [message.body for message in held] == [b"1", b"2", b"3"]
+        assert queue.delete_many(held) == [True] * 3
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVersion
+from penstock import Draft, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVersion
 from penstock.clock import system_clock
 from penstock.stores import sql_session
 from penstock.stores.sqlite import SAFE_SQLITE, SqliteStore
@@ -536,3 +536,34 @@ def test_numbers_stay_in_the_order_of_sending_between_processes(url: str) -> Non
         sent = [(broker, other)[turn % 2]["orders"].send(b"%d" % turn).id for turn in range(20)]
         assert sent == sorted(sent)
         assert len(set(sent)) == 20
+
+
+def test_what_is_sent_together_is_one_statement(url: str) -> None:
+    with penstock.open(url) as broker:
+        store, queue = broker.store, broker.create("orders")
+        assert isinstance(store, SqliteStore)
+        for _ in range(2):
+            queue.send(b"")  # now the process has numbers in reserve
+        ran: list[str] = []
+        sent = []
+        store._connect().exec_trace = lambda _cursor, text, _values: ran.append(text) is None
+        for size in (1, 2, 3, 16, 17, 128):
+            sent += queue.send_many([Draft(b"%d" % number, "text/plain", group="g") for number in range(size)])
+        store._connect().exec_trace = None
+        assert [text.split()[0] for text in ran] == ["INSERT"] * 6
+        found = [(one.id, one.body, one.content_type, one.group) for one in queue.receive(1000) if one.body]
+        bodies = [b"%d" % number for size in (1, 2, 3, 16, 17, 128) for number in range(size)]
+        assert found == [(one.id, body, "text/plain", "g") for one, body in zip(sent, bodies, strict=True)]
+
+
+def test_what_is_sent_together_obeys_settings_that_another_process_changed(url: str) -> None:
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = broker.create("orders")
+        queue.send_many([b"a", b"b"])
+        queue.send_many([b"a", b"b"])
+        other["orders"].update(deduplicate=True)
+        assert [one.duplicate for one in queue.send_many([b"c", b"c"])] == [False, True]
+        other["orders"].update(deduplicate=False)
+        other["orders"].send_many([b"d", b"e"])  # with numbers beyond those that the first has in reserve
+        queue.send_many([b"f", b"g"])
+        assert [one.body for one in queue.receive(100)][4:] == [b"c", b"d", b"e", b"f", b"g"]

@@ -20,8 +20,9 @@ SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
 SERVER = "stores/server_session.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
-VSQS, SPOOL = "stores/vsqs.py", "stores/spool.py"
+VSQS, SPOOL, BESIDE = "stores/vsqs.py", "stores/spool.py", "stores/beside.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
+PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = """
             alone = settings.groups or any(entry.mark is not None for entry in entries)
@@ -59,7 +60,7 @@ def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the service."""
-    files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits")
+    files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -98,7 +99,11 @@ MUTANTS = [
         "stale_receipt_cannot_delete",
         (QUERIES, "delivery = :delivery AND grp", "COALESCE(:delivery, 0) >= 0 AND grp"),
     ),
-    mutant("an old number is used again", "never_used_again", (SQLITE, "self._block = (number + 1, last)", "pass")),
+    mutant(
+        "an old number is used again",
+        "never_used_again",
+        (SQLITE, "self._block = (first + count, last)\n            return [Sent(", "return [Sent("),
+    ),
     mutant(
         "changed settings are not noticed", "changed_by_another", (QUERIES, "AND settings = :settings", "AND :settings <> ''")
     ),
@@ -241,7 +246,7 @@ MUTANTS = [
         (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
     filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
-    filed("a folder is not synced", "power_cut", (CATALOGUE, "                            sync(folder)", "pass".rjust(32))),
+    filed("a folder is not synced", "power_cut", (CATALOGUE, "                        sync(folder)", "pass".rjust(28))),
     filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),
     filed("every send lists", "lists_nothing", (VSQS, "if not self._ours:", "if True:")),
     filed("a stranger's number is not looked for", "has_taken_is_taken", (VSQS, "if not self._ours:", "if False:")),
@@ -271,7 +276,7 @@ MUTANTS = [
     filed(
         "a drop takes no lock and a create neither",
         "many_creators or while_it_is_dropped",
-        ("stores/beside.py", "fcntl.flock(handle, fcntl.LOCK_EX)", "pass"),
+        (BESIDE, "fcntl.flock(self._handle, fcntl.LOCK_EX)", "pass"),
     ),
     filed(
         "the record of an extension comes after the rename",
@@ -285,9 +290,24 @@ MUTANTS = [
     ),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
     filed(
-        "what is to be settled at once is a stranger's",
-        "real_clock",
-        (SHELF, "return self._brief.get(id) or self.beside.hold(id)", "return self.beside.hold(id)"),
+        "who removes nothing is given it",
+        "another_takes_first or another_removes_first",
+        ("queue.py", "zip(delivered, settled, strict=True) if gone]", "zip(delivered, settled, strict=True)]"),
+    ),
+    filed(
+        "at most once looks only once",
+        "gave_back",
+        (FILES, "return 0 if shelf.beside.hold(receipt.id) == brief.before else None", "return 0"),
+    ),
+    filed(
+        "what was looked at stays in mind",
+        "another_takes_first",
+        (CATALOGUE, "self._looked.pop().brief.clear()", "self._looked.pop()"),
+    ),
+    filed(
+        "new settings are taken for old ones",
+        "looks_the_same",
+        (BESIDE, "seen if time.time_ns() - max(seen[1:]) > TICK else None", "seen"),
     ),
     served(
         "answered before the commit",
@@ -308,11 +328,42 @@ MUTANTS = [
             "            except PenstockError:\n                pass\n",
             "            except KeyError:\n                pass\n",
         ),
+        (
+            "server/commits.py",
+            "if isinstance(error, PenstockError) and not isinstance(error, StoreError):",
+            "if False:",
+        ),
+    ),
+    mutant(
+        "many are sent by settings of the past",
+        "together_obeys",
+        (
+            QUERIES,
+            "name = :name AND settings = :settings\n    AND (SELECT",
+            "name = :name AND :settings <> ''\n    AND (SELECT",
+        ),
+    ),
+    served(
+        "what could not be confirmed is tried again",
+        "failing_disk",
+        (
+            "server/commits.py",
+            "if isinstance(error, PenstockError) and not isinstance(error, StoreError):",
+            "if isinstance(error, PenstockError):",
+        ),
+    ),
+    served(
+        "a commit waits for the event loop",
+        "wait_for_the_event_loop",
+        (
+            "server/commits.py",
+            "self._loop.call_soon_threadsafe(self._answer, group)",
+            "done = __import__('threading').Event(); "
+            "self._loop.call_soon_threadsafe(lambda group=group: (self._answer(group), done.set())); done.wait(15)",
+        ),
     ),
     served("what was not delivered stays hidden", "does_not_take", ("server/connection.py", "            self._undo()\n", "")),
-    served(
-        "an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._task.cancel()", "None")
-    ),
+    served("an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._job.cancel()", "None")),
     served("no bound on what waits", "ten_times", ("server/commits.py", "self.pending >= self._max_pending", "False")),
     served(
         "a send is repeated without its token",
@@ -362,6 +413,17 @@ MUTANTS = [
         "a rolled back send is sent",
         "postgresql and rolled_back",
         ("stores/postgresql.py", "work = Work(Session(connection, None))", "work = self._begin('BEGIN')"),
+    ),
+    Mutant(
+        "a claim goes by settings that have changed",
+        "TestPostgresql and settings_changed",
+        ((QUERIES, "AND settings = :settings))\n", "AND :settings <> ''))\n"),),
+        ("tests/test_postgresql.py",),
+    ),
+    shared(
+        "the commit of a caller that is joined does not wait for the disk",
+        "callers_commit",
+        ("stores/postgresql.py", 'self._ask(work.session, f"NOTIFY {CHANNEL}")', "self._announce(work.session)"),
     ),
     shared(
         "the dead are not struck off",
@@ -429,6 +491,22 @@ MUTANTS = [
         "a move that was cut short is made again",
         "killed_between",
         (CACHED_MESSAGES, "if page.state(number % SLOTS) != VOID:", "if False:"),
+    ),
+    mutant("the ledger is not looked at", "published_once", (PUBLISHING, "batch <= last", "False")),
+    mutant("the ledger is not written", "published_once", (PUBLISHING, "            self._note(now)\n", "            pass\n")),
+    mutant(
+        "the ledger is written beside the batch",
+        "interrupted_publication",
+        (SQL, "            yield batch if batch >= 0 else None", "        yield batch if batch >= 0 else None"),
+    ),
+    mutant("a segment's count is not compared", "lost_segment", (PUBLISHING, "if found != count:", "if False:")),
+    mutant("dead attempts stay staged", "removes_all", (PUBLISHING, "        self._store.unstage(writer, batch)\n", "")),
+    filed("a manifest is ignored", "interrupted_publication", (PUBLISHING, "if found.name == MANIFEST)", "if False)")),
+    filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
+    filed(
+        "a begun publication is taken back",
+        "interrupted_publication",
+        (FILES, "            if not begun:  #", "            if True:  #"),
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
 ]

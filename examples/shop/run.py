@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.spark.pipelines import declared, page, redrive, report
+from penstock.spark import pipelines
+from penstock.spark.pipelines.page import render
+from penstock.spark.pipelines.redrive import letters, summarize
 
 HERE = Path(__file__).parent
 PRICES = {"bolt": 0.25, "nut": 0.10, "washer": 0.05, "hinge": 3.50}
@@ -49,36 +51,34 @@ def main(folder: Path, spark: SparkSession | None = None) -> dict[str, int]:
         for name in ("orders", "parcels"):
             broker.create(name, history=7 * 86400, visibility=120, redrive=("orders-dead", 3))
         write_prices(folder, PRICES)
-        say(
-            "From 8 to 11 orders come in, and parcels are packed; from half past ten, people order gears, which have no price yet"
-        )
+        say("From 8 to 11 orders come in and parcels are packed, from half past ten also for gears, which have no price yet")
         ordered = trade(broker, day, chance, hours=3, gears_after=timedelta(hours=2, minutes=30))
 
         spark = spark or start()
         tell("pipeline run shop.toml")
-        ran = declared.run(spark, folder / "shop.toml", store=url)
+        ran = pipelines.run(spark, folder / "shop.toml", store=url)
         say(f"{ran.taken:,} orders were taken; totals of {broker['totals'].stats().messages} windows are in the queue")
 
         tell("pipeline redrive orders-dead --summary --field item")
-        for by, counts in redrive.summarize(redrive.letters(spark, url, "orders-dead"), field="item").items():
+        for by, counts in summarize(letters(spark, url, "orders-dead"), field="item").items():
             say(f"{by:>8}: " + ", ".join(f"{value} {count:,}" for value, count in counts))
 
         say("Gears get a price, and the orders for them go back")
         write_prices(folder, PRICES | NEW)
         where = "source = 'orders' AND json:item::string = 'gear' AND json:quantity::int > 0"
         tell(f'pipeline redrive orders-dead --where "{where}"')
-        done = redrive.redrive(spark, url, "orders-dead", where=where)
+        done = pipelines.redrive(spark, url, "orders-dead", where=where)
         say(f"{done.moved} of {done.chosen}")
 
         say("Meanwhile it is afternoon")
         ordered += trade(broker, day, chance, hours=2, gears_after=timedelta(0))
         tell("pipeline run shop.toml")
-        ran = declared.run(spark, folder / "shop.toml", store=url)
+        ran = pipelines.run(spark, folder / "shop.toml", store=url)
         say(f"{ran.taken:,} orders were taken, {ran.late} came too late for their window")
 
         tell("pipeline report parcels orders orders-dead totals --html report.html")
-        figures = report.gather(spark, ["parcels", "orders", "orders-dead", "totals"], url=url)
-        (folder / "report.html").write_text(page.render(figures, "The shop's morning"), encoding="utf-8")
+        figures = pipelines.report(spark, ["parcels", "orders", "orders-dead", "totals"], url=url)
+        (folder / "report.html").write_text(render(figures, "The shop's morning"), encoding="utf-8")
         say(f"{folder / 'report.html'}")
 
         sold = spark.read.parquet(str(folder / "lake" / "sales")).count()
@@ -142,7 +142,7 @@ def pack(broker: penstock.Broker, day: Day, chance: random.Random, *, late: bool
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    print(text, flush=True)  # noqa: T201
 
 
 def tell(command: str) -> None:

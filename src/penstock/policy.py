@@ -123,7 +123,7 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
 
 def same_settings(one: Settings, other: Settings) -> bool:
     """Equal, and not because True equals 1."""
-    return one == other and (one.deduplicate is True) == (other.deduplicate is True)
+    return one is other or (one == other and (one.deduplicate is True) == (other.deduplicate is True))
 
 
 def _check_redrive(redrive: object) -> Redrive | None:
@@ -156,23 +156,23 @@ def admit(draft: Draft, settings: Settings, now: int) -> Entry:
     if not isinstance(draft, Draft):
         raise BadMessage(f"a message is bytes or a Draft, not {type(draft).__name__}: {draft!r:.200}")
     body = draft.body
-    if isinstance(body, bytearray | memoryview):
-        body = bytes(body)
-    _check_body(body)
+    if type(body) is not bytes or len(body) > MAX_BODY:
+        body = _check_body(body)
     delay = settings.delay if draft.delay is None else check_seconds(draft.delay, "delay")
     if draft.visibility is not None:
         check_seconds(draft.visibility, "visibility")
     if draft.group is not None:
         check_name(draft.group, "group")
-    mark, mark_until = _mark(body, _check_key(draft.key), settings, now)
+    key = None if draft.key is None else _check_key(draft.key)
+    mark, mark_until = (None, 0) if settings.deduplicate is False else _mark(body, key, settings, now)
     return Entry(
         body,
         _check_content_type(draft.content_type),
-        _check_attributes(draft.attributes),
+        _check_attributes(draft.attributes) if draft.attributes or type(draft.attributes) is not dict else {},
         now,
         now + micros(delay),
         now + micros(settings.retention),
-        _deadline_at(draft.deadline, now),
+        None if draft.deadline is None else _deadline_at(draft.deadline, now),
         draft.visibility,
         draft.group,
         mark,
@@ -208,27 +208,26 @@ def key_of(mark: bytes | None) -> bytes | None:
     return mark[1:] if mark and mark[:1] == b"k" else None
 
 
-def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple[bytes | None, int]:
+def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple[bytes, int]:
     # Spaces of marks that never meet: k… the sender's key, c… content in the queue (a set's members too), w… content within a
     # window, t… a batch's token.
-    if settings.deduplicate is False:
-        return None, 0
     until = FOREVER if settings.deduplicate is True else now + micros(settings.deduplicate)
     if key is not None:
         return b"k" + key, until
     return (b"c" if until == FOREVER else b"w") + hashlib.sha256(body).digest(), until
 
 
-def _check_body(body: object) -> None:
+def _check_body(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        body = bytes(body)
     if not isinstance(body, bytes):
         raise BadMessage(f"a body is bytes, not {type(body).__name__}: {body!r:.200}")
     if len(body) > MAX_BODY:
         raise BadMessage(f"the body has {len(body)} bytes, the limit is {MAX_BODY}")
+    return body
 
 
-def _check_key(key: object) -> bytes | None:
-    if key is None:
-        return None
+def _check_key(key: object) -> bytes:
     if not isinstance(key, str | bytes):
         raise BadMessage(f"a key is text or bytes, not {type(key).__name__}: {key!r:.200}")
     raw = _utf8(key, "key") if isinstance(key, str) else key
@@ -289,9 +288,7 @@ def _utf8(text: str, what: str) -> bytes:
         raise BadMessage(f"{what} {text!r:.80} cannot be written in UTF-8") from None
 
 
-def _deadline_at(deadline: object, now: int) -> int | None:
-    if deadline is None:
-        return None
+def _deadline_at(deadline: object, now: int) -> int:
     if isinstance(deadline, datetime):
         if deadline.tzinfo is None:
             raise BadMessage(f"deadline {deadline.isoformat()} has no time zone")

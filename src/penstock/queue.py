@@ -175,15 +175,17 @@ class Queue(Sets, NamedClaims):
                 due = self._store.due(self.name)
                 if due is None or due > self._clock():  # seen without a write lock
                     break
-            chosen = mode or (self._known or self.settings).mode
+            known = self._known or self.settings
+            chosen = mode or known.mode
             with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
                 now = self._clock()  # not before: the lock may have been long in coming
-                settings = self.settings
+                settings = known if self._store.compares else self.settings
                 if chosen is not (mode or settings.mode):
                     continue
                 delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now, share)
                 if chosen is Mode.AT_MOST_ONCE:
-                    self._settle(delivered, settings, State.PROCESSED, None, now)
+                    settled = self._settle(delivered, settings, State.PROCESSED, None, now)
+                    delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
             self._busy = bool(delivered)
             kept += delivered
         self._tend(self._clock())
@@ -210,7 +212,12 @@ class Queue(Sets, NamedClaims):
             claimed_at = min(now, visible_by)
         elif visible_by is not None:
             only["visible_by"] = visible_by
+        if self._store.compares:
+            only["settings"] = settings
         claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, **only)
+        if claimed is None:
+            self._known = None  # they have changed: again by the new ones
+            return [], True
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
@@ -289,13 +296,13 @@ class Queue(Sets, NamedClaims):
             self._waiting.notify()  # the next of a group may be free
         return settled
 
-    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> int:
-        """As `_settle_held`, inside a batch, where the settings cannot change; how many."""
+    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
+        """As `_settle_held`, inside a batch, where the settings cannot change."""
         gone = self._store.delete(self.name, held, settlement(settings, state, reason, now))
         assert gone is not None
         if settings.groups:
             self._waiting.notify()
-        return sum(gone)
+        return gone
 
     def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
         held: list[Held] = []
@@ -435,7 +442,7 @@ class Queue(Sets, NamedClaims):
             with self._store.batch():
                 head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
                 old = [message for message in head if message.expires_at <= now and message.intact]
-                if not self._settle(old, self.settings, State.FAILED, "retention", now):
+                if not any(self._settle(old, self.settings, State.FAILED, "retention", now)):
                     return
 
 

@@ -26,7 +26,7 @@ from penstock.testing.servers import PostgresqlServer
 def main(argv: list[str]) -> int:
     """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results.
 
-    Or ``http``, ``spark`` or ``pipeline``, which are benchmarks of their own."""
+    ``http``, ``consumers``, ``spark`` and ``pipeline`` are benchmarks of their own."""
     if argv[:1] == ["http"]:
         from penstock.bench.http import main as http
 
@@ -43,6 +43,10 @@ def main(argv: list[str]) -> int:
         from penstock.bench.pipeline import main as pipeline
 
         return pipeline(argv[1:])
+    if argv[:1] == ["consumers"]:
+        from penstock.bench.consumers import main as consumers
+
+        return consumers(argv[1:])
     arguments = _parser().parse_args(argv)
     known_targets = TARGETS if arguments.on == "files" else postgresql.TARGETS
     for name in arguments.targets or []:

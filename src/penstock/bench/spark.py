@@ -88,8 +88,7 @@ class Run:
         rates: dict[str, list[float]] = {name: [] for name in reads}
         for _ in range(self.repeats):
             for name, load in reads.items():
-                frame = load()
-                rates[name].append(self._timed(lambda frame=frame: frame.write.format("noop").mode("overwrite").save()))
+                rates[name].append(self._timed(load().write.format("noop").mode("overwrite").save))
         self._measure_writes(rates)
         rates["stream from SQLite, claimed and settled"] = [self._timed(self._drain)]
         self.floors = {"rate source": self._floor("rate"), "queue in SQLite": self._floor("penstock")}

@@ -68,13 +68,11 @@ def run_redrive(args: Namespace, frame: Frame) -> int:
         raise BadInput("--field is for --summary")
     if args.limit is not None and args.limit < 1:
         raise BadInput(f"--limit {args.limit} must be at least 1")
-    from penstock.spark.pipelines import redrive
+    from penstock.spark.pipelines.redrive import letters, redrive, summarize
 
     if args.summary:
-        return _summarize(
-            args, redrive.summarize(redrive.letters(frame.spark, frame.url, args.name, where=args.where), field=args.field)
-        )
-    done = redrive.redrive(
+        return _summarize(args, summarize(letters(frame.spark, frame.url, args.name, where=args.where), field=args.field))
+    done = redrive(
         frame.spark,
         frame.url,
         args.name,
@@ -118,11 +116,12 @@ def _tell_what_stays(done: Redriven) -> None:
 
 
 def run_report(args: Namespace, frame: Frame) -> int:
-    from penstock.spark.pipelines import page, report
+    from penstock.spark.pipelines.page import render
+    from penstock.spark.pipelines.report import report
 
-    figures = report.gather(frame.spark, args.what, url=frame.url, producer=args.producer_attribute)
+    figures = report(frame.spark, args.what, url=frame.url, producer=args.producer_attribute)
     if args.html:
-        Path(args.html).write_text(page.render(figures, args.title), encoding="utf-8")
+        Path(args.html).write_text(render(figures, args.title), encoding="utf-8")
     if args.json:
         print(json.dumps(figures))
     else:

@@ -47,7 +47,7 @@ class Grant:
     queues: tuple[str, ...] = ()
 
     def allows(self, scope: Scope, queue: str) -> bool:
-        return scope in self.scopes and any(fnmatchcase(queue, pattern) for pattern in self.queues)
+        return scope in self.scopes and ("*" in self.queues or any(fnmatchcase(queue, pattern) for pattern in self.queues))
 
     def allows_all(self, scope: Scope) -> bool:
         return scope in self.scopes and "*" in self.queues

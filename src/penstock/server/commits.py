@@ -12,32 +12,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from itertools import chain
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
 from penstock.broker import Broker
-from penstock.errors import PenstockError, StoreBusy
+from penstock.errors import PenstockError, QueueNotFound, StoreBusy, StoreError
 from penstock.message import Draft, Sent
+from penstock.queue import Queue
 
 logger = logging.getLogger("penstock.server")
 
 Answer = TypeVar("Answer")
 MOST = 1000
 """Operations in one commit."""
+MOST_QUEUES = 10_000
+"""Queues that are remembered as being there."""
 
 
 class Operation:
-    """One call of the core on behalf of one request: ``act``, or a send of ``drafts``."""
+    """One call of the core on behalf of one request: ``act``, or a send of ``drafts``. Awaited, it waits for its commit."""
 
-    __slots__ = ("act", "alone", "answer", "drafts", "error", "future", "promise", "queue", "undo")
+    __slots__ = ("act", "alone", "answer", "drafts", "error", "gone", "promise", "queue", "undo", "wake")
 
     def __init__(
         self,
         act: Callable[[], Any] | None,
-        future: asyncio.Future[Any],
-        *,
         promise: bool = True,
         alone: bool = False,
         undo: Callable[[Any], None] | None = None,
@@ -45,7 +48,6 @@ class Operation:
         drafts: Sequence[Draft] = (),
     ) -> None:
         self.act = act
-        self.future = future
         self.promise = promise
         self.alone = alone
         self.undo = undo
@@ -53,6 +55,20 @@ class Operation:
         self.drafts = drafts
         self.answer: Any = None
         self.error: BaseException | None = None
+        self.gone = False
+        """Nobody waits for it any more."""
+        self.wake: Callable[[], None] | None = None
+        """Called in the event loop when there is an answer or an error."""
+
+    def __await__(self) -> Generator[Operation, None, Any]:
+        try:
+            yield self
+        except BaseException:
+            self.gone = True
+            raise
+        if self.error is not None:
+            raise self.error
+        return self.answer
 
 
 class Commits:
@@ -64,111 +80,123 @@ class Commits:
         self.refused = 0
         self.sizes: Callable[[int, float], None] = lambda _size, _seconds: None
         """Told of each commit: how many operations were in it, and how long it took."""
-        self._gathered: list[Operation] = []
-        self._busy = False
-        self._handed: SimpleQueue[list[Operation] | None] = SimpleQueue()
+        self._queues: dict[str, Queue] = {}
+        self._gathered: deque[Operation] = deque()
+        self._resting = False
+        self._calls: SimpleQueue[bool] = SimpleQueue()
         self._thread = Thread(target=self._work, name="penstock-commits", daemon=True)
         self._thread.start()
 
     # in the event loop
 
-    async def run(
+    def run(
         self,
         act: Callable[[], Answer],
         *,
         undo: Callable[[Answer], None] | None = None,
         promise: bool = True,
         alone: bool = False,
-    ) -> Answer:
+    ) -> Awaitable[Answer]:
         """Call ``act`` in the next commit; its answer, once that is durable.
 
         ``promise=False`` is for what need not be (a claim), ``alone=True`` for what makes commits of its own (a long purge).
         ``undo`` takes back what was done for a caller who has gone."""
-        operation = Operation(act, self._loop.create_future(), promise=promise, alone=alone, undo=undo)
-        return await self._wait(operation)  # type: ignore[no-any-return]
+        return self._submit(Operation(act, promise, alone, undo))
 
-    async def send(self, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
-        operation = Operation(None, self._loop.create_future(), queue=queue, drafts=drafts)
-        return await self._wait(operation)  # type: ignore[no-any-return]
+    def send(self, queue: str, drafts: Sequence[Draft]) -> Awaitable[list[Sent]]:
+        return self._submit(Operation(None, queue=queue, drafts=drafts))
 
     def soon(self, act: Callable[[], Any]) -> None:
         """Call ``act`` in the next commit, however many wait, and for nobody's sake but the queue's."""
-        future = self._loop.create_future()
-        future.add_done_callback(_log)
-        self._submit(Operation(act, future))
+        operation = Operation(act)
+        operation.wake = lambda: _log(operation)
+        self._gather(operation)
 
-    async def _wait(self, operation: Operation) -> Any:
+    def _submit(self, operation: Operation) -> Operation:
         if self.pending >= self._max_pending:
             self.refused += 1
             raise StoreBusy(f"{self.pending} operations wait for the store, the limit; try again soon")
-        self._submit(operation)
-        try:
-            return await operation.future
-        except asyncio.CancelledError:
-            future = operation.future
-            if future.done() and not future.cancelled() and future.exception() is None and operation.undo is not None:
-                operation.undo(future.result())  # it was answered just when its caller went away
-            raise
+        self._gather(operation)
+        return operation
 
-    def _submit(self, operation: Operation) -> None:
+    def _gather(self, operation: Operation) -> None:
         self.pending += 1
-        if not self._gathered:  # hand over at the end of this turn of the loop, with all that it brings
-            self._loop.call_soon(self._hand_over)
         self._gathered.append(operation)
-
-    def _hand_over(self) -> None:
-        if self._gathered and not self._busy:
-            self._busy = True
-            self._handed.put(self._gathered[:MOST])
-            self._gathered = self._gathered[MOST:]
+        if self._resting:  # call at the end of this turn of the loop, with all that it brings
+            self._resting = False
+            self._loop.call_soon(self._calls.put, True)
 
     def _answer(self, group: list[Operation]) -> None:
-        self._busy = False
-        self._hand_over()  # first, so that the disk works while we answer
         self.pending -= len(group)
         for operation in group:
-            if operation.future.done():  # its caller has gone
+            if operation.gone:
                 if operation.error is None and operation.undo is not None and operation.answer is not None:
                     operation.undo(operation.answer)
-            elif operation.error is not None:
-                operation.future.set_exception(operation.error)
-            else:
-                operation.future.set_result(operation.answer)
+            elif operation.wake is not None:
+                operation.wake()
 
     async def stop(self) -> None:
         """Finish what was handed over."""
         while self.pending:
             await asyncio.sleep(0.005)
-        self._handed.put(None)
+        self._calls.put(False)
         self._thread.join()
 
     # in the thread of commits
 
     def _work(self) -> None:
-        while (group := self._handed.get()) is not None:
+        while group := self._take():
             started = time.perf_counter()
-            live = [operation for operation in group if not operation.future.cancelled()]
+            live = [operation for operation in group if not operation.gone]
             self._commit(live)
             if live:
                 self.sizes(len(live), time.perf_counter() - started)
             self._loop.call_soon_threadsafe(self._answer, group)
 
+    def _take(self) -> list[Operation]:
+        """What has gathered meanwhile, or else what comes next; nothing at the end."""
+        while not self._gathered:
+            self._resting = True
+            # Who has come just now may not have seen that we rest; then its call may come later, when it is no longer needed.
+            if not self._gathered and not self._calls.get():
+                return []
+        self._resting = False
+        return [self._gathered.popleft() for _ in range(min(len(self._gathered), MOST))]
+
     def _commit(self, group: list[Operation]) -> None:
         shared = [operation for operation in group if not operation.alone]
         if len(shared) > 1 and any(operation.promise for operation in shared):
-            try:
-                with self._broker.store.batch():
-                    for parts in _gather(shared):
-                        self._perform_together(parts)
-            except BaseException as error:
-                for operation in shared:
-                    operation.error = operation.error or error
+            groups = _sort(shared)
+            if len(groups) > 1:
+                self._commit_together(groups)
+            elif not self._send_at_once(shared):
+                self._commit_together([[send] for send in shared])
         else:
             for operation in shared:
                 self._perform(operation)
         for operation in group:
             if operation.alone:
                 self._perform(operation)
+
+    def _send_at_once(self, sends: list[Operation]) -> bool:
+        """All is for one queue: one call, which makes its own commit. False, and nothing was done, if it is refused."""
+        try:
+            _share_out(self._send(sends), sends)
+        except BaseException as error:
+            if isinstance(error, PenstockError) and not isinstance(error, StoreError):
+                return False
+            for send in sends:
+                send.error = error
+        return True
+
+    def _commit_together(self, groups: list[list[Operation]]) -> None:
+        try:
+            with self._broker.store.batch():
+                for group in groups:
+                    self._perform_together(group)
+        except BaseException as error:
+            for operation in chain(*groups):
+                operation.error = operation.error or error
 
     def _perform(self, operation: Operation) -> None:
         try:
@@ -177,47 +205,60 @@ class Commits:
             operation.error = error
 
     def _act(self, operation: Operation) -> Any:
-        if operation.act is None:
-            return self._broker.queue(operation.queue).send_many(list(operation.drafts))
-        return operation.act()
+        return self._send([operation]) if operation.act is None else operation.act()
 
-    def _perform_together(self, parts: list[Operation]) -> None:
+    def _send(self, sends: list[Operation]) -> list[Sent]:
+        name = sends[0].queue
+        queue = self._queues.get(name)
+        if queue is None:
+            if len(self._queues) >= MOST_QUEUES:
+                self._queues.clear()
+            queue = self._queues[name] = self._broker.queue(name)
+        try:
+            return queue.send_many([draft for send in sends for draft in send.drafts])
+        except QueueNotFound:
+            del self._queues[name]
+            raise
+
+    def _perform_together(self, group: list[Operation]) -> None:
         """Sends to one queue at once; if that is refused, or for all else, each on its own."""
-        if len(parts) > 1:
+        if len(group) > 1:
             try:
                 with self._broker.store.batch():
-                    sent = self._broker.queue(parts[0].queue).send_many([draft for part in parts for draft in part.drafts])
+                    _share_out(self._send(group), group)
             except PenstockError:
                 pass
             else:
-                done = 0
-                for part in parts:
-                    part.answer = sent[done : done + len(part.drafts)]
-                    done += len(part.drafts)
                 return
-        for part in parts:
+        for operation in group:
             try:
                 with self._broker.store.batch():
-                    part.answer = self._act(part)
+                    operation.answer = self._act(operation)
             except BaseException as error:
-                part.error = error
+                operation.error = error
 
 
-def _gather(group: list[Operation]) -> list[list[Operation]]:
+def _share_out(sent: list[Sent], sends: list[Operation]) -> None:
+    done = 0
+    for send in sends:
+        send.answer = sent[done : done + len(send.drafts)]
+        done += len(send.drafts)
+
+
+def _sort(group: list[Operation]) -> list[list[Operation]]:
     """The operations in order, but sends to one queue with the first of them."""
-    gathered: list[list[Operation]] = []
+    sorted: list[list[Operation]] = []
     sends: dict[str, list[Operation]] = {}
     for operation in group:
         if operation.drafts and operation.queue in sends:
             sends[operation.queue].append(operation)
             continue
-        gathered.append([operation])
+        sorted.append([operation])
         if operation.drafts:
-            sends[operation.queue] = gathered[-1]
-    return gathered
+            sends[operation.queue] = sorted[-1]
+    return sorted
 
 
-def _log(done: asyncio.Future[Any]) -> None:
-    error = None if done.cancelled() else done.exception()
-    if error is not None:
-        logger.warning("messages could not be given back at once, and will be when their time is over: %s", error)
+def _log(operation: Operation) -> None:
+    if operation.error is not None:
+        logger.warning("messages could not be given back at once, and will be when their time is over: %s", operation.error)

@@ -11,6 +11,7 @@ closed after it, since nobody can tell where the next one would begin.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
@@ -22,6 +23,9 @@ import httptools
 from penstock.server.auth import NOBODY
 from penstock.server.connections import Connections
 from penstock.server.messages import Refused, Request, Response, answer_error, render, split_target
+from penstock.server.serving import Serving
+
+logger = logging.getLogger("penstock.server")
 
 MAX_HEADERS = 100
 LINGER = 1.0
@@ -52,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._phase = Phase.IDLE
         self._line: deque[tuple[Request | Response, bool]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._job: Serving | None = None
         self._undo: Callable[[], None] | None = None
         self._blocked_since: float | None = None
         self._overdue = False
@@ -82,14 +86,8 @@ class Connection(asyncio.Protocol):
         if self._undo is not None:
             self._undo()
             self._undo = None
-        if self._task is not None:
-            self._task.cancel()
-            self._done_serving()  # a task that never began ends without its own end
-
-    def _done_serving(self) -> None:
-        if self._serving is not None:
-            self._all.kept -= len(self._serving.body)
-        self._task = self._serving = None
+        if self._job is not None:
+            self._job.cancel()
 
     def eof_received(self) -> bool:
         """A client that closes its half may still read an answer. But it looks like one who has gone for good, and who must not
@@ -97,11 +95,11 @@ class Connection(asyncio.Protocol):
         self.ended = True
         if self._phase in (Phase.HEAD, Phase.BODY):
             self._refuse(400, "the request ends in the middle")
-        if self._serving is not None and self._serving.resting and self._task is not None:
-            self._task.cancel()
+        if self._job is not None and self._serving.resting:
+            self._job.cancel()
             return False
         self._closing = True
-        half_open = self._task or self._line or self._transport.get_write_buffer_size()
+        half_open = self._job or self._line or self._transport.get_write_buffer_size()
         return bool(half_open) and self._transport.can_write_eof()  # TLS has no halves
 
     def pause_writing(self) -> None:
@@ -129,8 +127,10 @@ class Connection(asyncio.Protocol):
                 self._refuse(400, f"malformed request: {text}")
         if self._phase is Phase.HEAD and self._head > self._settings.max_head:
             self._refuse_head()
-        if self._line:  # one request is served; who sends more before the answer waits
-            self._transport.pause_reading()
+        if self._line:
+            self._go_on()
+            if self._line:  # one request is served; who sends more before the answer waits
+                self._transport.pause_reading()
 
     # the parser's side
 
@@ -154,13 +154,13 @@ class Connection(asyncio.Protocol):
             return  # a trailer: nobody here asks for one
         self._count += 1
         self._size += len(name) + len(value) + 4
-        key = _lower(name)
-        text = value.decode("latin-1")
-        if key in self._headers:
-            if key == "host":
-                self._refuse(400, "there are two Host headers")
-            text = f"{self._headers[key]}, {text}"
-        self._headers[key] = text
+        key, headers = _lower(name), self._headers
+        if key not in headers:
+            headers[key] = value.decode("latin-1")
+        elif key == "host":
+            self._refuse(400, "there are two Host headers")
+        else:
+            headers[key] += ", " + value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         if self._phase is Phase.REFUSED:
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
             if self._headers["expect"].lower() != "100-continue":
                 self._refuse(417, "the only expectation that is met is 100-continue")
                 return
-            if version == "1.1" and not self._task and not self._line:
+            if version == "1.1" and not self._job and not self._line:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
@@ -223,16 +223,15 @@ class Connection(asyncio.Protocol):
         self._body, self._kept = [], 0
         self._phase = Phase.IDLE
         self._line.append((request, self._parser.should_keep_alive()))
-        self._go_on()
 
     # serving
 
-    _serving: Request | None = None
-    _refused = UNREAD
+    _serving = _refused = UNREAD
+    _keep_alive = False
 
     def _go_on(self) -> None:
         """Serve the next request in line, once the one before it is answered and its answer is out."""
-        if self._task is not None or self._blocked_since is not None or self._transport.is_closing():
+        if self._job is not None or self._blocked_since is not None or self._transport.is_closing():
             return
         if self._line:
             item, keep_alive = self._line.popleft()
@@ -240,26 +239,32 @@ class Connection(asyncio.Protocol):
             if isinstance(item, Response):
                 self._write(item, keep_alive=False)
             else:
-                self._serving = item
-                self._task = self._loop.create_task(self._serve(item, keep_alive))
+                self._serving, self._keep_alive = item, keep_alive
+                self._job = Serving(self._all.handler.handle(item), self._answer)
+                self._job.go_on()
         elif self._closing:
             self._transport.close()
         else:
             self._since = self._loop.time()
             self._transport.resume_reading()
 
-    async def _serve(self, request: Request, keep_alive: bool) -> None:
-        try:
-            response = await self._all.handler.handle(request)
-        except asyncio.CancelledError:
+    def _answer(self, response: Response | None) -> None:
+        """The handler has ended; with no response, because it was cancelled."""
+        self._job = None
+        self._all.kept -= len(self._serving.body)
+        self._serving = UNREAD
+        if response is None:
             if not self._overdue:
-                raise
+                return
             self._overdue = False
             response = answer_error(503, "this took too long", {"Retry-After": "1"})
-        finally:
-            self._done_serving()
         more = bool(self._line) or self._phase is not Phase.REFUSED
-        self._write(response, keep_alive=keep_alive and more and not response.close and not self._all.handler.stopping)
+        keep_alive = self._keep_alive and more and not response.close and not self._all.handler.stopping
+        try:
+            self._write(response, keep_alive=keep_alive)
+        except Exception:  # a defect, which is nobody else's fault, and others' answers may come after this one
+            logger.exception("a defect in Penstock: an answer cannot be written")
+            self.abort()
 
     def _write(self, response: Response, *, keep_alive: bool) -> None:
         if self._transport.is_closing() or (self.ended and response.undo is not None):
@@ -280,7 +285,10 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
                 self._since = self._loop.time()
                 return
-        self._go_on()
+        if self._line:
+            self._loop.call_soon(self._go_on)  # others have their turn in between
+        else:
+            self._go_on()
 
     def _refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         """Answer in place of the request that is being read, after those before it, and read no further."""
@@ -312,10 +320,10 @@ class Connection(asyncio.Protocol):
         if self._blocked_since is not None:
             if now - self._blocked_since > settings.read_timeout:
                 self.abort()  # it does not read its answer
-        elif self._task is not None:
-            if spent > settings.request_timeout and self._serving is not None and not self._serving.resting:
+        elif self._job is not None:
+            if spent > settings.request_timeout and not self._serving.resting:
                 self._overdue = True
-                self._task.cancel()
+                self._job.cancel()
         elif self._phase is Phase.REFUSED:
             if spent > LINGER:
                 self._transport.close()
@@ -327,7 +335,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def close_if_idle(self) -> None:
-        if self._task is None and not self._line and self._phase in (Phase.IDLE, Phase.HEAD) and self._blocked_since is None:
+        if self._job is None and not self._line and self._phase in (Phase.IDLE, Phase.HEAD) and self._blocked_since is None:
             self._transport.close()
 
     def abort(self) -> None:

@@ -77,13 +77,13 @@ def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
 
 
 def render(response: Response, *, keep_alive: bool, date: str) -> bytes:
-    lines = [f"HTTP/1.1 {response.status} {REASONS[response.status]}", f"Date: {date}"]
+    head = f"HTTP/1.1 {response.status} {REASONS[response.status]}\r\nDate: {date}\r\n"
     for name, value in response.headers.items():
         if "\r" in value or "\n" in value or "\0" in value:  # no name, id or content type may write headers of its own
             raise ValueError(f"header {name} has a line break")
-        lines.append(f"{name}: {value}")
+        head += f"{name}: {value}\r\n"
     if response.status not in (204, 304):
-        lines.append(f"Content-Length: {len(response.body)}")
+        head += f"Content-Length: {len(response.body)}\r\n"
     if not keep_alive:
-        lines.append("Connection: close")
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + response.body
+        head += "Connection: close\r\n"
+    return f"{head}\r\n".encode("latin-1") + response.body

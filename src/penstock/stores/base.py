@@ -57,6 +57,9 @@ class Store(ABC):
     """A part of a queue by number is found without going through the whole."""
     shares: bool = False
     """A claim can be of a share: `claim` takes ``share``, (place, of), and then only messages whose number % of = place."""
+    compares: bool = False
+    """To look up a queue's settings costs a round trip: `claim` takes ``settings`` that the caller knows, and answers None, and
+    nothing happens, if these are no longer the queue's."""
 
     atomic: bool = True
     """A batch is done whole or not at all, even by who is killed in the middle of it."""
@@ -103,7 +106,7 @@ class Store(ABC):
         a message whose group has others is blocked until it is its turn."""
 
     @abstractmethod
-    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message] | None:
         """Hide the first visible messages until ``until`` and count the receive.
 
         With None, the caller settles or moves every one of them in this same batch, so that a store with real transactions
@@ -339,7 +342,10 @@ class Ids:
     def number(self, id: str) -> int | None:
         """None for an id that this store never gave out."""
         try:
-            number = int(id[19:23], 16) - (1 << 15) << 48 | int(id[24:], 16)
+            low = int(id[24:], 16)
+            if id.startswith(self._usual):  # which spares most of the way
+                return low if low > 0 and f"{low:012x}" == id[24:] else None
+            number = int(id[19:23], 16) - (1 << 15) << 48 | low
         except ValueError:
             return None
         return number if number > 0 and self.make(number) == id else None

@@ -24,6 +24,7 @@ import os
 import shutil
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -36,10 +37,14 @@ FOLDER = ".penstock"
 PARTS = ("head", "held", "mark", "settled", "reader")
 MEMO = struct.Struct("<qq")
 PIECE = 65536
+TICK = 20_000_000
+"""Changes within some milliseconds may give a file the same mtime; this (ns) is longer than that."""
 HELD = struct.Struct("<9q")
 AT_FDCWD, RENAME_NOREPLACE = -100, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _renameat2 = getattr(_libc, "renameat2", None)
+if _renameat2:
+    _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
 class Hold(NamedTuple):
@@ -168,8 +173,11 @@ class Beside:
     def __init__(self, root: Path, queue: str) -> None:
         self.folder = root / FOLDER / queue
         self._at = os.fspath(self.folder)
-        self._locked = False
+        self._lock_at, self._settings_at = f"{self._at}/lock", f"{self._at}/settings"
+        self._locked = self._fresh = False
         self._record: Any = None
+        self._seen: tuple[int, ...] | None = None
+        self._handle = -1
 
     def clear(self) -> None:
         """Forget a queue that was here; but not the lock, which knows the last id: a successor must not give it again.
@@ -195,20 +203,51 @@ class Beside:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
     @contextmanager
-    def lock(self) -> Iterator[int]:
-        """Serialise the changes of names among Penstock's processes; gives the handle that the memo is read and written by."""
+    def lock(self) -> Iterator[None]:
+        """Serialise the changes of names among Penstock's processes; its memo can be read and written meanwhile."""
+        self.take()
         try:
-            handle = os.open(f"{self._at}/lock", os.O_RDWR | os.O_CREAT, 0o644)
+            yield
+        finally:
+            self.give()
+
+    def take(self) -> None:
+        """As `lock`, until `give`."""
+        if self._handle < 0:
+            self._open_lock()
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+        except BaseException:
+            self.give()
+            raise
+        self._locked, self._fresh = True, False
+
+    def _open_lock(self) -> None:
+        try:
+            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:  # the first time
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(f"{self._at}/lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            self._locked, self._record = True, None
-            yield handle
-        finally:
-            self._locked = False
+            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def pause(self) -> None:
+        """As `give`, but the lock is soon taken again: its file stays open until then."""
+        self._locked = False
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def give(self) -> None:
+        self._locked = False
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
             os.close(handle)
+
+    def remember(self, last: int, stamp: int) -> None:
+        """Write the lock's memo."""
+        os.pwrite(self._handle, MEMO.pack(last, stamp), 0)
+
+    def recall(self) -> tuple[int, int]:
+        """The lock's memo: the last id given, and how the message folder looked when the last holder left it."""
+        memo = os.pread(self._handle, MEMO.size, 0)
+        return MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
 
     def names(self, *parts: str) -> list[str]:
         """What is in a folder, without what is being written (or was, when its writer died)."""
@@ -219,14 +258,25 @@ class Beside:
         return None if content is None else json.loads(content)
 
     def write_json(self, value: object, *parts: str, durable: bool = True) -> None:
-        self._record = None
+        self._fresh = False
         write_whole(self.folder.joinpath(*parts), json.dumps(value).encode(), durable=durable)
 
     def settings(self) -> Any:
         """The record of the queue's settings; not to be changed. While we hold the lock, nobody else changes it."""
-        if not self._locked or self._record is None:
-            content = read_whole(f"{self._at}/settings")
+        if self._locked and self._fresh:
+            return self._record
+        try:
+            status = os.stat(self._settings_at)
+        except FileNotFoundError:
+            self._record = self._seen = None
+            return None
+        seen = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        if seen != self._seen:
+            content = read_whole(self._settings_at)
             self._record = None if content is None else _parse(content)
+            # What has just changed may change again and look the same.
+            self._seen = seen if time.time_ns() - max(seen[1:]) > TICK else None
+        self._fresh = True
         return self._record
 
     def remove(self, *parts: str) -> None:

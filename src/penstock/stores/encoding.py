@@ -27,7 +27,7 @@ class Head(NamedTuple):
 
 def pack_head(head: Head) -> bytes | None:
     if not head.attributes and head.visibility is None and head.death is None:
-        return _pack_type(head.content_type)
+        return pack_type(head.content_type)
     fields: dict[str, Any] = {}
     if head.content_type != OCTETS:
         fields["type"] = head.content_type
@@ -44,7 +44,8 @@ def pack_head(head: Head) -> bytes | None:
 
 
 @lru_cache(maxsize=256)
-def _pack_type(content_type: str) -> bytes | None:  # all that most messages have
+def pack_type(content_type: str) -> bytes | None:
+    """A head with a content type alone, which is all that most messages have."""
     return None if content_type == OCTETS else json.dumps({"type": content_type}, separators=(",", ":")).encode()
 
 

@@ -6,10 +6,11 @@ import errno
 import os
 import secrets
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
+from types import TracebackType
+from typing import Any
 
 from penstock.errors import BadName, QueueNotFound, StoreClosed, StoreError, StoreFull, StoreReadOnly
 from penstock.forking import watch
@@ -18,6 +19,55 @@ from penstock.stores.base import Store
 from penstock.stores.beside import FOLDER, sync
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.shelf import Shelf, Stamp
+
+
+class Batch:
+    """What `Store.batch` gives: a class and no generator, as every layer counts once a sync has emptied the caches."""
+
+    __slots__ = ("_durable", "_store")
+
+    def __init__(self, store: FileCatalogue, durable: bool) -> None:
+        self._store = store
+        self._durable = durable
+
+    def __enter__(self) -> None:
+        self._store.begin_batch()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._store.end_batch(error, self._durable)
+
+
+class Visit:
+    """A batch on one queue, which another process may drop at any time.
+
+    Not to ``check`` whether it is there is for what looks at its folder anyway: `FileNotFoundError`."""
+
+    __slots__ = ("_check", "_durable", "_name", "_shelf", "_store")
+
+    def __init__(self, store: FileCatalogue, durable: bool, name: str, check: bool) -> None:
+        self._store = store
+        self._durable = durable
+        self._name = name
+        self._check = check
+
+    def __enter__(self) -> Shelf:
+        self._store.begin_batch()
+        try:
+            self._shelf = self._store.open(self._name, check=self._check)
+        except BaseException as error:
+            self._store.end_batch(error, self._durable)
+            raise
+        return self._shelf
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if isinstance(error, FileNotFoundError) and self._store.find_lost(self._shelf):
+                raise QueueNotFound(self._name) from error
+        except BaseException as other:
+            error = other
+            raise
+        finally:
+            self._store.end_batch(error, self._durable)
 
 
 class FileCatalogue(Store):
@@ -33,6 +83,7 @@ class FileCatalogue(Store):
         self._depth = 0
         self._dirty: set[str] = set()
         self._shelves: dict[str, Shelf] = {}
+        self._looked: list[Shelf] = []
         self._closed = False
         watch(self)
         with self.batch():
@@ -69,41 +120,47 @@ class FileCatalogue(Store):
                 return StoreReadOnly(f"{self} cannot be written: {error.strerror}")
         return StoreError(f"{self}: {error}")
 
-    @contextmanager
-    def batch(self, *, durable: bool = True) -> Iterator[None]:
-        with self._lock:
-            if self._closed:
-                raise StoreClosed(f"{self} was closed")
-            self._depth += 1
-            try:
-                yield
-                if self._depth == 1 and durable:
-                    for folder in self._dirty:
-                        with suppress(FileNotFoundError):  # a queue that was dropped
-                            sync(folder)
-            except OSError as error:
-                raise self._translate(error) from error
-            finally:
-                self._depth -= 1
-                if not self._depth:
-                    self._dirty.clear()
+    def batch(self, *, durable: bool = True) -> Batch:
+        return Batch(self, durable)
 
-    @contextmanager
-    def _queue(self, name: str, *, durable: bool = True) -> Iterator[Shelf]:
-        """A batch on one queue, which another process may drop at any time."""
-        with self.batch(durable=durable):
-            shelf = self._open(name)
-            try:
-                yield shelf
-            except FileNotFoundError as error:
-                if shelf.is_there() and self._born(shelf) == shelf.born:
-                    raise
-                self._shelves.pop(name, None)
-                raise QueueNotFound(name) from error
+    def _queue(self, name: str, *, durable: bool = True, check: bool = True) -> Visit:
+        return Visit(self, durable, name, check)
 
-    def _open(self, name: str) -> Shelf:
+    def begin_batch(self) -> None:
+        self._lock.acquire()
+        if self._closed:
+            self._lock.release()
+            raise StoreClosed(f"{self} was closed")
+        self._depth += 1
+
+    def end_batch(self, error: BaseException | None, durable: bool) -> None:
+        try:
+            if error is None and durable and self._depth == 1:
+                for folder in self._dirty:
+                    with suppress(FileNotFoundError):  # a queue that was dropped
+                        sync(folder)
+        except OSError as failed:
+            error = failed
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._dirty.clear()
+                while self._looked:
+                    self._looked.pop().brief.clear()
+            self._lock.release()
+        if isinstance(error, OSError):
+            raise self._translate(error) from error
+
+    def find_lost(self, shelf: Shelf) -> bool:
+        """Whether a file is missing because another process has dropped the queue; then it is forgotten."""
+        if shelf.is_there() and self._born(shelf) == shelf.born:
+            return False
+        self._shelves.pop(shelf.queue, None)
+        return True
+
+    def open(self, name: str, *, check: bool = True) -> Shelf:
         shelf = self._shelves.get(name)
-        if shelf is not None and shelf.is_there():
+        if shelf is not None and (not check or shelf.is_there()):
             return shelf
         self._shelves.pop(name, None)
         shelf = self._shelf(name)
@@ -179,11 +236,11 @@ class FileCatalogue(Store):
             shelf = self._shelves.get(name) or self._shelf(name)
             if not shelf.is_there():
                 return None
-            return None if self._other_name(shelf) is not None else self._settings(shelf)
+            record = shelf.beside.settings()
+            return None if record and record["name"] != name else _unpack(record)
 
     def _settings(self, shelf: Shelf) -> Settings:
-        record = shelf.beside.settings()
-        return unpack_settings(record["settings"]) if record else Settings()  # a stranger made this queue
+        return _unpack(shelf.beside.settings())
 
     def names(self) -> list[str]:
         with self.batch(durable=False):
@@ -192,7 +249,7 @@ class FileCatalogue(Store):
     def drop(self, name: str) -> bool:
         with self.batch():
             try:
-                shelf = self._open(name)
+                shelf = self.open(name)
             except QueueNotFound:
                 return False
             with shelf.beside.lock():
@@ -220,6 +277,10 @@ class FileCatalogue(Store):
 
     def after_fork(self, *, child: bool) -> None:  # noqa: ARG002
         self._lock.release()
+
+
+def _unpack(record: Any) -> Settings:
+    return unpack_settings(record["settings"]) if record else Settings()  # a stranger made this queue
 
 
 def _stamp(shelf: Shelf) -> Stamp | None:

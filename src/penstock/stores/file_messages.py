@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from penstock.message import FOREVER, Death, Entry, Held, Message, Sent, Settings, Settlement, State
-from penstock.policy import SECOND, same_settings
+from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Sent, Settings, Settlement, State
+from penstock.policy import same_settings
 from penstock.stores.beside import Extra, Hold, digest, sync, sync_file_system
 from penstock.stores.encoding import Head
 from penstock.stores.file_views import FileViews
-from penstock.stores.shelf import Shelf
+from penstock.stores.shelf import Brief, Shelf
 
 FEW = 8
 """From so many messages on, one sync of the file system is cheaper than one of each file."""
-BRIEFLY = 60 * SECOND
-"""How long a message stays hidden that is to be settled at once, should its receiver die before that."""
 ATTEMPTS = 20
 """How often a sender looks for numbers that no foreign program uses."""
 
@@ -44,7 +42,7 @@ class FileMessages(FileViews):
         self, queue: str, entries: Sequence[Entry], now: int, settings: Settings, journal: Journal | None = None
     ) -> list[Sent] | None:
         entered = time.monotonic_ns()
-        with self._queue(queue) as shelf:
+        with self._queue(queue, check=False) as shelf:
             for attempt in range(ATTEMPTS):
                 try:
                     return self._insert(shelf, entries, now, settings, entered, journal)
@@ -67,15 +65,15 @@ class FileMessages(FileViews):
         drafts: dict[str, int] = {}
         published: dict[str, int] = {}
         try:
-            with shelf.reserving() as lock:
+            with shelf.reserving():
                 waited = (time.monotonic_ns() - entered) // 1000  # for the lock, since `now`
-                ids = iter(shelf.take_ids(lock, len(entries), now + waited))
-                answers = self._without_duplicates(shelf, entries, ids, now, fresh)
+                ids = shelf.take_ids(len(entries), now + waited)
+                answers = self._without_duplicates(shelf, entries, iter(ids), now, fresh)
                 for id, _ in fresh:
                     drafts[id] = os.open(shelf.draft(id), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
                 shelf.check_drafts(drafts)
             self._write(shelf, fresh, drafts)
-            with shelf.changing():
+            with shelf.changing(hidden=any(entry.visible_at > now for _, entry in fresh)):
                 if not same_settings(self._settings(shelf), settings):
                     self._take_back(shelf, fresh, drafts, published)
                     return None
@@ -86,6 +84,7 @@ class FileMessages(FileViews):
                 for row in rows:
                     published[row.id] = self._publish(shelf, row, now)
         except BaseException:
+            shelf.beside.give()
             if not begun:  # what is in the journal will be finished
                 self._take_back(shelf, fresh, drafts, published)
             raise
@@ -152,25 +151,25 @@ class FileMessages(FileViews):
         """The bytes, and the heads of those that have one, to the disk; not yet for anyone to see."""
         few = len(fresh) < FEW
         for id, entry in fresh:
-            body, handle = memoryview(entry.body), drafts[id]
-            while body:
-                body = body[os.write(handle, body) :]
+            body, handle = entry.body, drafts[id]
+            while (written := os.write(handle, body)) < len(body):
+                body = body[written:]
             os.utime(handle, ns=(entry.sent_at * 1000, entry.sent_at * 1000))
             if few:
                 os.fsync(handle)
             drafts[id] = -1
             os.close(handle)
         for id, entry in fresh:
-            extra = Extra(
-                Head(entry.content_type, entry.attributes, entry.visibility),
-                sent_at=entry.sent_at if entry.visible_at != entry.sent_at else None,
-                visible_at=entry.visible_at if entry.visible_at != entry.sent_at else None,
-                deadline_at=entry.deadline_at,
-                group=entry.group,
-                mark=entry.mark,
-            ).pack()
-            if extra:
-                shelf.beside.write_json(extra, "head", id, durable=few)
+            if not _is_plain(entry):
+                extra = Extra(
+                    Head(entry.content_type, entry.attributes, entry.visibility),
+                    sent_at=entry.sent_at if entry.visible_at != entry.sent_at else None,
+                    visible_at=entry.visible_at if entry.visible_at != entry.sent_at else None,
+                    deadline_at=entry.deadline_at,
+                    group=entry.group,
+                    mark=entry.mark,
+                )
+                shelf.beside.write_json(extra.pack(), "head", id, durable=few)
         if not few:
             sync_file_system(self.root)
 
@@ -208,11 +207,12 @@ class FileMessages(FileViews):
     # receiving and settling
 
     def claim(self, queue: str, limit: int, now: int, until: int | None, visible_by: int | None = None) -> list[Message]:
-        with self._queue(queue, durable=False) as shelf:
-            at_once = until is None
-            until = shelf.writable(now + BRIEFLY if until is None else until)
-            with shelf.changing():
-                shelf.refresh(eager=False)
+        with self._queue(queue, durable=False, check=False) as shelf:
+            if until is None:
+                return self._look(shelf, limit, now)
+            until = shelf.writable(until)
+            with shelf.changing() as section:
+                shelf.refresh(eager=False, stamp=section.before)
                 shelf.requeue(now)
                 claimed: list[Message] = []
                 left: list[str] = []
@@ -221,7 +221,7 @@ class FileMessages(FileViews):
                         shelf.note(id, None)
                         left.append(id)
                         continue
-                    message = self._claim(shelf, id, now, until, at_once)
+                    message = self._claim(shelf, id, now, until)
                     if message is not None:
                         claimed.append(message)
                 for message in claimed:
@@ -234,7 +234,28 @@ class FileMessages(FileViews):
         message = self._message(shelf, id, 0, shelf.hold(id))
         return message is not None and message.visible_at > at
 
-    def _claim(self, shelf: Shelf, id: str, now: int, until: int, at_once: bool) -> Message | None:
+    def _look(self, shelf: Shelf, limit: int, now: int) -> list[Message]:
+        """What will be settled in this same batch stays where it is: it is whose who removes it, and nobody's before."""
+        shelf.refresh(eager=False)
+        first = shelf.first_hidden()
+        if first and first[0] <= now:
+            with shelf.changing():
+                shelf.requeue(now)
+        self._looked.append(shelf)
+        found: list[Message] = []
+        while len(found) < limit and (id := shelf.choose_ready()) is not None:
+            shelf.note(id, None)
+            before = shelf.beside.hold(id)
+            message, head = self._message_and_head(shelf, id, 0, before)
+            if message is not None:
+                hold = _receive(message, before, now, FOREVER)._replace(hidden_until=0, hidden_before=0)
+                shelf.brief[id] = Brief(hold, before, alone=before is None and head is None)
+                found.append(message)
+        for message in found:
+            shelf.note(message.id, 0)
+        return found
+
+    def _claim(self, shelf: Shelf, id: str, now: int, until: int) -> Message | None:
         shelf.note(id, None)
         before = shelf.hold(id)
         # Read beforehand, because in the spool the claim's timer is put where the date was.
@@ -246,22 +267,7 @@ class FileMessages(FileViews):
             seal = shelf.seal(id, until)
         except FileNotFoundError:  # someone else was first
             return None
-        hold = before or Hold(0, 0, message.sent_at, now, now, 0, 1)
-        hold = hold._replace(
-            receives=hold.receives + 1,
-            delivery=hold.delivery + 1,
-            first_received_at=hold.first_received_at or now,
-            received_at=now,
-            hidden_until=until,
-            hidden_before=until,
-            released=0,
-            seal=seal,
-        )
-        shelf.set_brief_hold(id, hold) if at_once else shelf.set_hold(id, hold)
-        message.state = State.CONSUMED
-        message.visible_at, message.received_at, message.first_received_at = until, now, hold.first_received_at
-        message.receives, message.delivery = hold.receives, hold.delivery
-        message.lapsed = before is not None and not before.released
+        shelf.set_hold(id, _receive(message, before, now, until)._replace(seal=seal))
         return message
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
@@ -294,17 +300,18 @@ class FileMessages(FileViews):
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
-        with self._queue(queue) as shelf:
+        with self._queue(queue, check=False) as shelf:
             if settings is not None and not same_settings(self._settings(shelf), settings):
                 return None
-            with shelf.changing():
+            with shelf.changing(hidden=any(receipt.id not in shelf.brief for receipt in receipts)):
                 return [self._delete(shelf, receipt, settlement) for receipt in receipts]
 
     def _delete(self, shelf: Shelf, receipt: Held, settlement: Settlement | None) -> bool:
         hidden = self._hidden_if_held(shelf, receipt)
         if hidden is None:
             return False
-        extra = Extra.unpack(shelf.beside.read_json("head", receipt.id))
+        brief = shelf.brief.get(receipt.id)
+        extra = None if brief and brief.alone else Extra.unpack(shelf.beside.read_json("head", receipt.id))
         if settlement is not None and settlement.keep_until is not None:
             self._archive(shelf, receipt.id, hidden, settlement)
         try:
@@ -313,7 +320,7 @@ class FileMessages(FileViews):
             return False
         shelf.note(receipt.id, None)
         self._dirty.update(shelf.folders())
-        if extra.mark is not None:
+        if extra and extra.mark is not None:
             self._unmark(shelf, extra.mark, receipt.id)
         shelf.forget(receipt.id)
         return True
@@ -322,6 +329,9 @@ class FileMessages(FileViews):
         """Where the message lies, unless the receipt is stale: claimed again since, by us or by a stranger."""
         if not shelf.number(receipt.id):
             return None
+        brief = shelf.brief.get(receipt.id)
+        if brief and receipt.delivery == brief.hold.delivery:
+            return 0 if shelf.beside.hold(receipt.id) == brief.before else None
         hold = shelf.hold(receipt.id)
         if receipt.delivery is None or hold is None:
             return shelf.find(receipt.id, hold) if not receipt.delivery else None
@@ -335,19 +345,17 @@ class FileMessages(FileViews):
     ) -> list[bool]:
         with self._queue(queue) as shelf, self._queue(target) as there, ExitStack() as stack:
             # In one order, whoever moves what where; and a queue's lock cannot be taken twice.
-            locks = {name: stack.enter_context(self._open(name).changing()) for name in sorted({queue, target})}
-            lock = locks[target]
+            for name in sorted({queue, target}):
+                stack.enter_context(self.open(name).changing())
             pairs = zip(receipts, deaths, strict=True)
-            return [self._move(shelf, receipt, there, lock, now, expires_at, death) for receipt, death in pairs]
+            return [self._move(shelf, receipt, there, now, expires_at, death) for receipt, death in pairs]
 
-    def _move(
-        self, shelf: Shelf, receipt: Held, there: Shelf, lock: int, now: int, expires_at: int, death: Death | None
-    ) -> bool:
+    def _move(self, shelf: Shelf, receipt: Held, there: Shelf, now: int, expires_at: int, death: Death | None) -> bool:
         hidden = self._hidden_if_held(shelf, receipt)
         message = None if hidden is None else self._message(shelf, receipt.id, hidden, shelf.hold(receipt.id))
         if hidden is None or message is None:
             return False
-        id = receipt.id if there.find(receipt.id) is None else there.take_ids(lock, 1, now)[0]
+        id = receipt.id if there.find(receipt.id) is None else there.take_ids(1, now)[0]
         head = Head(message.content_type, message.attributes, message.visibility, death)
         extra = Extra(
             head,
@@ -378,3 +386,27 @@ class FileMessages(FileViews):
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         return self.extend(queue, receipts, FOREVER)
+
+
+def _is_plain(entry: Entry) -> bool:
+    """Whether there is nothing to be written beside it."""
+    return entry[1:3] == (OCTETS, {}) and entry.visible_at == entry.sent_at and entry[6:10] == (None, None, None, None)
+
+
+def _receive(message: Message, before: Hold | None, now: int, until: int) -> Hold:
+    """Let a message be received until then; the record of it."""
+    hold = before or Hold(0, 0, message.sent_at, now, now, 0, 1)
+    hold = hold._replace(
+        receives=hold.receives + 1,
+        delivery=hold.delivery + 1,
+        first_received_at=hold.first_received_at or now,
+        received_at=now,
+        hidden_until=until,
+        hidden_before=until,
+        released=0,
+    )
+    message.state = State.CONSUMED
+    message.visible_at, message.received_at, message.first_received_at = until, now, hold.first_received_at
+    message.receives, message.delivery = hold.receives, hold.delivery
+    message.lapsed = before is not None and not before.released
+    return hold

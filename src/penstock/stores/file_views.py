@@ -20,22 +20,26 @@ class FileViews(FileCatalogue):
     # one message
 
     def _message(self, shelf: Shelf, id: str, hidden: int, hold: Hold | None) -> Message | None:
+        return self._message_and_head(shelf, id, hidden, hold)[0]
+
+    def _message_and_head(self, shelf: Shelf, id: str, hidden: int, hold: Hold | None) -> tuple[Message | None, Any]:
         path = shelf.path(id, hidden)
         try:
             status = os.stat(path)
         except FileNotFoundError:  # someone else was first
-            return None
+            return None, None
         body = read_whole(path)
         if body is None:
-            return None
-        extra = Extra.unpack(shelf.beside.read_json("head", id))
+            return None, None
+        head = shelf.beside.read_json("head", id)
+        extra = Extra.unpack(head)
         number = shelf.number(id)
         sent_at = extra.sent_at or (hold.sent_at if hold else shelf.sent_at(id, status))
         foreign = hold is None and hidden > 0 and extra.visible_at != hidden  # a program that keeps no record has claimed it
         consumed = foreign if hold is None else not hold.released
         received = hold if hold and hold.first_received_at else None
         shown = extra.visible_at if hold is None or not hold.hidden_until else hold.hidden_until
-        return Message(
+        message = Message(
             id=id,
             number=number,
             queue=shelf.queue,
@@ -57,6 +61,7 @@ class FileViews(FileCatalogue):
             received_at=received and received.received_at,
             death=extra.head.death,
         )
+        return message, head
 
     def _archive(self, shelf: Shelf, id: str, hidden: int, settlement: Settlement) -> None:
         message = self._message(shelf, id, hidden, shelf.hold(id))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
-from penstock.message import OCTETS, Entry, Held, Sent, Settings, Settlement
+from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.stores.base import Ids
+from penstock.stores.copying import copy_stream
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
 from penstock.stores.server_session import Session, Work
@@ -27,6 +29,8 @@ try:
     from psycopg import errors
     from psycopg.pq import TransactionStatus
     from psycopg.rows import tuple_row
+
+    from penstock.stores.postgresql_arrays import Blobs, Numbers, register_arrays
 except ImportError as error:
     raise MissingExtra("a postgresql: store", "postgres") from error
 
@@ -113,10 +117,12 @@ class PostgresqlStore(SqlServerStore):
             )
         except psycopg.Error as error:
             raise self._translate(error, lost=True) from error
+        register_arrays(connection)
         try:
             row = connection.execute(
-                "SELECT pg_backend_pid(), backend_start::text, current_setting('synchronous_commit'), current_setting('fsync') "
-                "FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+                # By the function, as the view around it loads half the catalogue into every new backend.
+                "SELECT pid, backend_start::text, current_setting('synchronous_commit'), current_setting('fsync') "
+                "FROM pg_stat_get_activity(pg_backend_pid())"
             ).fetchone()
             assert row is not None
             pid, started, commit, fsync = row
@@ -137,28 +143,34 @@ class PostgresqlStore(SqlServerStore):
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
         try:
             cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
-            return (cursor.fetchall() if cursor.description else []), cursor.rowcount
+            # Not by its description, which makes an object of each column.
+            return (cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []), cursor.rowcount
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
 
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
         try:
             with session.connection.cursor() as cursor:
-                if name == "insert" and len(rows) > 1:
-                    self._copy(cursor, rows)
-                else:
-                    cursor.executemany(self._statements[name], rows)
+                cursor.executemany(self._statements[name], rows)
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
 
-    @staticmethod
-    def _copy(cursor: psycopg.Cursor[Any], rows: list[Mapping[str, Any]]) -> None:
-        """What the statement insert does, many times as fast."""
+    def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        rows = list(rows)
+        if name != "insert" or len(rows) < 2:
+            return super()._many(name, rows)
+        session = self._writing(name).session
         columns = f"{', '.join(COPIED)}, state, receives, delivery"
-        with cursor.copy(f"COPY penstock_message ({columns}) FROM STDIN (FORMAT BINARY)".encode()) as copy:
-            copy.set_types(["int8"] * 6 + ["bytea"] * 3 + ["int8", "bytea"] + ["int8"] * 3)
-            for row in rows:
-                copy.write_row((*row.values(), 0, 0, 0))
+        try:
+            with (
+                session.connection.cursor() as cursor,
+                cursor.copy(f"COPY penstock_message ({columns}) FROM STDIN (FORMAT BINARY)".encode()) as copy,
+            ):
+                for part in copy_stream(rows):
+                    copy.write(part)
+        except psycopg.Error as error:
+            raise self._translate(error, lost=session.connection.closed) from error
+        return []
 
     def _end(self, side: Session, lost: Session) -> None:
         pid, started = lost.server_id
@@ -173,6 +185,9 @@ class PostgresqlStore(SqlServerStore):
 
     def _ask_time(self, side: Session) -> int:
         return int(self._ask(side, b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0][0])
+
+    def _reserve_numbers(self, side: Session, count: int) -> int:
+        return int(self._ask(side, self._statements["reserve_numbers"], {"count": count})[0][0][0])
 
     # plain messages by one statement
 
@@ -192,8 +207,8 @@ class PostgresqlStore(SqlServerStore):
         else:
             name, fields = "insert_batch_told", {"first": first - 1, "visible_at": entries[0].visible_at}
             fields |= {"sent_at": entries[0].sent_at, "expires_at": entries[0].expires_at}
-            fields |= {"checksums": [row[9] for row in rows], "bodies": [row[10] for row in rows]}
-        if self._tell_at_once(name, fields | {"name": queue, "settings": pack_settings(settings)}) == []:
+            fields |= {"checksums": Numbers(row[9] for row in rows), "bodies": Blobs(row[10] for row in rows)}
+        if not self._tell_at_once(name, fields | {"name": queue, "settings": pack_settings(settings)}, ([], len(rows)))[1]:
             return None
         self._announcer.announce()
         return [Sent(self._ids.make(row[0])) for row in rows]
@@ -202,18 +217,17 @@ class PostgresqlStore(SqlServerStore):
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
         """Those that are plain and ours by one statement, and then what is left, which is mostly nothing."""
-        if settings is None or settlement.keep_until is not None or settings.groups or self._in_batch():
+        if settings is None or settlement.keep_until is not None or settings.groups or not receipts or self._in_batch():
             return super().delete(queue, receipts, settlement, settings)
         numbers = [self._number(receipt) for receipt in receipts]
-        keys = dict(
-            sorted((number, receipt.delivery) for number, receipt in zip(numbers, receipts, strict=True) if receipt.delivery)
-        )
-        if len(keys) < len(receipts):  # some twice, or by their id alone
+        delivery = receipts[0].delivery
+        wanted = sorted({number for number, receipt in zip(numbers, receipts, strict=True) if receipt.delivery == delivery})
+        if delivery is None or len(set(numbers)) < len(numbers):  # by their id alone, or some twice
             return super().delete(queue, receipts, settlement, settings)
-        fields = {"numbers": list(keys), "deliveries": list(keys.values()), "count": len(keys)}
+        fields = {"numbers": Numbers(wanted), "delivery": delivery, "count": len(wanted)}
         fields |= {"name": queue, "settings": pack_settings(settings)}
-        rows = self._surely(lambda: self._tell_at_once("delete_told", fields))
-        gone = set(keys) if rows is None else {row[0] for row in rows}
+        rows, _ = self._surely(lambda: self._tell_at_once("delete_told", fields, ([(None,)], 1)))
+        gone = set((wanted if rows[0][0] is None else rows[0][0]) if rows else ())
         left = [receipt for number, receipt in zip(numbers, receipts, strict=True) if number not in gone]
         if not left:
             return [True] * len(receipts)
@@ -224,33 +238,57 @@ class PostgresqlStore(SqlServerStore):
         others = iter(answers)
         return [number in gone or next(others) for number in numbers]
 
-    def _tell_at_once(self, name: str, fields: dict[str, Any]) -> list[Row] | None:
-        """Run a statement that also tells its token, by itself: its rows; None if they were lost, but all was done."""
+    def _tell_at_once(self, name: str, fields: dict[str, Any], done: tuple[list[Row], int]) -> tuple[list[Row], int]:
+        """Run a statement that also tells its token, by itself: its answer, or ``done`` if that was lost but all was done."""
         session = self._pool.take()
         if not session.number:
             self._pool.give(session)
-            return []  # the long way opens one
+            return [], 0  # the long way opens one
         session.token += 1
         fields = {**fields, "token": session.token, "session": session.number}
         try:
-            rows = self._ask(session, self._statements[name], fields)[0]
+            answer = self._ask(session, self._statements[name], fields)
         except StoreUnreachable:
-            done = self._was_committed(session)
+            committed = self._was_committed(session)
             self._pool.drop(session)
-            if not done:
+            if not committed:
                 raise
-            return None
+            return done
         except BaseException:
             self._pool.drop(session)
             raise
         self._pool.give(session)
-        return rows
+        return answer
+
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        share: tuple[int, int] | None = None,
+        settings: Settings | None = None,
+    ) -> list[Message] | None:
+        """By one statement, if what the caller knows of the queue still holds; where order is the promise, in its turn."""
+        if until is not None and settings is not None and not settings.groups:
+            with self._joined(durable=False):
+                known = {"queue": None, "name": queue, "settings": pack_settings(settings)}
+                rows = self._claim_at_once(known, limit, now, until, share)
+                if rows:
+                    return [self._message(queue, row, now, until) for row in rows]
+        return super().claim(queue, limit, now, until, share, settings)
 
     def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
+        return self._claim_at_once({"queue": home, "name": None, "settings": None}, limit, now, until, share)
+
+    def _claim_at_once(
+        self, known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None
+    ) -> list[Row]:
         place, of = share or (0, 1)
-        fields = {"queue": home, "now": now, "until": until, "limit": limit, "of": of, "place": place}
+        # What a claim has hidden whose answer was lost comes back by itself, so it is made again.
+        rows = self._rows("claim_at_once", {**known, "now": now, "until": until, "limit": limit, "of": of, "place": place})
         self._writing("claim_at_once")
-        return sorted(self._rows("claim_at_once", fields), key=lambda row: (row[1], row[0]))
+        return sorted(rows, key=itemgetter(1, 0))
 
     @contextmanager
     def joining(self, connection: object) -> Iterator[None]:
@@ -268,7 +306,7 @@ class PostgresqlStore(SqlServerStore):
             try:
                 yield
                 if work.news:
-                    self._announce(work.session)  # heard by the others when, and if, the caller commits
+                    self._ask(work.session, f"NOTIFY {CHANNEL}")  # heard by the others when, and if, the caller commits
             finally:
                 self._here.work = None
 
@@ -303,7 +341,8 @@ class PostgresqlStore(SqlServerStore):
     # waking
 
     def _announce(self, side: Session) -> None:
-        self._ask(side, f"NOTIFY {CHANNEL}")
+        # Like every NOTIFY it is a commit, but one that need not wait for the disk: a crash takes its hearers along.
+        self._ask(side, f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', '')")
 
     def version(self) -> int:
         """A count of what was heard. Who asks a second time is waiting: from then on there is a listener."""

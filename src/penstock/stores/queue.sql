@@ -203,12 +203,18 @@ SELECT :number, number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_a
 FROM penstock_queue
 WHERE name = :name AND settings = :settings AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
+-- name: insert_together
+INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
+SELECT column1, penstock_queue.number, column3, 0, 0, 0, column4, column5, column6, column7, column8, column9, column10, column11
+FROM (VALUES :rows) CROSS JOIN penstock_queue
+WHERE column1 IS NOT NULL AND name = :name AND settings = :settings
+    AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
+
 -- name: insert_told
 WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, head, checksum, body)
 SELECT :number, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at{as_integer}, :grp{as_blob}, :head{as_blob}, :checksum, :body
 FROM penstock_queue, told WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
-RETURNING penstock_message.number
 
 -- name: insert_batch_told
 WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
@@ -216,7 +222,6 @@ INSERT INTO penstock_message (number, queue, visible_at, state, receives, delive
 SELECT :first + place, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, checksum, body
 FROM penstock_queue, told, unnest(:checksums, :bodies) WITH ORDINALITY AS plain (checksum, body, place)
 WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
-RETURNING penstock_message.number
 
 -- name: mark
 SELECT number, expires_at FROM penstock_mark WHERE queue = :queue AND mark = :mark
@@ -270,15 +275,16 @@ WHERE number {among}
 
 -- name: claim_at_once
 WITH picked AS (
-    SELECT {columns} FROM penstock_message
-    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
+    SELECT ctid AS spot, visible_at, state FROM penstock_message
+    WHERE queue = COALESCE(:queue, (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings))
+    AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
     ORDER BY visible_at, number LIMIT :limit {skip_locked}
 )
 UPDATE penstock_message
-SET visible_at = :until, state = 1, receives = penstock_message.receives + 1, delivery = penstock_message.delivery + 1,
-    received_at = :now, first_received_at = COALESCE(penstock_message.first_received_at, :now)
-FROM picked WHERE penstock_message.number = picked.number
-RETURNING picked.*
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now)
+FROM picked WHERE penstock_message.ctid = picked.spot
+RETURNING {columns_before}
 
 -- name: one
 SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number {for_update}
@@ -312,16 +318,15 @@ SELECT number, delivery, visible_at, state, grp, mark, queue FROM {chosen} WHERE
 
 -- name: delete_told
 WITH gone AS (
-    DELETE FROM penstock_message USING unnest(:numbers, :deliveries) AS wanted (number, delivery)
-    WHERE penstock_message.number = wanted.number AND penstock_message.delivery = wanted.delivery AND grp IS NULL AND mark IS NULL
+    DELETE FROM penstock_message WHERE number = ANY(:numbers) AND delivery = :delivery AND grp IS NULL AND mark IS NULL
     AND queue + 0 = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
     AND EXISTS (SELECT number FROM penstock_session WHERE number = :session)
-    RETURNING penstock_message.number
+    RETURNING number
 ), told AS (
     UPDATE penstock_session SET token = CASE (SELECT COUNT(*) FROM gone) WHEN :count THEN :token ELSE -:token END
     WHERE number = :session
 )
-SELECT number FROM gone
+SELECT CASE (SELECT COUNT(*) FROM gone) WHEN :count THEN NULL ELSE ARRAY(SELECT number FROM gone) END
 
 -- name: archive_all
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)

@@ -74,6 +74,7 @@ class ServerSession(SqlSession):
         self._pool: Pool[Session] = Pool(name, self._connect, self._close, size=pool, timeout=timeout)
         self._side_lock = threading.RLock()
         self._side: Session | None = None
+        self._block_lock = threading.Lock()  # not the one above: who sends need not wait for what is told behind its back
         self._block = NO_BLOCK
         self._closed = False
         self._announcer = Announcer(lambda: self._beside(self._announce))
@@ -335,11 +336,12 @@ class ServerSession(SqlSession):
 
     def before_fork(self) -> None:
         self._clock.before_fork()  # first, as who measures the time takes them in this order
+        self._block_lock.acquire()
+        self._block = NO_BLOCK
         self._side_lock.acquire()
         if self._side is not None:
             self._close(self._side)
             self._side = None
-        self._block = NO_BLOCK
         self._pool.before_fork()
 
     def after_fork(self, *, child: bool) -> None:
@@ -348,6 +350,7 @@ class ServerSession(SqlSession):
             self._announcer.forked()
         self._pool.after_fork(child=child)
         self._side_lock.release()
+        self._block_lock.release()
         self._clock.after_fork(child=child)
 
     # what each database does its own way

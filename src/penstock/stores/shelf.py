@@ -14,17 +14,17 @@ import re
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
 
-from penstock.stores.beside import Beside, Hold
+from penstock.stores.beside import TICK, Beside, Hold
 
 Stamp = tuple[int, ...]
 """The mtimes (ns) of the folders that a queue's names are in."""
-TICK = 20_000_000
-"""Before Linux 6.13 all changes within some milliseconds give a folder the same mtime; this (ns) is longer than that."""
 EXACT = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 13)
+"""Whether every change that could be noticed gives a folder an mtime of its own; before, all within a tick had the same."""
 RELIST_SHARE = 10
 """While others work on a big folder too, it is listed again only after so many times the time that a listing takes, …"""
 DOUBT_SHARE = 50
@@ -64,6 +64,15 @@ def is_orphaned(path: str) -> bool:
     return age > ORPHANED and not is_open_for_writing(path)
 
 
+class Brief(NamedTuple):
+    """A message that is received and settled in one batch: none of that is written down, it stays ready until it goes."""
+
+    hold: Hold
+    before: Hold | None
+    alone: bool
+    """Nothing lies beside it."""
+
+
 class Shelf(ABC):
     """Where one queue's messages lie. ``hidden`` is the instant until which a message is hidden, 0 for one that is ready."""
 
@@ -72,10 +81,10 @@ class Shelf(ABC):
         self.root = root
         self.folder = folder
         self._at = os.fspath(folder)
-        self._watched = [os.fspath(path) for path in (folder, *others)]
+        self._watched = tuple([os.fspath(path) for path in (folder, *others)])
         self.queue = queue
         self.born: str | None = None
-        self._brief: dict[str, Hold] = {}
+        self.brief: dict[str, Brief] = {}
         self.beside = Beside(root, queue)
         self.index: dict[str, int] = {}
         self._ready: list[tuple[int, str]] = []
@@ -89,24 +98,25 @@ class Shelf(ABC):
 
     def hold(self, id: str) -> Hold | None:
         """The record of a message that was received."""
-        return self._brief.get(id) or self.beside.hold(id)
+        brief = self.brief.get(id)
+        return brief.hold if brief else self.beside.hold(id)
 
     def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
-        self._brief.pop(id, None)
+        self.brief.pop(id, None)
         self.beside.set_hold(id, hold, durable=durable)
-
-    def set_brief_hold(self, id: str, hold: Hold) -> None:
-        """For a message that is to be settled at once: should we die before that, it was never received."""
-        self._brief[id] = hold
 
     def forget(self, id: str) -> None:
         """Remove what lies beside a message that is gone."""
-        self._brief.pop(id, None)
-        self.beside.forget(id)
+        brief = self.brief.pop(id, None)
+        if not brief or not brief.alone:
+            self.beside.forget(id)
 
-    def stamp(self) -> Stamp:
-        """What changes whenever a name does."""
-        return tuple([os.stat(folder).st_mtime_ns for folder in self._watched])
+    def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
+        """What changes whenever a name does, in one of these folders or in any."""
+        folders = self._watched if folders is None else folders
+        if len(folders) == 1:
+            return (os.stat(folders[0]).st_mtime_ns,)
+        return tuple([os.stat(folder).st_mtime_ns for folder in folders])
 
     @abstractmethod
     def scan(self) -> Iterable[tuple[str, int]]:
@@ -139,14 +149,12 @@ class Shelf(ABC):
     def remove(self, path: str, id: str) -> None: ...
 
     @abstractmethod
-    def take_ids(self, lock: int, count: int, now: int) -> list[str]:
+    def take_ids(self, count: int, now: int) -> list[str]:
         """Reserve ids, under the lock; a draft with each of them must not exist yet."""
 
-    @contextmanager
-    def reserving(self) -> Iterator[int]:
-        """Hold the queue's lock while ids are taken and drafts are made."""
-        with self.changing() as lock:
-            yield lock
+    def reserving(self) -> Changing:
+        """Hold the queue's lock while ids are taken and drafts are made; it is taken again, or given back, soon after."""
+        return Changing(self, self._watched[:1], pause=True)
 
     def check_drafts(self, ids: Collection[str]) -> None:  # noqa: B027
         """After the drafts were made, still under the lock: `FileExistsError` if a stranger has one of these ids."""
@@ -167,11 +175,11 @@ class Shelf(ABC):
         """When a message was sent of which nothing is written down beside."""
         return status.st_mtime_ns // 1000
 
-    def refresh(self, *, eager: bool = True) -> None:
-        """Look at the folder again if anything happened in it that we did not do.
+    def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
+        """Look at the folder again if anything happened in it that we did not do; ``stamp`` is how it looked just now.
 
         Not ``eager``: a big folder is not listed all the time as long as there is something to claim."""
-        stamp = self.stamp()
+        stamp = stamp or self.stamp()
         known = stamp == self._stamp
         if known and not self._doubtful:
             return
@@ -197,24 +205,16 @@ class Shelf(ABC):
         heapq.heapify(self._ready)
         heapq.heapify(self._hidden)
 
-    @contextmanager
-    def changing(self) -> Iterator[int]:
-        """Hold the queue's lock; what is noted in the meantime (`note`) keeps our picture of the folder right."""
-        with self.beside.lock() as lock:
-            before = self.stamp()
-            known = self._stamp == before
-            self._begin(lock, before)
-            yield lock
-            after = self.stamp()
-            self._end(lock, after)
-            if after != before and (known or self._stamp == before):
-                self._stamp = after
-                self._doubtful = True
+    def changing(self, *, hidden: bool = True) -> Changing:
+        """Hold the queue's lock; what is noted in the meantime (`note`) keeps our picture of the folder right.
 
-    def _begin(self, lock: int, stamp: Stamp) -> None:  # noqa: B027
-        """The lock was taken; its file is for the format to use."""
+        Not ``hidden``: only names of messages that are ready will be changed."""
+        return Changing(self, self._watched if hidden else self._watched[:1])
 
-    def _end(self, lock: int, stamp: Stamp) -> None:  # noqa: B027
+    def begin(self, stamp: Stamp) -> None:  # noqa: B027
+        """The lock was taken; its memo is for the format to use."""
+
+    def end(self, stamp: Stamp) -> None:  # noqa: B027
         """All went well, and the lock is about to be given back."""
 
     def note(self, id: str, hidden: int | None) -> None:
@@ -267,3 +267,40 @@ class Shelf(ABC):
         self._stamp = None
         self.refresh()
         return self.index.get(id)
+
+
+class Changing:
+    """What `Shelf.changing` gives: a class and no generator, as every send enters two."""
+
+    __slots__ = ("_folders", "_give", "_known", "_shelf", "before")
+
+    def __init__(self, shelf: Shelf, folders: tuple[str, ...], *, pause: bool = False) -> None:
+        """Names change only in these of the folders that are watched, which are the first."""
+        self._shelf = shelf
+        self._folders = folders
+        self._give = shelf.beside.pause if pause else shelf.beside.give
+
+    def __enter__(self) -> Changing:
+        shelf = self._shelf
+        shelf.beside.take()
+        try:
+            self.before = shelf.stamp(self._folders)
+            self._known = shelf._stamp is not None and shelf._stamp[: len(self.before)] == self.before
+            shelf.begin(self.before)
+        except BaseException:
+            shelf.beside.give()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        shelf, before = self._shelf, self.before
+        try:
+            if error is None:
+                after = shelf.stamp(self._folders)
+                shelf.end(after)
+                count, stamp = len(before), shelf._stamp
+                if after != before and stamp is not None and (self._known or stamp[:count] == before):
+                    shelf._stamp = after + stamp[count:]
+                    shelf._doubtful = True
+        finally:
+            self._give()

@@ -18,18 +18,17 @@ from __future__ import annotations
 import os
 import random
 import re
-import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.message import FOREVER, Settings
 from penstock.policy import micros
-from penstock.stores.beside import FOLDER, MEMO, Beside, Hold
+from penstock.stores.beside import FOLDER, Beside, Hold
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.files import FileStore
-from penstock.stores.shelf import Shelf, is_open_for_writing
+from penstock.stores.shelf import Changing, Shelf, Stamp, is_open_for_writing
 
 PARTS = ("new", "queues", "delay", "remove")
 NEVER_AT = 2**33 * 1_000_000
@@ -118,11 +117,11 @@ class SpoolShelf(Shelf):
         self._delay, self._remove, self._drafts = f"{root}/delay", f"{root}/remove", f"{root}/{FOLDER}/.drafts"
         self._touched: set[str] = set()
 
-    def refresh(self, *, eager: bool = True) -> None:
+    def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
         """A file of new/ that is still being written is finished without any folder changing."""
         if self._unfinished:
             self._stamp = None
-        super().refresh(eager=eager)
+        super().refresh(eager=eager, stamp=stamp)
 
     def scan(self) -> Iterator[tuple[str, int]]:
         self._unfinished = deliver_new(self.root, self.queue)
@@ -156,15 +155,18 @@ class SpoolShelf(Shelf):
         return written if abs(written - known) < 1_000_000 else known
 
     def publish(self, id: str, hidden: int) -> None:
-        self.rename(self.draft(id), id, hidden)
-        self._touched.discard(self._drafts)  # a draft that comes back is an orphan, and nobody's message
+        self._move(self.draft(id), id, hidden)  # a draft that comes back is an orphan, and nobody's message
 
     def rename(self, source: str, id: str, hidden: int) -> None:
+        self._move(source, id, hidden)
+        self._touched.add(source.rpartition("/")[0])
+
+    def _move(self, source: str, id: str, hidden: int) -> None:
         target = self.path(id, hidden)
         if hidden:
             set_timer(source, hidden)
         os.rename(source, target)
-        self._touched |= {os.path.dirname(source), os.path.dirname(target)}
+        self._touched.add(self._delay if hidden else self._at)
         if source == target:
             os.utime(self._delay)  # the timer alone was changed: let those notice who watch the folder
 
@@ -191,7 +193,7 @@ class SpoolShelf(Shelf):
     def remove(self, path: str, id: str) -> None:
         removed = f"{self._remove}/{self.queue}:{id}"
         os.rename(path, removed)
-        self._touched.add(os.path.dirname(path))
+        self._touched.add(path.rpartition("/")[0])
         with suppress(FileNotFoundError):  # a reaper was first
             os.unlink(removed)
 
@@ -202,17 +204,14 @@ class SpoolShelf(Shelf):
         oldest = self.ready(self._peers + 1)
         return random.choice(oldest) if oldest else None  # noqa: S311
 
-    @contextmanager
-    def reserving(self) -> Iterator[int]:
+    def reserving(self) -> Changing:
         """Drafts lie where nobody looks."""
-        with self.beside.lock() as lock:
-            yield lock
+        return Changing(self, (), pause=True)
 
-    def take_ids(self, lock: int, count: int, now: int) -> list[str]:
-        memo = os.pread(lock, MEMO.size, 0)
-        last = MEMO.unpack(memo)[0] if len(memo) == MEMO.size else 0
+    def take_ids(self, count: int, now: int) -> list[str]:
+        last, _ = self.beside.recall()
         first = max(last + 1, now // 1000 << 12 | -(-(now % 1000) * 4096 // 1000))
-        os.pwrite(lock, MEMO.pack(first + count - 1, 0), 0)
+        self.beside.remember(first + count - 1, 0)
         return [_uuid(number) for number in range(first, first + count)]
 
     def number(self, id: str) -> int:
@@ -227,7 +226,7 @@ class SpoolShelf(Shelf):
 
 def _uuid(number: int) -> str:
     digits = f"{number:015x}"
-    tail = f"{secrets.randbits(62) | 1 << 63:016x}"
+    tail = f"{int.from_bytes(os.urandom(8)) >> 2 | 1 << 63:016x}"
     return f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-{tail[:4]}-{tail[4:]}"
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from penstock.message import (
     FOREVER,
-    OCTETS,
     Counts,
     Death,
     Entry,
@@ -19,7 +18,7 @@ from penstock.message import (
 )
 from penstock.policy import same_settings
 from penstock.stores.base import START
-from penstock.stores.encoding import Head, checksum, pack_head, pack_settings
+from penstock.stores.encoding import Head, checksum, pack_head, pack_settings, pack_type
 from penstock.stores.sql_session import DELIVERY, LINE, MARK, Row, SqlSession
 
 
@@ -63,6 +62,14 @@ class SqlMessages(SqlSession):
             if not same_settings(current, settings):
                 return None
             number = self._take_numbers(len(entries))
+            if not alone:
+                numbered = [
+                    insert_row(place, home, entry.visible_at, None if entry.group is None else entry.group.encode(), entry)
+                    for place, entry in enumerate(entries, number)
+                ]
+                self._many("insert", numbered)
+                make = self._ids.make
+                return [Sent(make(place)) for place in range(number, number + len(entries))]
             rows: list[Row] = []
             answers: list[Sent] = []
             lines: set[bytes] = set()
@@ -97,7 +104,9 @@ class SqlMessages(SqlSession):
         # A mark that lasts as long as its message does not outlive it, whatever happened to either.
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
+    def claim(
+        self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None
+    ) -> list[Message] | None:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
             rows = self._visible(home, limit, now, share)
@@ -324,7 +333,7 @@ class SqlMessages(SqlSession):
 def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entry: Entry) -> Row:
     """The parameters of the statement that inserts a message."""
     body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _ = entry
-    plain = not attributes and content_type is OCTETS and visibility is None
-    head = None if plain else pack_head(Head(content_type, attributes, visibility))
+    plain = not attributes and visibility is None
+    head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility))
     check = checksum(body, head, line, mark, sent_at, deadline_at)
     return number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body

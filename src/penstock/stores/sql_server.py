@@ -15,16 +15,19 @@ from collections.abc import Callable, Sequence
 
 from penstock.errors import QueueNotFound, StoreUnreachable
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
+from penstock.policy import same_settings
 from penstock.stores.server_session import Answer, ServerSession, Session
 from penstock.stores.sql import SqlStore
 from penstock.stores.sql_session import Row
 
-BLOCK = 1000
-"""How many message numbers a process reserves at a time."""
+BLOCK, BATCHES = 1000, 20
+"""How many message numbers a process reserves at a time, and for how many batches like the one at hand: it costs a sync."""
 SESSION_DAYS = 7 * 86_400_000_000
 
 
 class SqlServerStore(ServerSession, SqlStore):
+    compares = True
+
     # queues and locks
 
     def _queue(self, name: str) -> tuple[int, Settings]:
@@ -62,9 +65,19 @@ class SqlServerStore(ServerSession, SqlStore):
 
     # messages
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        share: tuple[int, int] | None = None,
+        settings: Settings | None = None,
+    ) -> list[Message] | None:
         with self._joined(durable=False):
-            home, _ = self._queue(queue)
+            home, current = self._queue(queue)
+            if settings is not None and not same_settings(current, settings):
+                return None
             rows = self._visible(home, limit, now, share) if until is None else self._hide(home, limit, now, until, share)
             return [self._message(queue, row, now, until) for row in rows]
 
@@ -82,11 +95,11 @@ class SqlServerStore(ServerSession, SqlStore):
         """From the block that this process has reserved. In a queue with groups the order of numbers is the order of turns:
         there the block counts only as long as nobody else has reserved one since."""
         work = self._here.work
-        with self._side_lock:
+        with self._block_lock:
             first, last = self._block
             stale = work is not None and bool(work.locked) and last > 0 and self._meta("number") != last
             if first + count - 1 > last or stale:
-                reserved = count if last == 0 else count + BLOCK  # who sends once leaves no gap
+                reserved = count if last == 0 else count * BATCHES + BLOCK  # who sends once leaves no gap
                 last = self._beside(lambda side: self._reserve_numbers(side, reserved))
                 first = last - reserved + 1
             self._block = (first + count, last)

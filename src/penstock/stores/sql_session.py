@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from penstock.errors import QueueNotFound, StoreVersion
 from penstock.message import (
     FOREVER,
+    OCTETS,
+    Attributes,
     Held,
     Message,
     Settings,
@@ -29,6 +31,7 @@ COLUMNS = (
 )
 DELIVERY, LINE, MARK = (COLUMNS.split(", ").index(name) for name in ("delivery", "grp", "mark"))
 STATES = {int(state): state for state in State}
+CONSUMED = int(State.CONSUMED)
 Row = tuple[Any, ...]
 Params = Mapping[str, Any] | Sequence[Any]
 
@@ -38,6 +41,9 @@ def read_sql(dialect: Mapping[str, str]) -> tuple[dict[int, list[str]], dict[str
     words = {
         "columns": COLUMNS,
         "columns_settled": COLUMNS.replace(" state,", " :state,"),
+        "columns_before": COLUMNS.replace(
+            "visible_at, state, receives, delivery", "picked.visible_at, picked.state, receives - 1, delivery - 1"
+        ),
         "held_columns": ", ".join(f"penstock_message.{column}" for column in COLUMNS.split(", ")),
         **dialect,
     }
@@ -142,26 +148,33 @@ class SqlSession(Store):
         """A row as a message; with ``now``, as the claim made at that instant leaves it."""
         (number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at,
          received_at, line, mark, packed, check, body) = row  # fmt: skip
+        # Most have no head and no group: what they need not pay for stands aside.
+        attributes: Attributes = {}
+        content_type, visibility, death, group = OCTETS, None, None, None
         try:
             intact = check == checksum(body, packed, line, mark, sent_at, deadline_at)
-            head = unpack_head(packed if intact else None)
-            group = line.decode() if line is not None and intact else None
+            if intact and packed is not None:
+                content_type, attributes, visibility, death = unpack_head(packed)
+            if intact and line is not None:
+                group = line.decode()
         except (TypeError, ValueError, KeyError):
-            intact, head, group = False, unpack_head(None), None
+            intact, content_type, attributes, visibility, death = False, OCTETS, {}, None, None
         if not intact:  # damage can turn any value into any other
             visible_at, receives, delivery = _whole(visible_at), _whole(receives), _whole(delivery)
             sent_at, expires_at = _whole(sent_at), _whole(expires_at)
-        lapsed = now is not None and state == State.CONSUMED
-        if now is not None:
-            state, receives, received_at, first_received_at = State.CONSUMED, receives + 1, now, first_received_at or now
+        lapsed = now is not None and state == CONSUMED
+        if now is None:
+            known = STATES.get(state, State.DAMAGED)
+        else:
+            known, receives, received_at, first_received_at = State.CONSUMED, receives + 1, now, first_received_at or now
             if until is None:
                 visible_at = FOREVER
             else:
                 visible_at, delivery = until, delivery + 1
         return Message(
-            self._ids.make(number), number, queue, body, head.content_type, head.attributes,
-            STATES.get(state, State.DAMAGED), receives, delivery, sent_at, abs(visible_at), expires_at, deadline_at,
-            head.visibility, group, key_of(mark) if intact else None, moved_at, first_received_at, received_at, head.death,
+            self._ids.make(number), number, queue, body, content_type, attributes, known, receives, delivery, sent_at,
+            visible_at if visible_at >= 0 else -visible_at, expires_at, deadline_at, visibility, group,
+            key_of(mark) if intact and mark is not None else None, moved_at, first_received_at, received_at, death,
             settled_at, reason, lapsed, intact,
         )  # fmt: skip
 

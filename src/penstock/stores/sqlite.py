@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from threading import RLock, get_ident
 from typing import ClassVar
@@ -36,6 +37,9 @@ WAL_BYTES = 16 * 1024 * 1024
 BLOCK = 1000
 """How many message numbers a process reserves at a time."""
 NO_BLOCK = (1, 0)
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+"""How many messages one statement can send: few texts to prepare, and what is left over stays empty."""
+NO_ROW = (None,) * 11
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
@@ -84,6 +88,9 @@ class SqliteStore(StagesInFiles, SqlStore):
     def __init__(self, path: str | Path, *, timeout: float = 10) -> None:
         """``timeout``: how many seconds to wait for others who write."""
         super().__init__()
+        for size in SIZES:
+            rows = ", ".join([f"({', '.join('?' * len(NO_ROW))})"] * size)
+            self._statements[f"insert_{size}"] = self._statements["insert_together"].replace(":rows", rows)
         if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SAFE_SQLITE:
             raise StoreError(f"SQLite {apsw.sqlite_lib_version()} can corrupt a queue; install a newer apsw")
         self.path = Path(path)
@@ -298,26 +305,36 @@ class SqliteStore(StagesInFiles, SqlStore):
         return first
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
-        entry = entries[0]
-        if len(entries) == 1 and entry.mark is None and not (settings.groups and entry.group):
-            sent = self._insert_alone(queue, entry, settings)
+        if len(entries) <= SIZES[-1] and not any(entry.mark or (settings.groups and entry.group) for entry in entries):
+            sent = self._insert_plain(queue, entries, settings)
             if sent is not None:
-                return [sent]
+                return sent
         return super().insert(queue, entries, now, settings)
 
-    def _insert_alone(self, queue: str, entry: Entry, settings: Settings) -> Sent | None:
-        """A single message by a single statement, which changes nothing if what we know of the queue has changed."""
+    def _insert_plain(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
+        """By a single statement, which changes nothing if what we know of the queue has changed. Around each statement other
+        threads of Python get a turn, and this one has to wait for its own again: once, however many messages there are."""
         with self._lock:
-            number, last = self._block
-            if self._depth or number > last:
+            first, last = self._block
+            count = len(entries)
+            if self._depth or first + count - 1 > last:
                 return None
-            line = None if entry.group is None else entry.group.encode()
-            _, _, *values = insert_row(number, 0, entry.visible_at, line, entry)
+            rows = [
+                insert_row(number, 0, entry.visible_at, None if entry.group is None else entry.group.encode(), entry)
+                for number, entry in enumerate(entries, first)
+            ]
             self._set_durable(True)
-            if not self._run("insert_alone", (number, *values, queue, self._packed(settings), last)):
+            known = (queue, self._packed(settings), last)
+            if count == 1:
+                number, _, *values = rows[0]
+                done = self._run("insert_alone", (number, *values, *known))
+            else:
+                size = 1 << (count - 1).bit_length()
+                done = self._run(f"insert_{size}", (*chain(*rows), *NO_ROW * (size - count), *known))
+            if not done:
                 return None
-            self._block = (number + 1, last)
-            return Sent(self._ids.make(number))
+            self._block = (first + count, last)
+            return [Sent(self._ids.make(number)) for number in range(first, first + count)]
 
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None

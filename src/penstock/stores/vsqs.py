@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from penstock.message import FOREVER
-from penstock.stores.beside import MEMO, rename_new
+from penstock.stores.beside import rename_new
 from penstock.stores.files import FileStore
 from penstock.stores.shelf import Shelf, Stamp
 
@@ -67,17 +67,15 @@ class VsqsShelf(Shelf):
     def remove(self, path: str, id: str) -> None:  # noqa: ARG002
         os.unlink(path)
 
-    def _begin(self, lock: int, stamp: Stamp) -> None:
-        """The lock's file knows the last number given, and what the folder looked like when its last holder left it."""
-        memo = os.pread(lock, MEMO.size, 0)
-        self._last, known = MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
+    def begin(self, stamp: Stamp) -> None:
+        self._memo = self._last, known = self.beside.recall()
         self._ours = known == stamp[0]
 
-    def _end(self, lock: int, stamp: Stamp) -> None:
-        if self._ours:
-            os.pwrite(lock, MEMO.pack(self._last, stamp[0]), 0)
+    def end(self, stamp: Stamp) -> None:
+        if self._ours and (self._last, stamp[0]) != self._memo:
+            self.beside.remember(self._last, stamp[0])
 
-    def take_ids(self, lock: int, count: int, now: int) -> list[str]:  # noqa: ARG002
+    def take_ids(self, count: int, now: int) -> list[str]:
         """More than any number in use, and later than now: no foreign publisher can have used such a number yet.
 
         VSQS lists the folder after each create, to find the same number in another state. Here a listing is needed only if

@@ -138,6 +138,22 @@ class Catalogue:
         other.create("orders").send(b"x")
         assert queue.stats().messages == 1
 
+    def test_settings_changed_by_another_count_for_the_next_receive(
+        self, broker: Broker, queue: Queue, clock: FakeClock
+    ) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        (first,) = queue.receive()
+        other = Broker(broker.store, clock=clock)
+        other["orders"].update(visibility=100)
+        (second,) = queue.receive()
+        assert second.visible_at - first.visible_at == 70_000_000
+        other["orders"].update(mode="at_most_once")
+        assert len(queue.receive()) == 1
+        assert queue.stats().messages == 2, "the third was settled as it was received"
+        other.delete("orders")
+        with pytest.raises(QueueNotFound):
+            queue.receive()
+
     def test_a_window_of_one_second_is_not_for_ever(self, broker: Broker, clock: FakeClock) -> None:
         broker.create("ever", deduplicate=True)
         queue = broker.create("window", deduplicate=1)

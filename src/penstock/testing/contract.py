@@ -20,6 +20,7 @@ from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import History
 from penstock.testing.model import Model
 from penstock.testing.power import PowerLoss
+from penstock.testing.publish_crashes import PublishCrashes
 from penstock.testing.publishing import Publishing, StagedSegments
 from penstock.testing.races import ProcessRaces, ThreadRaces
 from penstock.testing.receiving import Receiving
@@ -85,7 +86,7 @@ class DurableStoreContract(StepCrashes, PowerLoss):
     It takes the list ``syscalls``, a fixture ``make_url`` that names a new store, and ``make_url_in`` for one in a folder."""
 
 
-class FilesStoreContract(FileCrashes, PowerLoss):
+class FilesStoreContract(FileCrashes, PublishCrashes, PowerLoss):
     """What a store does that keeps a message a file, so that a batch is not one step.
 
     It takes the fixtures ``make_url``, which names a new store below ``tmp_path``, and ``make_url_in`` for one in a folder."""

@@ -26,6 +26,15 @@ class Settling:
         assert queue.delete_many([one, two, three, three]) == [True, False, True, False]
         assert queue.stats().messages == 0
 
+    def test_messages_received_once_and_more_often_are_deleted_together(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        for again in queue.receive(2):
+            again.release()
+        held = queue.receive(3)
+        assert sorted(message.delivery for message in held) == [1, 2, 2]
+        assert queue.delete_many([*held, held[0].id]) == [True, True, True, False]
+        assert queue.stats().messages == 0
+
     def test_of_a_stale_and_a_good_receipt_for_one_message_the_good_one_counts(self, queue: Queue) -> None:
         queue.send(b"x")
         (stale,) = queue.receive(visibility=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 from penstock.broker import Broker
@@ -67,8 +68,9 @@ class Router:
             fixed = [(place, name) for place, name in enumerate(names) if not name.startswith("{")]
             variable = [(place, name[1:-1]) for place, name in enumerate(names) if name.startswith("{")]
             self._by_length.setdefault(len(names), []).append((route, fixed, variable))
+        self.find = lru_cache(maxsize=1024)(self._find)
 
-    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | None:
+    def _find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | None:
         """The route and the variables of its path."""
         for route, fixed, variable in self._by_length.get(len(segments), ()):
             if route.method == method and _fits(segments, fixed):
@@ -81,10 +83,7 @@ class Router:
 
 
 def _fits(segments: tuple[str, ...], fixed: Places) -> bool:
-    for place, name in fixed:  # noqa: SIM110 - it is asked for every request, and a generator costs more than all the rest of it
-        if segments[place] != name:
-            return False
-    return True
+    return all(segments[place] == name for place, name in fixed)
 
 
 class Dialect(ABC):

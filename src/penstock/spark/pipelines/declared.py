@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructField, StructType
 
 import penstock
 from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.spark import columns
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines import declaration, landing
+from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import readable
 from penstock.spark.pipelines.progress import Watch
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 TIDY_EVERY = 60
-PROBLEM = "_penstock_problem"
-CORRUPT = "_penstock_corrupt"
-MESSAGE = ("body", "content_type", "attributes", "attribute_types", "delay", "deadline", "key", "group")
-"""What a queue takes of a table that has a column ``body``; of one that has none, each row is JSON."""
 AT = re.compile(r" \(line (\d+), position \d+\)")
 
 
@@ -180,7 +176,7 @@ class _Plan:
             where = f"{pipeline.where('dead_letters')}, for {table!r}"
             if frame.isStreaming:
                 url = self._url(pipeline.dead_letters.store, ("dead_letters",))
-                writer = _letters(frame, table).writeStream.format("penstock")
+                writer = dead_letters(frame, table).writeStream.format("penstock")
                 writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
                 found.append(_Query(where, writer, self._home / "dead" / table, pipeline.reads(table)))
         return found
@@ -196,10 +192,11 @@ class _Plan:
             return frame
         landed = self._landed(source)
         landed.mkdir(parents=True, exist_ok=True)
+        landing.sweep(landed)
         schema = columns.schema(ReadOptions(url="", queue=source.queue))
         # What all queries have read is deleted, and a query that is new has not: it begins with what is left.
         stream = self._spark.readStream.schema(schema).option("ignoreMissingFiles", "true").parquet(str(landed))
-        return _parsed(stream, source.json) if source.json else stream
+        return parsed(stream, source.json) if source.json else stream
 
     def _register(self, name: str, at: tuple[str, ...], frame: DataFrame, watermark: tuple[str, str] | None) -> None:
         pipeline = self._pipeline
@@ -228,7 +225,7 @@ class _Plan:
             return frame.writeStream.format("parquet").option("path", sink.path).partitionBy(*sink.partition)
         if sink.queue is None:
             return frame.writeStream.format("console").option("truncate", "false")
-        writer = _messages(frame).writeStream.format("penstock")
+        writer = messages(frame).writeStream.format("penstock")
         writer = writer.options(url=self._url(sink.store, ("sink", sink.name)), queue=sink.queue)
         letters = self._pipeline.dead_letters
         return writer.option("badRows", letters.queue) if letters and letters.store == sink.store else writer
@@ -305,58 +302,16 @@ class _Run:
             landing.tidy(landed, [query.checkpoint for query in self._writers if landed.name in query.reads])
 
 
-def _parsed(stream: DataFrame, ddl: str) -> DataFrame:
-    """The fields of JSON bodies as columns, the message as the column ``message``, and the problem of what is no such JSON."""
-    fields: Any = StructType.fromDDL(ddl)
-    for taken in ("message", PROBLEM, CORRUPT):
-        if taken in fields.fieldNames():
-            raise BadInput(f"the field {taken!r} of the JSON would hide a column of that name: read it by a step")
-    whole = StructType([*fields.fields, StructField(CORRUPT, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    parsed = f.from_json(f.col("body").cast("string"), whole, options)
-    wrong = f.col("parsed").isNull() | f.col(f"parsed.{CORRUPT}").isNotNull()
-    return stream.select(f.struct("*").alias("message"), parsed.alias("parsed")).select(
-        *[f.col(f"parsed.`{name}`") for name in fields.fieldNames()],
-        "message",
-        f.when(wrong, f.lit(f"the body is not JSON of the form {ddl}")).alias(PROBLEM),
-    )
-
-
-def _messages(frame: DataFrame) -> DataFrame:
-    if "body" in frame.columns:
-        return frame.select(*[name for name in MESSAGE if name in frame.columns])
-    return frame.select(f.to_json(f.struct("*")).alias("body"), f.lit("application/json").alias("content_type"))
-
-
-def _letters(rejected: DataFrame, table: str) -> DataFrame:
-    """The original of each rejected row, with the attributes reason, queue (which it came from) and table."""
-    names = set(rejected.columns)
-    prefix = "message." if "message" in names else ""
-    told = {"reason": f.col(PROBLEM), "table": f.lit(table)}
-    if not prefix and "body" not in names:
-        row = f.to_json(f.struct(*[f.col(f"`{name}`") for name in rejected.columns if name != PROBLEM]))
-        body, kind, kept, types = row, f.lit("application/json"), None, None
-    else:
-        has = set(rejected.select("message.*").columns) if prefix else names
-        body = f.col(f"{prefix}body")
-        kind = f.col(f"{prefix}content_type") if "content_type" in has else f.lit(None).cast("string")
-        kept = f.col(f"{prefix}attributes") if "attributes" in has else None
-        types = f.col(f"{prefix}attribute_types") if "attribute_types" in has else None
-        if "queue" in has:
-            told["queue"] = f.col(f"{prefix}queue")
-        if "id" in has and prefix:
-            told["message_id"] = f.col("message.id")
-    marks = f.create_map(*[part for name, value in told.items() for part in (f.lit(name), value)])
-    if kept is not None:
-        own = list(told)
-        marks = f.map_concat(f.map_filter(kept, lambda name, _: ~name.isin(own)), marks)
-    chosen = [body.alias("body"), kind.alias("content_type"), marks.alias("attributes")]
-    return rejected.select(*chosen, *([types.alias("attribute_types")] if types is not None else []))
-
-
 def _session_of(spark: SparkSession) -> SparkSession:
     """A session of our own, where our views hide nobody's; through Spark Connect, the one that there is."""
-    return spark if type(spark).__module__.startswith("pyspark.sql.connect") else spark.newSession()
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return spark
+    own = spark.newSession()
+    if (
+        own.conf.get("spark.sql.shuffle.partitions") == "200"
+    ):  # Spark's own, for big clusters: each costs every batch some files
+        own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    return own
 
 
 @contextmanager
@@ -382,10 +337,5 @@ def _told(where: str, first_line: int | None = None) -> Iterator[None]:
         if first_line is not None and (found := AT.search(text)):
             where = re.sub(r"line \d+", f"line {first_line + int(found[1]) - 1}", where, count=1)
             text = AT.sub("", text)
-        made = known if isinstance(known, QueueNotFound) else None
-        if made is not None:
-            with suppress(TypeError):
-                made.add_note(where)
-            raise made from None
-        kind = type(known) if isinstance(known, PenstockError) else BadInput
-        raise kind(f"{where}: {text}") from None
+        known.args = (f"{where}: {text}",)
+        raise known from None

@@ -91,7 +91,9 @@ def load(
         reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
         rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
         watch = watch or Watch("load")
-        sink = {"url": url, "queue": queue, **({"badRows": bad} if bad else {})}
+        sink = {"url": url, **({"badRows": bad} if bad else {})}
+        if "queue" not in rows.columns:
+            sink["queue"] = queue
         if rate is None:
             writer = rows.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
             done = watch.follow(writer.trigger(availableNow=True).start())
@@ -161,7 +163,7 @@ class Shape:
             chosen = {
                 name: F.col(name) for name in ("content_type", "attributes", "attribute_types", "group", "key") if name in names
             }
-        chosen |= self._mapped(columns, chosen)
+        chosen |= self._mapped(columns, chosen, queue)
         chosen["body"] = self._body(body, chosen)
         why = self._why_bad()
         if why is not None:
@@ -180,7 +182,7 @@ class Shape:
             return F.col("value").cast("binary")
         return F.to_json(F.struct(*names)).cast("binary")
 
-    def _mapped(self, columns: dict[str, str], chosen: dict[str, Column]) -> dict[str, Column]:
+    def _mapped(self, columns: dict[str, str], chosen: dict[str, Column], queue: str) -> dict[str, Column]:
         found: dict[str, Column] = {}
         texts: list[Column] = []
         types: list[Column] = []
@@ -201,6 +203,8 @@ class Shape:
                 found[target] = column
             else:
                 found[target] = column if isinstance(kind, StringType | BinaryType) else column.cast("string")
+        if "queue" in found:
+            found["queue"] = F.coalesce(found["queue"].cast("string"), F.lit(queue))
         if texts:
             present = F.map_filter(F.create_map(*texts), lambda _name, value: value.isNotNull())
             found["attributes"] = _joined(found.get("attributes", chosen.get("attributes")), present)

@@ -8,8 +8,12 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-WIDTH, HEIGHT = 760, 230
-LEFT, RIGHT, TOP, BOTTOM = 64, 14, 14, 30
+WIDTH, HEIGHT = 520, 200
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 28
+TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36000, 864000, 8640000, 1e9)
+"""Durations that a scale of powers may show."""
+CLOCK = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 4 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
+PER = ((1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"))
 STYLE = """
 :root{color-scheme:light dark;--paper:#fff;--card:#f6f7f9;--ink:#1c2330;--soft:#667085;--rule:#dfe3ea;
 --a:#1769aa;--b:#c26a12;--c:#2e7d4f;--d:#b3261e}
@@ -39,7 +43,7 @@ Points = Sequence[tuple[int, float]]
 def render(figures: dict[str, Any], title: str) -> str:
     whole = figures["all"]
     cards = [
-        _curve("Throughput", _throughput(figures), lambda value: f"{_number(value)}/s", "wide"),
+        _throughput(figures),
         _curve("Waiting time: sent to first received", _percentiles(figures, "waiting"), duration, log=True),
         _curve("Handling time: received to settled", _percentiles(figures, "handling"), duration, log=True),
         _bars("Dead letters by reason", figures["deaths"], "d", "no message died"),
@@ -59,8 +63,7 @@ def _tiles(whole: dict[str, Any], figures: dict[str, Any]) -> str:
     share = f"{100 * whole['redelivered'] / whole['messages']:.1f} %" if whole["messages"] else "-"
     tiles = [
         (_number(whole["messages"]), f"messages, {_bytes(whole['bytes'])}"),
-        (_times(whole["waiting"]), "waiting, half and 99 %"),
-        (_times(whole["handling"]), "handling, half and 99 %"),
+        *[_time_tile(name, whole[name]) for name in ("waiting", "handling")],
         (share, f"redelivered ({_number(whole['redeliveries'] or 0)} times)"),
         (_number(whole["dead"]), "dead letters"),
         (_age(whole["oldest_at"], figures["at"]), f"oldest of {_number(whole['unsettled'])} unsettled"),
@@ -69,11 +72,18 @@ def _tiles(whole: dict[str, Any], figures: dict[str, Any]) -> str:
     return f'<div class="tiles">{"".join(shown)}</div>'
 
 
-def _throughput(figures: dict[str, Any]) -> list[tuple[str, str, Points]]:
-    step = figures["step"]
+def _time_tile(name: str, found: dict[str, float] | None) -> tuple[str, str]:
+    return ("-", f"{name} time") if found is None else (duration(found["p50"]), f"{name} time; 99 %: {duration(found['p99'])}")
+
+
+def _throughput(figures: dict[str, Any]) -> str:
+    most = max((row[event] for row in figures["throughput"] for event in ("sent", "received", "settled", "died")), default=0)
+    per, unit = next((pair for pair in PER if most * pair[0] / figures["step"] >= 2), PER[-1])
+    step = figures["step"] / per
     names = (("sent", "sent", "a"), ("received", "first received", "b"), ("settled", "settled", "c"), ("died", "died", "d"))
     found = [(name, colour, [(row["at"], row[event] / step) for row in figures["throughput"]]) for event, name, colour in names]
-    return [line for line in found if any(value for _, value in line[2])]
+    seen = [line for line in found if any(value for _, value in line[2])]
+    return _curve(f"Throughput: messages per {unit}", seen, _number, "wide")
 
 
 def _percentiles(figures: dict[str, Any], name: str) -> list[tuple[str, str, Points]]:
@@ -87,7 +97,7 @@ def _curve(
 ) -> str:
     if not lines:
         return f'<section class="card {more}"><h2>{title}</h2><p>nothing to show</p></section>'
-    width = WIDTH * (2 if more else 1)
+    width = 2 * WIDTH + 60 if more else WIDTH  # so that letters are of one size
     times = [at for _, _, points in lines for at, _ in points]
     values = [value for _, _, points in lines for _, value in points]
     first, last = min(times), max(times)
@@ -105,12 +115,10 @@ def _curve(
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{say(tick)}</text>')
-    marks = 9 if more else 5
-    for place in range(marks):
-        at = first + (last - first) * place // (marks - 1)
-        anchor = "start" if place == 0 else "end" if place == marks - 1 else "middle"
-        if last > first or place == marks // 2:
-            parts.append(f'<text x="{x(at):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{_clock(at, last - first)}</text>')
+    parts += [
+        f'<text x="{x(at):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_clock(at, last - first)}</text>'
+        for at in _instants(first, last, 9 if more else 5)
+    ]
     for name, colour, points in lines:
         path = " ".join(f"{'M' if place == 0 else 'L'}{x(at):.1f} {y(value):.1f}" for place, (at, value) in enumerate(points))
         parts.append(f'<path class="line {colour}" d="{path}"/>')
@@ -132,9 +140,9 @@ def _bars(title: str, rows: Sequence[dict[str, Any]], colour: str, nothing: str)
         return f'<section class="card"><h2>{title}</h2><p>{nothing}</p></section>'
     most, parts = max(row["messages"] for row in rows), []
     for place, row in enumerate(rows):
-        top, length = place * 40, max(3, 600 * row["messages"] / most)
+        top, length = place * 40, max(3, 380 * row["messages"] / most)
         name = str(row["name"])
-        shown = name if len(name) <= 90 else f"{name[:89]}…"
+        shown = name if len(name) <= 78 else f"{name[:77]}…"
         parts.append(f'<text class="name" x="0" y="{top + 13}">{escape(shown)}<title>{escape(name)}</title></text>')
         parts.append(f'<rect class="bar {colour}" x="0" y="{top + 19}" width="{length:.0f}" height="12" rx="3"/>')
         told = f"{_number(row['messages'])}" + (f", {_bytes(row['bytes'])}" if row["bytes"] else "")
@@ -214,7 +222,15 @@ def _day(text: str) -> str:
 
 def _clock(at: float, span: float) -> str:
     form = (
-        "%Y-%m-%d %H:%M:%S" if not span else "%Y-%m-%d" if span > 10 * 86400 else "%d %b %H:%M" if span > 86400 else "%H:%M:%S"
+        "%Y-%m-%d %H:%M:%S"
+        if not span
+        else "%Y-%m-%d"
+        if span > 10 * 86400
+        else "%d %b %H:%M"
+        if span > 86400
+        else "%H:%M"
+        if span > 1200
+        else "%H:%M:%S"
     )
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
@@ -230,12 +246,17 @@ def _round_ticks(most: float) -> list[float]:
 
 
 def _decades(values: Sequence[float]) -> list[float]:
-    some = [value for value in values if value > 0]
-    low = math.floor(math.log10(min(some, default=0.001)))
-    high = max(math.ceil(math.log10(max(some, default=1))), low + 1)
-    return [10.0**power for power in range(low, high + 1, max(1, (high - low) // 5))] if high - low <= 5 else _spread(low, high)
+    """About five durations from below the smallest to above the greatest."""
+    low = max((place for place, tick in enumerate(TICKS) if tick <= min(values)), default=0)
+    high = min((place for place, tick in enumerate(TICKS) if tick >= max(values)), default=len(TICKS) - 1)
+    if low == high:
+        low, high = max(0, low - 1), min(high + 1, len(TICKS) - 1)
+    step = -(-(high - low) // 5)
+    return [TICKS[place] for place in range(low, high, step)] + [TICKS[high]]
 
 
-def _spread(low: int, high: int) -> list[float]:
-    step = math.ceil((high - low) / 5)
-    return [10.0**power for power in range(low, high + step, step)]
+def _instants(first: int, last: int, most: int) -> list[int]:
+    """Round times of the day, at most so many."""
+    step = next((step for step in CLOCK if (last - first) / step <= most), CLOCK[-1])
+    found = list(range(-(-first // step) * step, last + 1, step))
+    return found or [first]

@@ -30,8 +30,6 @@ from penstock.errors import BadInput, QueueNotFound
 from penstock.spark.pipelines.failures import readable
 
 BATCH = 500
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Without it, Spark refuses a source that can take filters."""
 AGES = ((60, "under a minute"), (3600, "under an hour"), (86400, "under a day"), (7 * 86400, "under a week"))
 OLDER = "a week and more"
 UNKNOWN = "(unknown)"
@@ -55,7 +53,6 @@ def letters(spark: SparkSession, url: str, queue: str, *, where: str | None = No
     """The visible letters of a dead letter queue that fit the SQL ``where``, with the columns that SQL sees."""
     with penstock.open(url, **_access(token)) as broker:
         broker.queue(queue)
-    spark.conf.set(PUSHDOWN, "true")
     frame = spark.read.format("penstock").options(url=url, queue=queue, **_access(token)).load()
     now = f.current_timestamp()
     frame = frame.where(f.col("visible_at") <= now).withColumns(

@@ -22,7 +22,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import penstock
 from penstock import arrow
 from penstock.errors import BadInput
-from penstock.spark.pipelines.redrive import PUSHDOWN
 
 STEPS = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 MOST_BUCKETS = 72
@@ -31,7 +30,7 @@ EVENTS = ("sent", "received", "settled", "died")
 TOP = 12
 
 
-def gather(
+def report(
     spark: SparkSession, what: Sequence[str | Path], *, url: str | None = None, producer: str = "producer"
 ) -> dict[str, Any]:
     """The figures, as JSON can hold them: of folders with archives, and of queues, with their messages and their history."""
@@ -46,7 +45,6 @@ def gather(
                 raise BadInput(f"queue {each!r} is of a store: say which")
             with penstock.open(url) as broker:
                 broker.queue(each)
-            spark.conf.set(PUSHDOWN, "true")
             reader = spark.read.format("penstock").options(url=url, queue=each)
             frames += [_normal(reader.option("view", view).load(), producer) for view in ("messages", "settled")]
     if not frames:
@@ -87,7 +85,8 @@ def _normal(frame: DataFrame, producer: str) -> DataFrame:
 
 
 def _seconds(late: str, early: str) -> Column:
-    return f.greatest(f.lit(0.0), (f.unix_micros(late) - f.unix_micros(early)) / 1_000_000)
+    passed = (f.unix_micros(late) - f.unix_micros(early)) / 1_000_000
+    return f.when(passed < 0, 0.0).otherwise(passed)  # the clocks of two machines may differ
 
 
 def _figures(whole: DataFrame) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""Rows of messages as PostgreSQL's COPY takes them (FORMAT BINARY): many times as fast as a statement each, or as a driver that
+looks at the type of every value.
+
+    header, then a row: number of fields (int16), each with its length (int32; -1: null) and bytes; then -1 (int16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+from penstock.stores.sql_session import Row
+
+HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+TRAILER = b"\xff\xff"
+FIRST = Struct(">hiqiqiqiqiq")  # number, queue, visible_at, sent_at, expires_at
+WHOLE = Struct(">iq")
+LENGTH = Struct(">i")
+CHECK = Struct(">iqi")  # checksum, and the length of the body
+NULL = LENGTH.pack(-1)
+NULLS = NULL * 3
+ZEROS = WHOLE.pack(8, 0) * 3  # state, receives, delivery
+FIELDS = 14
+ROWS = 256
+"""How many rows are joined into one part."""
+
+
+def copy_stream(rows: Sequence[Row]) -> Iterator[bytes]:
+    """The parameters of the statement insert, row by row, and nought for state, receives and delivery."""
+    first, check_and_length = FIRST.pack, CHECK.pack
+    yield HEADER
+    for start in range(0, len(rows), ROWS):
+        parts: list[bytes] = []
+        for number, queue, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body in rows[
+            start : start + ROWS
+        ]:
+            parts.append(first(FIELDS, 8, number, 8, queue, 8, visible_at, 8, sent_at, 8, expires_at))
+            if deadline_at is None and line is None and mark is None:
+                parts.append(NULLS)
+            else:
+                parts.append(NULL if deadline_at is None else WHOLE.pack(8, deadline_at))
+                parts += (_field(line), _field(mark))
+            parts.append(NULL if head is None else _field(head))
+            parts += (check_and_length(8, check, len(body)), body, ZEROS)
+        yield b"".join(parts)
+    yield TRAILER
+
+
+def _field(value: bytes | None) -> bytes:
+    return NULL if value is None else LENGTH.pack(len(value)) + value

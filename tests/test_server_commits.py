@@ -1,0 +1,149 @@
+"""The bridge between the event loop and the core: who shares a commit shares nothing else, and nobody waits for the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Broker
+from penstock.errors import StoreFull
+from penstock.server import BackgroundServer
+from penstock.server import connection as connection_module
+from penstock.server.commits import Commits
+from penstock.server.messages import Response, render
+from penstock.testing.http import Http
+from penstock.testing.serving import dial, until
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with penstock.open(f"sqlite:///{tmp_path}/queue.db") as broker:
+        broker.create("orders")
+        yield broker
+
+
+def post(body: bytes, content_type: str = "text/plain", queue: str = "orders") -> bytes:
+    head = f"POST /messages/{queue} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def in_one_commit(broker: Broker, server: BackgroundServer, *requests: bytes) -> list[int]:
+    """The statuses of requests that waited for the store together; 0 if there was no answer."""
+    with ExitStack() as stack:
+        with broker.store.batch():
+            first = stack.enter_context(closing(dial(server.url)))
+            first.sendall(post(b"first"))  # the thread of commits stands still with this one
+            until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)
+            clients = [stack.enter_context(closing(dial(server.url))) for _ in requests]
+            for number, (client, request) in enumerate(zip(clients, requests, strict=True)):
+                client.sendall(request)
+                until(lambda number=number: server.app.commits.pending == number + 2)  # type: ignore[misc]
+        return [read_status(client) for client in clients]
+
+
+def read_status(client: socket.socket) -> int:
+    try:
+        return int(client.recv(4096)[9:12] or 0)
+    except ConnectionResetError:
+        return 0
+
+
+def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
+    begun, end, done = Event(), Event(), Event()
+
+    def first() -> None:
+        begun.set()
+        assert end.wait(10)
+
+    async def run() -> None:
+        with penstock.open("memory:") as broker:
+            commits = Commits(broker, asyncio.get_running_loop(), max_pending=10)
+            commits.soon(first)
+            await asyncio.sleep(0)
+            assert begun.wait(10)
+            commits.soon(done.set)
+            end.set()
+            assert done.wait(10)  # and all the while the loop stands still
+            await commits.stop()
+
+    asyncio.run(run())
+
+
+def test_what_was_sent_together_is_there_in_the_order_it_came(broker: Broker) -> None:
+    with BackgroundServer(broker) as server:
+        statuses = in_one_commit(broker, server, *(post(b"%d" % number) for number in range(20)))
+    assert statuses == [201] * 20
+    bodies = [message.body for message in broker["orders"].receive(100)]
+    assert bodies == [b"first", *(b"%d" % number for number in range(20))]
+
+
+def test_one_that_is_refused_is_refused_alone(broker: Broker) -> None:
+    with BackgroundServer(broker) as server:
+        assert in_one_commit(broker, server, post(b"a"), post(b"b", "\x80"), post(b"c")) == [201, 400, 201]
+        assert in_one_commit(broker, server, post(b"d"), post(b"e", queue="none"), post(b"f")) == [201, 404, 201]
+        assert in_one_commit(broker, server, *[post(b"g", queue="none")] * 2) == [404, 404]
+    bodies = [message.body for message in broker["orders"].receive(100)]
+    assert [body for body in bodies if body != b"first"] == [b"a", b"c", b"d", b"f"]
+
+
+def test_what_a_failing_disk_could_not_confirm_is_not_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    insert = broker.store.insert
+
+    def fail(queue: str, entries: Any, *others: Any) -> Any:
+        if entries[0].body == b"first":
+            return insert(queue, entries, *others)
+        calls.append(len(entries))
+        raise StoreFull("no space left")
+
+    with BackgroundServer(broker) as server:
+        monkeypatch.setattr(broker.store, "insert", fail)
+        assert in_one_commit(broker, server, post(b"a"), post(b"b"), post(b"c")) == [500] * 3
+    assert calls == [3]
+
+
+def test_an_answer_that_cannot_be_written_harms_nobody_else(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Response] = []
+
+    def fail(response: Response, **how: Any) -> bytes:
+        answers.append(response)
+        if len(answers) == 3:
+            raise ValueError("a defect")
+        return render(response, **how)
+
+    monkeypatch.setattr(connection_module, "render", fail)
+    with BackgroundServer(broker) as server:
+        assert in_one_commit(broker, server, post(b"a"), post(b"b"), post(b"c")) == [201, 0, 201]
+    assert broker["orders"].stats().messages == 4
+
+
+def test_many_requests_at_once_on_one_connection_are_answered_in_order(broker: Broker) -> None:
+    """More than the interpreter would go down into."""
+    many = 3000
+    with BackgroundServer(broker) as server, dial(server.url) as client:
+        with broker.store.batch():
+            client.sendall(post(b"x") + b"GET /nothing/at/all HTTP/1.1\r\nHost: localhost\r\n\r\n" * many + post(b"y"))
+            until(lambda: server.app.commits.pending == 1)
+        answers = b""
+        while answers.count(b"HTTP/1.1 ") < many + 2:
+            answers += client.recv(65536)
+    statuses = [answer[:3] for answer in answers.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [b"201", *[b"404"] * many, b"201"]
+
+
+def test_a_queue_that_was_made_anew_has_its_new_settings(broker: Broker) -> None:
+    with BackgroundServer(broker) as server, penstock.open(f"sqlite:///{broker.store.path}") as other:  # type: ignore[attr-defined]
+        http = Http(server.url)
+        assert [http("POST", "/messages/orders", b"x").status for _ in range(2)] == [201, 201]
+        other.delete("orders")
+        assert http("POST", "/messages/orders", b"x").status == 404
+        other.create("orders", deduplicate=True)
+        assert [http("POST", "/messages/orders", b"x").status for _ in range(2)] == [201, 200]
