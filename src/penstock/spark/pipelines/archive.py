@@ -76,6 +76,7 @@ def archive(
     notes = Folder(checkpoint) if checkpoint else home / f"{OURS}/checkpoints/{known}"
     with notes.locked():
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
+        _finish(home, run)
         stream = spark.readStream.format("penstock").options(url=url, queue=names, **options).load()
         place = Place(home.url, run, compression, infer=columns == "infer")
         writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
