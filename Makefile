@@ -17,6 +17,10 @@ run: $(READY) ## serve the embedded queue over HTTP, and tell what to try
 tour: $(READY) ## a short tour of the library
 	@$(BIN)/python examples/tour.py
 
+.PHONY: example
+example: $(READY) ## a shop on Spark: orders, totals, dead letters, a report
+	@$(BIN)/python examples/shop/run.py
+
 .PHONY: test
 test: $(READY) ## set everything up and run all tests
 	@tools/provision

@@ -765,22 +765,40 @@ def test_progress_is_on_the_terminal_and_json_is_not(jobs: Shell, tmp_path: Path
 # documents
 
 
-def subcommands() -> dict[str, argparse.ArgumentParser]:
-    (action,) = [action for action in build()._actions if isinstance(action, argparse._SubParsersAction)]
-    return dict(action.choices)
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0].choices) if found else {}
 
 
-@pytest.mark.parametrize("name", subcommands())
-def test_every_command_and_option_is_documented(name: str) -> None:
-    page = (ROOT / "docs/cli.md").read_text()
-    sections = re.split(r"^##+ ", page, flags=re.M)
-    mine = [section for section in sections if name in re.split(r",? ", section.partition("\n")[0])]
-    assert len(mine) == 1, f"docs/cli.md needs one section on {name}"
-    assert f"penstock {name}" in mine[0]
-    for action in subcommands()[name]._actions:
+COMMANDS = subcommands(build())
+PIPELINES = subcommands(COMMANDS["pipeline"])
+
+
+def sections() -> list[str]:
+    return re.split(r"^##+ ", (ROOT / "docs/cli.md").read_text(), flags=re.M)
+
+
+def check_documented(command: str, mine: list[str], parser: argparse.ArgumentParser, shared: str) -> None:
+    assert len(mine) == 1, f"docs/cli.md needs one section on {command}"
+    assert f"penstock {command}" in mine[0]
+    for action in parser._actions:
         for option in action.option_strings:
-            where = page if option in ("-h", "--help", "--store", "--json") else mine[0]
-            assert option == "-h" or re.search(rf"`[^`]*{option}\b", where), f"{option} of {name} is not in docs/cli.md"
+            where = shared if option in ("-h", "--help", "--store", "--json") else mine[0]
+            assert option == "-h" or re.search(rf"`[^`]*{option}\b", where), f"{option} of {command} is not in docs/cli.md"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_documented(name: str) -> None:
+    heads = {section: section.partition("\n")[0] for section in sections()}
+    mine = [part for part, head in heads.items() if name in re.split(r",? ", head) and not head.startswith("pipeline ")]
+    check_documented(name, mine, COMMANDS[name], "".join(heads))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_pipeline_and_option_is_documented(name: str) -> None:
+    (group,) = [section for section in sections() if section.startswith("pipeline\n")]
+    mine = [section + group for section in sections() if section.startswith(f"pipeline {name}\n")]
+    check_documented(f"pipeline {name}", mine, PIPELINES[name], "".join(sections()))
 
 
 def test_the_exit_codes_are_documented_as_the_help_tells_them(shell: Shell) -> None:

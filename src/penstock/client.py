@@ -257,8 +257,18 @@ class RemoteQueue(Queue):
     def purge(self) -> int:
         return int(self._call("purge"))
 
-    def redrive(self, limit: int | None = None, *, to: str | None = None) -> int:
-        return int(self._call("redrive", limit=limit, to=to))
+    def redrive(
+        self,
+        limit: int | None = None,
+        *,
+        to: str | None = None,
+        ids: Iterable[str] | None = None,
+        since_at: int | None = None,
+    ) -> int:
+        chosen: dict[str, Any] = {"limit": limit, "to": to, "since_at": since_at}
+        if ids is not None:
+            chosen["ids"] = [held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))]
+        return int(self._call("redrive", **chosen))
 
     def sadd(self, member: str | bytes) -> bool:
         policy.member_mark(member)

@@ -367,27 +367,46 @@ class Queue(Sets, NamedClaims):
         """Remove all messages, received or not, except those of named claims; how many there were."""
         return purge(self._store, self.name)
 
-    def redrive(self, limit: int | None = None, *, to: str | None = None) -> int:
+    def redrive(
+        self,
+        limit: int | None = None,
+        *,
+        to: str | None = None,
+        ids: Iterable[str] | None = None,
+        since_at: int | None = None,
+    ) -> int:
         """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many.
 
-        Letters whose queue is gone stay."""
+        With ``ids``, these alone, unless someone holds them; ``since_at`` spares looking at what became visible before that
+        instant. Letters whose queue is gone stay."""
         if limit is not None:
             check_count(limit, "limit", 1, policy.MAX_NUMBER)
+        if since_at is not None:
+            check_count(since_at, "since_at", 0, 2**62)
         if to is not None and self._store.load(policy.check_name(to)) is None:
             raise QueueNotFound(to)
         if to == self.name:
             raise BadInput(f"queue {to!r} cannot be redriven to itself")
+        left = None if ids is None else {held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))}
         done = 0
-        place = START
-        while limit is None or done < limit:
-            with self._store.batch():
-                page = self._store.browse(self.name, REDRIVE_BATCH, now=self._clock(), after=place)
-                if not page:
-                    break
-                place = (page[-1].visible_at, page[-1].number)
-                done += self._redrive(page, to, REDRIVE_BATCH if limit is None else limit - done)
-            self._waiting.notify()
+        place = START if since_at is None else (since_at - 1, 0)
+        while (limit is None or done < limit) and (left is None or left):
+            page = self._visible(place)
+            if left is None or not left.isdisjoint(message.id for message in page):  # else seen without a write lock
+                with self._store.batch():
+                    page = self._visible(place)
+                    chosen = page if left is None else [message for message in page if message.id in left]
+                    done += self._redrive(chosen, to, REDRIVE_BATCH if limit is None else limit - done)
+                if left is not None:
+                    left.difference_update(message.id for message in chosen)
+                self._waiting.notify()
+            if not page:
+                break
+            place = (page[-1].visible_at, page[-1].number)
         return done
+
+    def _visible(self, after: tuple[int, int]) -> list[Message]:
+        return self._store.browse(self.name, REDRIVE_BATCH, now=self._clock(), after=after)
 
     def _redrive(self, page: list[Message], to: str | None, limit: int) -> int:
         now = self._clock()

@@ -10,7 +10,7 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import daemons, messages, queues, sending, serving, watch, work
+from penstock.cli import daemons, messages, pipeline, queues, sending, serving, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser, Run
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
@@ -91,6 +91,8 @@ def _run(argv: list[str]) -> int:
     if args.command == "serve":
         return serving.run_serve(args)
     args.store = args.store or os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE
+    if args.command == "pipeline":
+        return pipeline.run(args)
     return _with_store(args)
 
 
@@ -140,6 +142,8 @@ def build() -> Parser:
     serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)
     _add_common(serve, store=argparse.SUPPRESS, json=argparse.SUPPRESS)
     serving.add(serve)
+    group = subparsers.add_parser("pipeline", help="move messages by Spark: archive, load, …", allow_abbrev=False)
+    pipeline.add(group, lambda sub: _add_common(sub, store=argparse.SUPPRESS, json=argparse.SUPPRESS))
     subparsers.add_parser("bench", help="measure, beside the machine's limit and the peers", add_help=False, allow_abbrev=False)
     return parser
 

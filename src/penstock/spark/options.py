@@ -16,7 +16,7 @@ from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
 from penstock.policy import MAX_BATCH, check_name
 
 VIEWS = ("messages", "settled")
-SPARKS_OWN = {"path", "checkpointlocation", "__data_source_options__"}
+SPARKS_OWN = {"path", "checkpointlocation", "queryname", "__data_source_options__"}
 """What Spark itself passes on to a source or a sink."""
 
 

@@ -157,6 +157,9 @@ class Refusals:
             "offset -1": lambda: broker.queues(-1),
             "limit 'all'|limit.*'all'": lambda: broker.queues(0, "all"),  # type: ignore[arg-type]
             "redriven to itself": lambda: queue.redrive(to="orders"),
+            "redrive takes a list.*'abc'": lambda: queue.redrive(ids="abc"),
+            "not a message, a receipt or an id: 5": lambda: queue.redrive(ids=[5]),  # type: ignore[list-item]
+            "since_at -1": lambda: queue.redrive(since_at=-1),
         }
         for words, call in calls.items():
             with pytest.raises(BadInput, match=words):

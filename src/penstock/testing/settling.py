@@ -183,6 +183,34 @@ class Settling:
         assert dead.redrive(to="orders") == 1
         assert dead.stats().in_flight == 1
 
+    def test_a_redrive_of_chosen_messages_leaves_the_others_untouched(
+        self, broker: Broker, queue: Queue, clock: FakeClock
+    ) -> None:
+        dead = broker.create("dead")
+        dead.send_many([b"0", b"1", b"2"])
+        clock.advance(5)
+        dead.send_many([b"3", b"4"])
+        (held,) = dead.receive()
+        before = {message.id: message for message in dead.peek(9)}
+        free = sorted(before.keys() - {held.id})
+        chosen = [free[1], free[3], held.id, free[1], "00000000-0000-8000-8000-000000000000"]
+        assert dead.redrive(ids=chosen, to="orders") == 2
+        assert {message.id for message in queue.peek(9)} == {free[1], free[3]}
+        assert {message.id: message for message in dead.peek(9)} == {id: before[id] for id in (free[0], free[2], held.id)}
+        assert dead.redrive(ids=chosen, to="orders") == 0
+        assert dead.redrive(ids=[], to="orders") == 0
+        assert held.delete()
+
+    def test_a_redrive_may_begin_at_an_instant(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
+        dead = broker.create("dead")
+        sent = [sent.id for sent in dead.send_many([b"0", b"1"])]
+        clock.advance(5)
+        sent += [sent.id for sent in dead.send_many([b"2", b"3"])]
+        assert dead.redrive(ids=sent[3:], since_at=clock.now, to="orders") == 1
+        assert dead.redrive(1, ids=sent[2:], since_at=clock.now, to="orders") == 1
+        assert sorted(bodies(queue.receive(9))) == [b"2", b"3"]
+        assert sorted(bodies(dead.receive(9))) == [b"0", b"1"]
+
     def test_dead_letters_whose_queue_is_gone_stay_and_hold_up_nobody(
         self, broker: Broker, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -1,0 +1,169 @@
+"""The pipelines archive, load, move and dedupe."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from argparse import ArgumentTypeError, Namespace
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.output import complain
+
+if TYPE_CHECKING:
+    from penstock.cli.pipeline import Frame, Pipelines
+    from penstock.spark.pipelines.progress import Totals
+
+
+def add(pipeline: Pipelines) -> None:
+    parser = pipeline("archive", run_archive, "drain queues to Parquet, by queue and day, exactly once")
+    parser.add_argument("queues", metavar="QUEUE", nargs="+", help="names, or patterns with * and ?")
+    parser.add_argument("folder", metavar="DIR")
+    parser.add_argument("--once", action="store_true", help="end with what is there now, and do not wait for more")
+    parser.add_argument(
+        "--compression", default="zstd", choices=["zstd", "snappy", "gzip", "lz4", "none"], help="of the files (zstd)"
+    )
+    parser.add_argument(
+        "--json-columns",
+        metavar="infer|DDL",
+        help="parse JSON bodies into a column data, of this schema or of one that is inferred",
+    )
+    parser.add_argument("--batch", metavar="N", type=int, help="at most N messages at a time (100000)")
+
+    parser = pipeline("load", run_load, "send the rows of files to a queue, each once")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="files, folders or patterns: Parquet, JSON lines, CSV or text")
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("--format", choices=["parquet", "json", "csv", "text"], help="else by the files' names")
+    parser.add_argument("--schema", metavar="DDL", help="the types of a CSV's columns")
+    parser.add_argument("--body", metavar="COLUMN|json", help="the column that is the body, or the whole row as JSON")
+    parser.add_argument(
+        "--map", metavar="FIELD=COLUMN,…", type=mapping, default={}, help="such as key=order_id,attribute.region=region"
+    )
+    parser.add_argument("--rate", metavar="N", type=int, help="at most N rows a second")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--bad-file", metavar="FILE", help="rows that cannot be messages go here as JSON lines, with the reason"
+    )
+    either.add_argument("--bad-queue", metavar="QUEUE", help="or to this queue")
+
+    parser = pipeline("move", run_move, "move a queue to another store, and prove it by counts and checksums")
+    parser.add_argument("from_url", metavar="FROM_URL")
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("to_url", metavar="TO_URL")
+    parser.add_argument("to_queue", metavar="TO_QUEUE", nargs="?", help="else of the same name")
+
+    parser = pipeline("dedupe", run_dedupe, "remove duplicates from a queue, or move the rest to another; the first stays")
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("to", metavar="TO", nargs="?", help="a queue of the same store")
+    parser.add_argument(
+        "--by",
+        metavar="content|body|key|FIELD",
+        default="content",
+        help="what makes two alike; FIELD is of JSON bodies (content)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="count them only")
+
+
+def mapping(text: str) -> dict[str, str]:
+    found = {}
+    for part in text.split(","):
+        target, equals, column = part.partition("=")
+        if not equals or not target.strip() or not column.strip():
+            raise ArgumentTypeError(f"{part!r} is not FIELD=COLUMN")
+        found[target.strip()] = column.strip()
+    return found
+
+
+def run_archive(args: Namespace, frame: Frame) -> int:
+    from penstock.spark.pipelines.archive import archive
+
+    limits = {} if args.batch is None else {"maxMessagesPerTrigger": str(args.batch)}
+    done = archive(
+        frame.spark,
+        frame.url,
+        args.queues,
+        args.folder,
+        once=args.once,
+        checkpoint=args.checkpoint,
+        compression=args.compression,
+        columns=args.json_columns,
+        watch=frame.watch,
+        **limits,
+    )
+    return _answer(frame, f"archived {_count(done.rows)} to {args.folder}", done, {"folder": args.folder})
+
+
+def run_load(args: Namespace, frame: Frame) -> int:
+    from penstock.spark.pipelines.load import load
+
+    checkpoint = args.checkpoint or _checkpoint("load", frame.url, *args.files, args.queue)
+    done = load(
+        frame.spark,
+        args.files,
+        frame.url,
+        args.queue,
+        checkpoint=checkpoint,
+        format=args.format,
+        body=args.body,
+        columns=args.map,
+        schema=args.schema,
+        rate=args.rate,
+        bad_queue=args.bad_queue,
+        bad_file=args.bad_file,
+        watch=frame.watch,
+    )
+    if not done.rows and not done.stopped:
+        complain(f"there was nothing new: {checkpoint} knows what was loaded before (another --checkpoint loads it again)")
+    return _answer(
+        frame, f"loaded {_count(done.rows, 'rows')} to {args.queue}", done, {"queue": args.queue, "checkpoint": checkpoint}
+    )
+
+
+def run_move(args: Namespace, frame: Frame) -> int:
+    from penstock.cli.pipeline import absolute
+    from penstock.spark.pipelines.move import move
+
+    source, target = absolute(args.from_url), absolute(args.to_url)
+    to_queue = args.to_queue or args.queue
+    checkpoint = args.checkpoint or _checkpoint("move", source, args.queue, target, to_queue)
+    moved = move(frame.spark, source, args.queue, target, to_queue, checkpoint=checkpoint, watch=frame.watch)
+    proof = {"left": asdict(moved.left), "came": asdict(moved.came), "proven": moved.proven}
+    text = f"moved {_count(moved.totals.rows)}\nleft {args.queue}: {moved.left}\ncame to {to_queue}: {moved.came}\n"
+    text += "proven: the same messages" if moved.proven else "NOT proven: they differ"
+    _answer(frame, text, moved.totals, {"queue": args.queue, "to_queue": to_queue, **proof})
+    if not moved.proven:
+        complain("others have used one of the queues meanwhile, or messages expired; or some are lost, which should not be")
+    return 0 if moved.proven else 1
+
+
+def run_dedupe(args: Namespace, frame: Frame) -> int:
+    from penstock.spark.pipelines.move import dedupe
+
+    checkpoint = args.checkpoint or _checkpoint("dedupe", frame.url, args.queue, args.to or "", args.by)
+    done = dedupe(
+        frame.spark, frame.url, args.queue, args.to, by=args.by, dry_run=args.dry_run, checkpoint=checkpoint, watch=frame.watch
+    )
+    verb = "would remove" if args.dry_run else "removed"
+    count = done.duplicates if args.dry_run else done.removed
+    text = f"{verb} {_count(count, 'duplicates')} among {_count(done.messages)}"
+    if done.duplicates > done.removed and not args.dry_run:
+        text += f"; {done.duplicates - done.removed:,} are with a receiver, and were left to it"
+    frame.answer(text, asdict(done))
+    return 0
+
+
+def _answer(frame: Frame, text: str, done: Totals, more: dict[str, Any]) -> int:
+    if done.stopped:
+        text += "; stopped: the next start goes on from here"
+    frame.answer(text, {"rows": done.rows, "batches": done.batches, "seconds": done.seconds, "stopped": done.stopped, **more})
+    return 0
+
+
+def _count(number: int, what: str = "messages") -> str:
+    return f"{number:,} {what}" if number != 1 else f"1 {what.removesuffix('s')}"
+
+
+def _checkpoint(*parts: str) -> str:
+    """Where the same command finds what it did before, when it is given from the same folder."""
+    known = "\0".join(re.sub("//[^/@]*@", "//", part) for part in parts)  # a password may change
+    return f".penstock/{parts[0]}-{hashlib.sha256(known.encode()).hexdigest()[:12]}"

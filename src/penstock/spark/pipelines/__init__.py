@@ -1,0 +1,10 @@
+"""Ready-made pipelines around queues, each a plain function: `docs/pipelines.md` shows them, `penstock pipeline` runs them."""
+
+from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.declared import run
+from penstock.spark.pipelines.load import load
+from penstock.spark.pipelines.move import dedupe, move
+from penstock.spark.pipelines.redrive import redrive
+from penstock.spark.pipelines.report import report
+
+__all__ = ["archive", "dedupe", "load", "move", "redrive", "report", "run"]

@@ -1,0 +1,222 @@
+"""Queues drained to Parquet, exactly once: a folder that any tool reads as it is.
+
+    FOLDER/queue=orders/day=2026-01-31/1f0c9a7e-00000012-0000.parquet      <checkpoint>-<batch>-<number>
+    FOLDER/_penstock/columns.ddl                   the columns of JSON bodies, fixed when the first were archived
+    FOLDER/_penstock/checkpoints/…                 how far each set of queues is (unless told to be elsewhere)
+    FOLDER/_penstock/staged/<checkpoint>/…         a batch that is being written
+    FOLDER/_penstock/merging-<checkpoint>.json     files that are being made one: {"staged": …, "old": […]}
+
+A batch is written aside and its files are then renamed into their places. Their names say which batch they are of, and Spark
+plays an unfinished batch again with the same messages: what a dead run has left is overwritten, and never stands there twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadInput
+from penstock.spark.pipelines.folders import File, Folder, checkpoint_id, without_password
+from penstock.spark.pipelines.progress import Totals, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OURS = "_penstock"
+COLUMNS = f"{OURS}/columns.ddl"
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+KEPT = (
+    "id", "queue", "body", "content_type", "attributes", "attribute_types", "group", "key", "sent_at", "deadline", "receives",
+    "first_received_at", "received_at", "death",
+)  # fmt: skip
+SCHEMA = (
+    "id string, body binary, content_type string, attributes map<string,string>, attribute_types map<string,string>, "
+    "`group` string, key binary, sent_at timestamp, deadline timestamp, receives int, first_received_at timestamp, "
+    "received_at timestamp, death struct<queue:string,reason:string,receives:int,died_at:timestamp>, archived_at timestamp, "
+    "queue string, day date"
+)
+"""What an archive's rows are; and a struct ``data`` where JSON bodies are parsed."""
+SMALL, LARGE = 32 * 2**20, 128 * 2**20
+"""Files below the one size are made one, up to the other."""
+MERGE_EVERY = 50
+SAMPLE = 1000
+DAY = 86_400_000_000
+TEXT = "try_validate_utf8(cast(body AS string))"
+"""The body; null if it is not UTF-8, which Spark's decode makes an error of."""
+CONFIG = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", "spark.sql.maxConcurrentOutputFileWriters": "32"}
+"""Instants that every reader of Parquet knows; and no sorting before a batch of not too many queues and days is written."""
+
+
+def archive(
+    spark: SparkSession,
+    url: str,
+    queues: str | Sequence[str],
+    folder: str,
+    *,
+    once: bool = False,
+    checkpoint: str | None = None,
+    compression: str = "zstd",
+    columns: str | None = None,
+    watch: Watch | None = None,
+    **options: str,
+) -> Totals:
+    """Drain queues (names, or patterns with * and ?) into ``folder``, for ever or with ``once`` what is there now.
+
+    ``columns``: parse JSON bodies into a column ``data`` of this schema (DDL), or ``infer`` it. ``options``: the source's."""
+    if compression not in COMPRESSIONS:
+        raise BadInput(f"compression {compression!r:.80} is not one of {', '.join(COMPRESSIONS)}")
+    names = queues if isinstance(queues, str) else ",".join(queues)
+    home = Folder(folder)
+    if columns is not None:
+        _fix_columns(spark, home, columns)
+    known = hashlib.sha256(json.dumps([without_password(url), names]).encode()).hexdigest()[:12]
+    notes = Folder(checkpoint) if checkpoint else home / f"{OURS}/checkpoints/{known}"
+    with notes.locked():
+        run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
+        _finish(home, run)
+        stream = spark.readStream.format("penstock").options(url=url, queue=names, **options).load()
+        place = Place(home.url, run, compression, infer=columns == "infer")
+        writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
+        done = (watch or Watch("archive")).follow(writer.start())
+        if once and not done.stopped:
+            merge(spark, home, run, compression)
+    return done
+
+
+@dataclass
+class Place:
+    """Writes each batch into its place; Spark may pickle it to where that is done."""
+
+    folder: str
+    run: str
+    compression: str
+    infer: bool
+    played: set[int] = field(default_factory=set)
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        home, staged = Folder(self.folder), f"{OURS}/staged/{self.run}"
+        spark = frame.sparkSession
+        for name, value in CONFIG.items():
+            spark.conf.set(name, value)
+        if not self.played or batch % MERGE_EVERY == 0:  # batches before this one are committed, and never come again
+            merge(spark, home, self.run, self.compression, below=batch, least=8)
+        home.clear(staged)
+        fixed = home.read(COLUMNS)
+        if fixed is None and self.infer:
+            frame = frame.persist()  # it is looked at twice, and would be read twice
+            fixed = _infer(frame, home)
+        rows = shaped(frame, fixed)
+        rows.write.partitionBy("queue", "day").option("compression", self.compression).parquet(f"{home.url}/{staged}")
+        moves = self._moves(home.files(staged), staged, batch)
+        home.move(moves)
+        if not self.played:  # a run before may have come to some of this batch, in other pieces
+            ours = _name(self.run, batch, "")
+            placed = set(moves.values())
+            home.remove(
+                [
+                    file.path
+                    for file in home.files()
+                    if file.path.rpartition("/")[2].startswith(ours) and file.path not in placed
+                ]
+            )
+        home.clear(staged)
+        self.played.add(batch)
+
+    def _moves(self, files: list[File], staged: str, batch: int) -> dict[str, str]:
+        parts = [file.path for file in files if file.path.endswith(".parquet")]
+        return {
+            path: f"{path[len(staged) + 1 :].rpartition('/')[0]}/{_name(self.run, batch, f'{number:04}.parquet')}"
+            for number, path in enumerate(parts)
+        }
+
+
+def _infer(frame: DataFrame, home: Folder) -> str:
+    bodies = frame.limit(SAMPLE).selectExpr(f"{TEXT} value")
+    found = frame.sparkSession.read.json(bodies, columnNameOfCorruptRecord="_corrupt").drop("_corrupt").schema
+    if not found.fields:
+        raise BadInput(f"none of the first {SAMPLE} messages is a JSON object: their columns cannot be inferred")
+    fixed = found.simpleString()
+    home.write(COLUMNS, fixed)
+    return fixed
+
+
+def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
+    """Messages as the rows of an archive; the day is that of sent_at in UTC, whatever the session's time zone."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = frame.select(
+        *KEPT,
+        F.current_timestamp().alias("archived_at"),
+        F.expr(f"date_from_unix_date(cast(floor(unix_micros(sent_at) / {DAY}) AS int))").alias("day"),
+    )
+    if columns is None:
+        return rows
+    return rows.withColumn("data", F.from_json(F.expr(TEXT), columns))
+
+
+def merge(spark: SparkSession, home: Folder, run: str, compression: str, *, below: int | None = None, least: int = 2) -> int:
+    """Make small files of a queue's day one, where there are ``least`` of them; only of committed batches. How many went."""
+    _finish(home, run)
+    days: dict[str, list[File]] = {}
+    for file in home.files():
+        day, _, name = file.path.rpartition("/")
+        if name.startswith(f"{run}-") and file.size < SMALL and (below is None or int(name.split("-")[1]) < below):
+            days.setdefault(day, []).append(file)
+    gone = 0
+    for files in days.values():
+        for group in _groups(files) if len(files) >= least else []:
+            staged = f"{OURS}/staged/{run}-merged"
+            home.clear(staged)
+            rows = spark.read.parquet(*(f"{home.url}/{file.path}" for file in group)).coalesce(1)
+            rows.write.option("compression", compression).parquet(f"{home.url}/{staged}")
+            (new,) = [file.path for file in home.files(staged) if file.path.endswith(".parquet")]
+            home.write(_merging(run), json.dumps({"staged": new, "old": [file.path for file in group]}))
+            _finish(home, run)
+            gone += len(group) - 1
+            home.clear(staged)
+    return gone
+
+
+def _groups(files: list[File]) -> list[list[File]]:
+    groups: list[list[File]] = [[]]
+    for file in files:
+        if sum(each.size for each in groups[-1]) + file.size > LARGE:
+            groups.append([])
+        groups[-1].append(file)
+    return [group for group in groups if len(group) > 1]
+
+
+def _finish(home: Folder, run: str) -> None:
+    """Put a merged file in the place of the first, and remove the others; a run that died in between is taken to its end."""
+    noted = home.read(_merging(run))
+    if noted is None:
+        return
+    merging: dict[str, Any] = json.loads(noted)
+    staged = merging["staged"]
+    if staged in [file.path for file in home.files(staged.rpartition("/")[0])]:
+        home.move({staged: merging["old"][0]})
+    home.remove(merging["old"][1:])
+    home.remove([_merging(run)])
+
+
+def _merging(run: str) -> str:
+    return f"{OURS}/merging-{run}.json"
+
+
+def _name(run: str, batch: int, rest: str) -> str:
+    return f"{run}-{batch:08}-{rest}"
+
+
+def _fix_columns(spark: SparkSession, home: Folder, columns: str) -> None:
+    if columns == "infer":
+        return
+    wanted = spark.createDataFrame([], columns).schema.simpleString()
+    fixed = home.read(COLUMNS)
+    if fixed is None:
+        home.write(COLUMNS, wanted)
+    elif fixed != wanted:
+        raise BadInput(f"the columns of JSON bodies are fixed in {home.url} as {fixed}, and cannot become {wanted}")

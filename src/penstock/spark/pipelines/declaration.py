@@ -1,0 +1,331 @@
+"""The file of a declared pipeline, read and checked before anything runs; a mistake is told with its table and line.
+
+store = "sqlite:////data/shop.db"        # whose queues these are; else the one the pipeline is run with
+checkpoint = "checkpoint"                # the folder that makes a restart go on; paths are relative to this file
+trigger = "once"                         # or how often: "10 seconds"
+
+[source.orders]                          # a stream from a queue; its messages leave the queue
+queue = "orders"
+json = "item string, quantity int, at timestamp"
+watermark = ["at", "10 minutes"]
+
+[source.prices]                          # files are a table, or with stream = true a stream
+parquet = "prices"
+
+[check.orders]                           # what is not so goes to the dead letters
+where = "quantity > 0"
+reason = "nothing was ordered"
+
+[step.priced]
+sql = "SELECT o.*, p.price FROM orders o JOIN prices p USING (item)"
+
+[sink.lake]
+from = "priced"
+parquet = "lake"
+
+[dead_letters]
+queue = "orders-dead"
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from penstock.errors import BadInput
+
+FILES = ("parquet", "json", "csv")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+MODES = ("append", "complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    name: str
+    queue: str | None
+    json: str | None
+    format: str | None
+    path: str | None
+    schema: str | None
+    stream: bool
+    store: str | None
+    watermark: tuple[str, str] | None
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    sql: str
+    watermark: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    table: str
+    place: int
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    name: str
+    table: str
+    queue: str | None
+    path: str | None
+    partition: tuple[str, ...]
+    mode: str
+    store: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    queue: str
+    store: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    file: Path
+    text: str
+    name: str
+    store: str | None
+    checkpoint: str
+    trigger: str
+    sources: tuple[Source, ...]
+    steps: tuple[Step, ...]
+    checks: tuple[Check, ...]
+    sinks: tuple[Sink, ...]
+    dead_letters: DeadLetters | None
+
+    def where(self, *table: str, key: str | None = None, place: int = 0) -> str:
+        """`shop.toml, line 12, [sink.totals]`: where something is declared."""
+        header, line = _find(self.text, table, key, place)
+        named = f", [{'.'.join(table)}]" if table else ""
+        return f"{self.file.name}, line {line or header or 1}{named}"
+
+    def first_line(self, *table: str, key: str, place: int = 0) -> int:
+        """The line of the file that is the first of a text."""
+        line = _find(self.text, table, key, place)[1] or 1
+        opening = self.text.splitlines()[line - 1].partition("=")[2].strip()
+        return line + (opening in ('"""', "'''"))  # TOML drops the newline that follows
+
+    def reads(self, table: str) -> set[str]:
+        """The sources that a table may be made of: every name of a table that its SQL, and theirs, has as a word."""
+        steps = [step.name for step in self.steps]
+        if table not in steps:
+            return {table}
+        place = steps.index(table)
+        words = set(re.findall(r"\w+", self.steps[place].sql))
+        names = [source.name for source in self.sources] + steps[:place]
+        return {source for name in names if name in words for source in self.reads(name)}
+
+
+def load(file: str | Path) -> Pipeline:
+    path = Path(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+        given = tomllib.loads(text)
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path.name} is no text in UTF-8: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path.name} is no TOML: {error}") from None
+    return _Reader(path, text).pipeline(given)
+
+
+class _Reader:
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._text = text
+        self._folder = path.absolute().parent
+
+    def pipeline(self, given: dict[str, Any]) -> Pipeline:
+        known = {"name": str, "store": str, "checkpoint": str, "trigger": str}
+        tables = ("source", "step", "check", "sink", "dead_letters")
+        top = self._keys((), {key: value for key, value in given.items() if key not in tables}, known, extra=tables)
+        sources = tuple(self._source(name, table) for name, table in self._tables(given, "source"))
+        steps = tuple(self._step(name, table) for name, table in self._tables(given, "step"))
+        names = [source.name for source in sources] + [step.name for step in steps]
+        for name in names:
+            if names.count(name) > 1:
+                raise self._bad(("step", name), None, f"there is a source {name!r} too, and each table needs a name of its own")
+        checks = tuple(check for name, table in self._tables(given, "check") for check in self._checks(name, table, names))
+        sinks = tuple(self._sink(name, table, names) for name, table in self._tables(given, "sink"))
+        if not sources or not sinks:
+            raise BadInput(f"{self._path.name}: a pipeline needs at least one [source.NAME] and one [sink.NAME]")
+        dead_letters = self._dead_letters(given.get("dead_letters"))
+        if dead_letters is None:
+            for source in sources:
+                if source.queue is not None and source.json:
+                    raise self._bad(("source", source.name), "json", "bodies that are not so need [dead_letters], with a queue")
+            for check in checks:
+                raise self._bad(("check", check.table), None, "rows that fail need [dead_letters], with a queue")
+        declared = Pipeline(
+            file=self._path,
+            text=self._text,
+            name=top.get("name", self._path.stem),
+            store=self._store(top.get("store")),
+            checkpoint=self._absolute(top.get("checkpoint", f"{self._path.stem}-checkpoint")),
+            trigger=self._trigger(top.get("trigger", "once")),
+            sources=sources,
+            steps=steps,
+            checks=checks,
+            sinks=sinks,
+            dead_letters=dead_letters,
+        )
+        used = {source for sink in sinks for source in declared.reads(sink.table)}
+        for source in sources:
+            if source.queue is not None and source.name not in used:
+                raise self._bad(("source", source.name), None, "no sink is made of it: its messages would be taken for nothing")
+        return declared
+
+    def _trigger(self, text: str) -> str:
+        if text != "once" and not re.fullmatch(r"\d+ (milliseconds?|seconds?|minutes?|hours?)", text):
+            raise self._bad((), "trigger", f"it is {text!r:.80}, and must be once or a time such as '10 seconds'")
+        return text
+
+    def _tables(self, given: dict[str, Any], kind: str) -> list[tuple[str, Any]]:
+        found = given.get(kind, {})
+        if not isinstance(found, dict):
+            raise self._bad((), kind, f"write [{kind}.NAME]")
+        for name in found:
+            if not NAME.fullmatch(name):
+                raise self._bad((kind, name), None, f"{name!r:.80} is no name for a table: use letters, digits and _")
+        return list(found.items())
+
+    def _source(self, name: str, table: Any) -> Source:
+        at = ("source", name)
+        known = {"queue": str, "json": str, "parquet": str, "csv": str, "schema": str, "stream": bool, "store": str}
+        given = self._keys(at, table, known | {"watermark": list, "options": dict})
+        options = {key: _text(value) for key, value in given.get("options", {}).items()}
+        watermark = self._watermark(at, given)
+        if "queue" in given:
+            for key in ("parquet", "csv", "schema", "stream"):
+                if key in given:
+                    raise self._bad(at, key, f"a queue is a stream, and has no {key}")
+            common = (given["queue"], given.get("json"), None, None, None, True)
+            return Source(name, *common, self._store(given.get("store")), watermark, options)
+        formats = [key for key in FILES if key in given]
+        if len(formats) != 1:
+            raise self._bad(at, None, "say where it comes from: one of queue, parquet, json and csv")
+        stream = given.get("stream", False)
+        if stream and "schema" not in given:
+            raise self._bad(at, None, "a stream of files needs a schema, such as schema = 'item string, price double'")
+        path = self._absolute(given[formats[0]])
+        return Source(name, None, None, formats[0], path, given.get("schema"), stream, None, watermark, options)
+
+    def _step(self, name: str, table: Any) -> Step:
+        given = self._keys(("step", name), table, {"sql": str, "watermark": list}, needed=("sql",))
+        return Step(name, given["sql"], self._watermark(("step", name), given))
+
+    def _checks(self, name: str, table: Any, names: Sequence[str]) -> list[Check]:
+        if name not in names:
+            raise self._bad(("check", name), None, f"there is no source or step {name!r}; there are {', '.join(names)}")
+        found = []
+        for place, one in enumerate(table if isinstance(table, list) else [table]):
+            given = self._keys(("check", name), one, {"where": str, "reason": str}, needed=("where",), place=place)
+            found.append(Check(name, place, given["where"], given.get("reason", f"not so: {given['where']}")))
+        return found
+
+    def _sink(self, name: str, table: Any, names: Sequence[str]) -> Sink:
+        at = ("sink", name)
+        known = {"from": str, "queue": str, "parquet": str, "console": bool, "partition": list, "mode": str, "store": str}
+        given = self._keys(at, table, known, needed=("from",))
+        if given["from"] not in names:
+            raise self._bad(at, "from", f"there is no source or step {given['from']!r}; there are {', '.join(names)}")
+        if ("queue" in given) + ("parquet" in given) + given.get("console", False) != 1:
+            raise self._bad(at, None, "say where it goes: one of queue, parquet and console = true")
+        mode = given.get("mode", "append")
+        if mode not in MODES:
+            raise self._bad(at, "mode", f"it is {mode!r:.80}, and must be one of {', '.join(MODES)}")
+        if mode != "append" and "parquet" in given:
+            raise self._bad(at, "mode", "files can only be appended to")
+        partition = tuple(_text(column) for column in given.get("partition", ()))
+        if partition and "parquet" not in given:
+            raise self._bad(at, "partition", "only Parquet is partitioned")
+        path = self._absolute(given["parquet"]) if "parquet" in given else None
+        return Sink(name, given["from"], given.get("queue"), path, partition, mode, self._store(given.get("store")))
+
+    def _dead_letters(self, table: Any) -> DeadLetters | None:
+        if table is None:
+            return None
+        given = self._keys(("dead_letters",), table, {"queue": str, "store": str}, needed=("queue",))
+        return DeadLetters(given["queue"], self._store(given.get("store")))
+
+    def _watermark(self, at: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, str] | None:
+        found = given.get("watermark")
+        if found is None:
+            return None
+        if len(found) != 2 or not all(isinstance(part, str) for part in found):
+            raise self._bad(at, "watermark", "write a column and how late it may be: watermark = ['at', '10 minutes']")
+        return found[0], found[1]
+
+    def _keys(
+        self,
+        at: tuple[str, ...],
+        table: Any,
+        known: Mapping[str, type],
+        *,
+        needed: Sequence[str] = (),
+        extra: Sequence[str] = (),
+        place: int = 0,
+    ) -> dict[str, Any]:
+        """The table's keys, each of its type; `BadInput` for one that is unknown or missing."""
+        if not isinstance(table, dict):
+            raise self._bad(at, None, "this is a table: write its keys below it")
+        for key, value in table.items():
+            if key not in known:
+                raise self._bad(at, key, f"there is no key {key!r:.80}; there are {', '.join((*known, *extra))}", place)
+            if type(value) is not known[key]:
+                kinds = {str: "text", bool: "true or false", list: "a list", dict: "a table"}
+                raise self._bad(at, key, f"{key} must be {kinds[known[key]]}, not {value!r:.80}", place)
+        for key in needed:
+            if key not in table:
+                raise self._bad(at, None, f"the key {key!r} is missing", place)
+        return table
+
+    def _bad(self, table: tuple[str, ...], key: str | None, what: str, place: int = 0) -> BadInput:
+        header, line = _find(self._text, table, key, place)
+        named = f", [{'.'.join(table)}]" if table else ""
+        return BadInput(f"{self._path.name}, line {line or header or 1}{named}: {what}")
+
+    def _absolute(self, path: str) -> str:
+        """A path beside this file; what has a scheme, such as s3a://, is left as it is."""
+        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(self._folder / path)
+
+    def _store(self, url: str | None) -> str | None:
+        """A store's URL, files by their absolute paths."""
+        scheme, colon, rest = (url or "").partition(":///")
+        if not colon or scheme not in ("sqlite", "vsqs", "spool") or rest.startswith("/"):
+            return url
+        path, mark, query = rest.partition("?")
+        return f"{scheme}:///{quote(str(self._folder / unquote(path)))}{mark}{query}"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _find(text: str, table: Sequence[str], key: str | None, place: int = 0) -> tuple[int | None, int | None]:
+    """The lines of a table's header (the ``place``-th, if it is there several times) and of one of its keys. TOML's reader
+    tells neither, so that this looks for them as people write them; what is written otherwise has no line."""
+    wanted = ".".join(table)
+    inside, header = not table, None
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line):
+            name = re.sub(r"[\s\"']", "", found[1])
+            inside = False
+            if name == wanted:
+                inside, place = place == 0, place - 1
+                header = number if inside else header
+        elif inside and key is not None and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
+            return header, number
+    return header, None

@@ -1,0 +1,341 @@
+"""A declared pipeline (the file of `declaration`), run: `penstock pipeline run FILE`. docs/decisions/0085 says why it is so.
+
+queue ──► landed ──┬──► view ──► steps ──► sink           from end to end of an arrow that starts at a queue, at what is
+                   ├──► view ──► steps ──► sink           landed or at files, it is one streaming query with a checkpoint
+files ─────────────┴──► view ──► checks ─► dead letters   of its own, and so exactly once
+
+CHECKPOINT/landed/SOURCE         messages in Parquet, until every query that reads them has done so
+CHECKPOINT/take/SOURCE           the checkpoint of the query that takes them from the queue
+CHECKPOINT/sink/SINK             of a sink; CHECKPOINT/dead/TABLE: of a table's dead letters
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import penstock
+from penstock.errors import BadInput, PenstockError, QueueNotFound
+from penstock.spark import columns
+from penstock.spark.options import ReadOptions
+from penstock.spark.pipelines import declaration, landing
+from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
+from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
+from penstock.spark.pipelines.failures import readable
+from penstock.spark.pipelines.progress import Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+TIDY_EVERY = 60
+AT = re.compile(r" \(line (\d+), position \d+\)")
+
+
+@dataclass(slots=True)
+class Ran:
+    """What became of a run: the rows and batches of all its queries, and whether it was told to stop."""
+
+    rows: int = 0
+    batches: int = 0
+    seconds: float = 0
+    stopped: bool = False
+    taken: int = 0
+    """Messages that were taken from queues; as `late`, of the last hundred batches of a query if it had more."""
+    late: int = 0
+    """Rows that came later than the watermark allows, which Spark leaves out of windows and joins."""
+
+
+@dataclass(slots=True)
+class _Query:
+    """A query that can be started, where it is declared, and which sources it may read."""
+
+    where: str
+    writer: DataStreamWriter
+    checkpoint: Path
+    reads: set[str]
+
+    def start(self) -> StreamingQuery:
+        with _told(self.where):
+            return self.writer.option("checkpointLocation", str(self.checkpoint)).queryName(self.where).start()
+
+
+def run(
+    spark: SparkSession,
+    file: str | Path,
+    *,
+    store: str | None = None,
+    checkpoint: str | None = None,
+    once: bool | None = None,
+    watch: Watch | None = None,
+) -> Ran:
+    """Run a pipeline: once (all that is there now) or until it is told to stop, as the file says, or ``once``."""
+    pipeline = declaration.load(file)
+    home = Path(pipeline.checkpoint if checkpoint is None else checkpoint).absolute()
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
+        raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
+    check_queues(pipeline, store)
+    plan = _Plan(_session_of(spark), pipeline, home, store)
+    with _alone(home, pipeline):
+        plan.define()
+        at_once = pipeline.trigger == "once" if once is None else once
+        every = "1 second" if pipeline.trigger == "once" else pipeline.trigger
+        takers, writers = plan.takers(), plan.writers()
+        for query in (*takers, *writers):
+            query.writer = query.writer.trigger(availableNow=True) if at_once else query.writer.trigger(processingTime=every)
+        running = _Run(home, takers, writers, watch or Watch(pipeline.name))
+        return running.once() if at_once else running.on()
+
+
+def check_queues(pipeline: Pipeline, store: str | None = None) -> None:
+    """Every queue is there: better now than when half of the work is done."""
+    wanted: list[tuple[str | None, str | None, tuple[str, ...]]] = [
+        (source.queue, source.store, ("source", source.name)) for source in pipeline.sources
+    ]
+    wanted += [(sink.queue, sink.store, ("sink", sink.name)) for sink in pipeline.sinks]
+    if pipeline.dead_letters:
+        wanted.append((pipeline.dead_letters.queue, pipeline.dead_letters.store, ("dead_letters",)))
+    for queue, own, table in wanted:
+        if queue is not None:
+            with penstock.open(_store_of(pipeline, own, store, table)) as broker:
+                try:
+                    broker.queue(queue)
+                except (QueueNotFound, BadInput) as error:
+                    error.add_note(pipeline.where(*table, key="queue"))
+                    raise
+
+
+def _store_of(pipeline: Pipeline, own: str | None, given: str | None, table: tuple[str, ...]) -> str:
+    url = own or pipeline.store or given
+    if not url:
+        raise BadInput(f"{pipeline.where(*table)}: there is no store: write store = 'sqlite:////data/shop.db'")
+    return url
+
+
+class _Plan:
+    """The tables of a pipeline, as views, and the queries that they make."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, home: Path, store: str | None) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._home = home
+        self._store = store
+        self._frames: dict[str, DataFrame] = {}
+        self._rejected: dict[str, DataFrame] = {}
+
+    def define(self) -> None:
+        pipeline = self._pipeline
+        for source in pipeline.sources:
+            where = pipeline.where("source", source.name)
+            with _told(where):
+                self._register(source.name, ("source", source.name), self._source(source), source.watermark)
+        for step in pipeline.steps:
+            at = ("step", step.name)
+            with _told(pipeline.where(*at, key="sql"), pipeline.first_line(*at, key="sql")):
+                frame = self._spark.sql(step.sql)
+            self._register(step.name, at, frame, step.watermark)
+
+    def takers(self) -> list[_Query]:
+        """From each queue to where its messages are landed."""
+        found = []
+        for source in self._pipeline.sources:
+            if source.queue is not None:
+                where = self._pipeline.where("source", source.name)
+                with _told(where):
+                    options = source.options | {"url": self._url(source.store, ("source", source.name)), "queue": source.queue}
+                    stream = self._spark.readStream.format("penstock").options(**options).load()
+                writer = stream.writeStream.format("parquet").option("path", str(self._landed(source)))
+                found.append(_Query(where, writer, self._home / "take" / source.name, set()))
+        return found
+
+    def writers(self) -> list[_Query]:
+        """To each sink, and the dead letters of each table that has a check."""
+        pipeline, found = self._pipeline, []
+        for sink in pipeline.sinks:
+            where = pipeline.where("sink", sink.name)
+            frame = self._frames[sink.table]
+            if not frame.isStreaming:
+                raise BadInput(
+                    f"{where}: {sink.table!r} is a table, and no stream; a source is one by a queue or by stream = true"
+                )
+            with _told(where):
+                writer = self._sink(sink, frame).outputMode(sink.mode)
+            found.append(_Query(where, writer, self._home / "sink" / sink.name, pipeline.reads(sink.table)))
+        for table, frame in self._rejected.items():
+            assert pipeline.dead_letters is not None
+            where = f"{pipeline.where('dead_letters')}, for {table!r}"
+            if frame.isStreaming:
+                url = self._url(pipeline.dead_letters.store, ("dead_letters",))
+                writer = dead_letters(frame, table).writeStream.format("penstock")
+                writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
+                found.append(_Query(where, writer, self._home / "dead" / table, pipeline.reads(table)))
+        return found
+
+    def _source(self, source: Source) -> DataFrame:
+        if source.queue is None:
+            assert source.format is not None
+            reader: Any = self._spark.readStream if source.stream else self._spark.read
+            reader = reader.format(source.format).options(**source.options)
+            if source.schema is not None:
+                reader = reader.schema(source.schema)
+            frame: DataFrame = reader.load(source.path)
+            return frame
+        landed = self._landed(source)
+        landed.mkdir(parents=True, exist_ok=True)
+        landing.sweep(landed)
+        schema = columns.schema(ReadOptions(url="", queue=source.queue))
+        # What all queries have read is deleted, and a query that is new has not: it begins with what is left.
+        stream = self._spark.readStream.schema(schema).option("ignoreMissingFiles", "true").parquet(str(landed))
+        return parsed(stream, source.json) if source.json else stream
+
+    def _register(self, name: str, at: tuple[str, ...], frame: DataFrame, watermark: tuple[str, str] | None) -> None:
+        pipeline = self._pipeline
+        if watermark is not None:
+            with _told(pipeline.where(*at, key="watermark")):
+                if watermark[0] not in frame.columns:
+                    raise BadInput(f"there is no column {watermark[0]!r}; there are {', '.join(frame.columns)}")
+                frame = frame.withWatermark(*watermark)
+        problem = f.col(PROBLEM) if PROBLEM in frame.columns else None
+        for check in pipeline.checks:
+            if check.table == name:
+                line = pipeline.first_line("check", name, key="where", place=check.place)
+                with _told(pipeline.where("check", name, key="where", place=check.place), line):
+                    told = f.when(~f.coalesce(f.expr(check.where), f.lit(False)), f.lit(check.reason))
+                    frame.select(told)
+                problem = told if problem is None else f.coalesce(problem, told)
+        if problem is not None:
+            judged = frame.withColumn(PROBLEM, problem)
+            self._rejected[name] = judged.where(f.col(PROBLEM).isNotNull())
+            frame = judged.where(f.col(PROBLEM).isNull()).drop(PROBLEM)
+        frame.createOrReplaceTempView(name)
+        self._frames[name] = frame
+
+    def _sink(self, sink: Sink, frame: DataFrame) -> DataStreamWriter:
+        if sink.path is not None:
+            return frame.writeStream.format("parquet").option("path", sink.path).partitionBy(*sink.partition)
+        if sink.queue is None:
+            return frame.writeStream.format("console").option("truncate", "false")
+        writer = messages(frame).writeStream.format("penstock")
+        writer = writer.options(url=self._url(sink.store, ("sink", sink.name)), queue=sink.queue)
+        letters = self._pipeline.dead_letters
+        return writer.option("badRows", letters.queue) if letters and letters.store == sink.store else writer
+
+    def _landed(self, source: Source) -> Path:
+        return self._home / "landed" / source.name
+
+    def _url(self, own: str | None, table: tuple[str, ...]) -> str:
+        return _store_of(self._pipeline, own, self._store, table)
+
+
+class _Run:
+    """Queries that take, and queries that write, until all is done or somebody says stop."""
+
+    def __init__(self, home: Path, takers: Sequence[_Query], writers: Sequence[_Query], watch: Watch) -> None:
+        self._home = home
+        self._takers = takers
+        self._writers = writers
+        self._watch = watch
+
+    def once(self) -> Ran:
+        """First everything is taken, then everything that was taken is written."""
+        ran = self._follow(self._takers, Ran())
+        if not ran.stopped:
+            ran = self._follow(self._writers, ran)
+            self._tidy()
+        return ran
+
+    def on(self) -> Ran:
+        over = threading.Event()
+
+        def tidy() -> None:
+            while not over.wait(TIDY_EVERY):
+                self._tidy()
+
+        tidying = threading.Thread(target=tidy, daemon=True)
+        tidying.start()
+        try:
+            ran = self._follow([*self._writers, *self._takers], Ran())
+        finally:
+            over.set()
+            tidying.join()
+        self._tidy()
+        return ran
+
+    def _follow(self, planned: Sequence[_Query], ran: Ran) -> Ran:
+        if not planned:
+            return ran
+        started: list[StreamingQuery] = []
+        try:
+            for query in planned:
+                started.append(query.start())  # noqa: PERF401 (one that fails must not hide those before it)
+            totals = self._watch.follow(*started)
+        except PySparkException:
+            for query, active in zip(planned, started, strict=False):
+                if (failed := active.exception()) is not None:
+                    with _told(query.where):
+                        raise failed from None
+            raise
+        finally:
+            for active in started:
+                if active.isActive:
+                    active.stop()
+        ran.rows, ran.batches, ran.seconds = ran.rows + totals.rows, ran.batches + totals.batches, ran.seconds + totals.seconds
+        ran.stopped = totals.stopped
+        for query, ended in zip(planned, started, strict=True):
+            for event in ended.recentProgress:
+                ran.taken += event["numInputRows"] if query in self._takers else 0
+                ran.late += sum(state["numRowsDroppedByWatermark"] for state in event["stateOperators"])
+        return ran
+
+    def _tidy(self) -> None:
+        for landed in (self._home / "landed").glob("*"):
+            landing.tidy(landed, [query.checkpoint for query in self._writers if landed.name in query.reads])
+
+
+def _session_of(spark: SparkSession) -> SparkSession:
+    """A session of our own, where our views hide nobody's; through Spark Connect, the one that there is."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return spark
+    own = spark.newSession()
+    if (
+        own.conf.get("spark.sql.shuffle.partitions") == "200"
+    ):  # Spark's own, for big clusters: each costs every batch some files
+        own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    return own
+
+
+@contextmanager
+def _alone(home: Path, pipeline: Pipeline) -> Iterator[None]:
+    """Two runs on one checkpoint would both do what one is to do; a lock goes with its process, however that ends."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(f"{pipeline.file.name} is running already, with the checkpoint {home}") from None
+        yield
+
+
+@contextmanager
+def _told(where: str, first_line: int | None = None) -> Iterator[None]:
+    """Errors say where in the file: at the line that SQL names, if the text begins at ``first_line``."""
+    try:
+        yield
+    except (PySparkException, PenstockError) as error:
+        known = readable(error)
+        text = str(known)
+        if first_line is not None and (found := AT.search(text)):
+            where = re.sub(r"line \d+", f"line {first_line + int(found[1]) - 1}", where, count=1)
+            text = AT.sub("", text)
+        known.args = (f"{where}: {text}",)
+        raise known from None

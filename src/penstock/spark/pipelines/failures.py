@@ -1,0 +1,99 @@
+"""Spark's errors as people can read them: one line that names the column, the file or the queue, and where in the SQL it is.
+
+What we raised ourselves, in a Python worker or below a stream, comes back out of Spark's text as what it was.
+"""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException, PySparkValueError
+
+from penstock import errors
+from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
+
+OURS = re.compile(r"^penstock[\w.]*\.(\w+): (.*)", re.M)
+RAISED = re.compile(r"^(\w[\w.]*(?:Error|Exception|Interrupt)): (.+)", re.M)
+CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
+WRAPPERS = re.compile(
+    r"STREAM_FAILED|FOREACH_BATCH_USER_FUNCTION_ERROR|FOREACH_USER_FUNCTION_ERROR|TASK_WRITE_FAILED|WRITING_JOB_ABORTED"
+)
+AT = re.compile(r"\bline (\d+),? (pos|position) (\d+)")
+BAD = re.compile(
+    "USER_RAISED|UNRESOLVED|PARSE|CAST|DATATYPE|PATH_NOT_FOUND|FAILED_READ_FILE|MALFORMED|MISMATCH|INVALID|UNSUPPORTED|CANNOT_PARSE"
+)
+
+
+class PipelineFailed(StoreError):
+    """Spark failed, for a reason that is not in what it was given."""
+
+
+def readable(error: BaseException) -> BaseException:
+    """The error to show: ours as it is, Spark's as one line of ours, anything else untouched."""
+    if isinstance(error, PenstockError) or not isinstance(error, (PySparkException, Py4JError)):
+        return error
+    text = str(error)
+    return _our_own(text) or _sparks_own(error, text)
+
+
+def _our_own(text: str) -> PenstockError | None:
+    found = OURS.findall(text)
+    if not found:
+        return None
+    name, message = found[-1]
+    kind = getattr(errors, name, PipelineFailed)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        kind = PipelineFailed
+    made: PenstockError = kind.__new__(kind, message)
+    Exception.__init__(made, message)
+    if isinstance(made, QueueNotFound):
+        made.name = message.partition("'")[2].rpartition("'")[0]
+    return made
+
+
+def _sparks_own(error: BaseException, text: str) -> PenstockError:
+    conditions = [found for found in CONDITION.finditer(text) if not WRAPPERS.fullmatch(found[1])]
+    if not conditions:
+        return PipelineFailed(_unnamed(text))
+    condition, message = conditions[0][1], text[conditions[0].end() :]
+    bad = isinstance(error, (AnalysisException, IllegalArgumentException, PySparkValueError)) or BAD.search(condition)
+    kind = BadInput if bad else PipelineFailed
+    return kind(_told(condition, message, text) + _place(text))
+
+
+def _told(condition: str, message: str, text: str) -> str:
+    head = re.split(r"\s+SQLSTATE:|\n\s*== |\n\tat ", message, maxsplit=1)[0]
+    named = " ".join(head.split())
+    if condition.startswith("UNRESOLVED_COLUMN") and (found := re.search(r"name (`.*?`) cannot be resolved", named)):
+        has = re.search(r"Did you mean one of the following\? \[(.*)\]", named)
+        return f"there is no column {found[1].strip('`')!r}" + (f"; there are {has[1].replace('`', '')}" if has else "")
+    if condition == "PATH_NOT_FOUND" and (found := re.search(r"does not exist: (\S+?)\.?$", named)):
+        return f"there is no file {_path(found[1])}"
+    if condition.startswith("FAILED_READ_FILE") and (found := re.search(r"reading file (\S+?)\.?(\s|$)", named)):
+        if "FOOTER" in condition or "is not a Parquet file" in text:
+            return f"the file {_path(found[1])} is not Parquet, or it is damaged"
+        rest = named[found.end() :].strip()
+        return f"the file {_path(found[1])} cannot be read: {rest or 'it is damaged, or not of its format'}".rstrip(".")
+    if "Traceback (most recent call last)" in message:
+        return _unnamed(message)
+    return named.rstrip(". ")
+
+
+def _path(text: str) -> str:
+    return re.sub("^file:/+", "/", text)
+
+
+def _place(text: str) -> str:
+    found = AT.search(text)
+    # Spark counts "pos" from 0, and "position" from 1.
+    return f" (line {found[1]}, position {int(found[3]) + (found[2] == 'pos')})" if found else ""
+
+
+def _unnamed(text: str) -> str:
+    """Spark has no name for it: what a Python worker raised, or the first line that says something."""
+    if raised := RAISED.findall(text):
+        return f"{raised[-1][0].rpartition('.')[2]}: {raised[-1][1]}"
+    text = re.sub(r"^\[\w+\] Query \[.*?\] terminated with exception: ", "", text.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while")]
+    return re.sub(r"( SQLSTATE: \w+)+$", "", lines[0].removeprefix(": ")) if lines else "Spark failed and did not say why"

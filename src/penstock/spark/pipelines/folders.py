@@ -1,0 +1,141 @@
+"""The folders that pipelines keep, here or in a lake (s3://, gs://, hdfs://): what is there, and moving it for good."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import fs
+
+from penstock.errors import BadInput
+
+NOTES = "penstock.json"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: str
+    """Relative to the folder."""
+    size: int
+
+
+class Folder:
+    """``place`` is a path or a URL; ``url`` the same for Spark."""
+
+    def __init__(self, place: str) -> None:
+        scheme = urlsplit(place).scheme
+        if len(scheme) > 1 and scheme != "file":
+            self._files, self._root = fs.FileSystem.from_uri(place)
+            self.url, self.local = place.rstrip("/"), False
+        else:
+            self._files = fs.LocalFileSystem()
+            self._root = str(Path(unquote(urlsplit(place).path) if scheme == "file" else place).absolute())
+            self.url, self.local = self._root, True
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(f"{self.url}/{name}")
+
+    @property
+    def is_file(self) -> bool:
+        return bool(self._files.get_file_info(self._root).type == fs.FileType.File)
+
+    def files(self, below: str = "") -> list[File]:
+        """All of them, at any depth, by name; without what is of our own."""
+        root = f"{self._root}/{below}" if below else self._root
+        found = self._files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+        listed = (File(info.path[len(self._root) + 1 :], info.size) for info in found if info.type == fs.FileType.File)
+        return sorted((file for file in listed if below or not file.path.startswith("_")), key=lambda file: file.path)
+
+    def move(self, moves: dict[str, str]) -> None:
+        """Put files into their places, over what was there; on a disk they are safe before anybody sees them."""
+        folders = {str(Path(self._root, new).parent) for new in moves.values()}
+        for folder in folders:
+            self._files.create_dir(folder)
+        if self.local:
+            for old in moves:
+                _sync(f"{self._root}/{old}")
+        for old, new in moves.items():
+            self._files.move(f"{self._root}/{old}", f"{self._root}/{new}")
+        if self.local:
+            for folder in {*folders, *(str(Path(folder).parent) for folder in folders), self._root}:
+                _sync(folder)
+
+    def remove(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                self._files.delete_file(f"{self._root}/{path}")
+            except FileNotFoundError:
+                continue
+
+    def clear(self, name: str) -> None:
+        try:
+            self._files.delete_dir(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return
+
+    def read(self, name: str) -> str | None:
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as file:
+                return file.read().decode()  # type: ignore[no-any-return]
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, text: str) -> None:
+        """All of it or nothing."""
+        self._files.create_dir(str(Path(self._root, name).parent))
+        with self._files.open_output_stream(f"{self._root}/{name}~") as file:
+            file.write(text.encode())
+        self.move({f"{name}~": name})
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time, as far as that can be had: in a lake it cannot."""
+        if not self.local:
+            yield
+            return
+        Path(self._root).mkdir(parents=True, exist_ok=True)
+        with Path(self._root, ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(f"the checkpoint {self.url} is in use by another process") from None
+            yield
+
+
+def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> str:
+    """A name for all runs with this checkpoint, which is made with it. `BadInput` if the checkpoint is of something else: Spark
+    would go on with offsets that mean other things."""
+    about = {name: without_password(value) if isinstance(value, str) else value for name, value in about.items()}
+    noted = checkpoint.read(NOTES)
+    if noted is None:
+        notes = {"pipeline": pipeline, "about": about, "id": secrets.token_hex(4)}
+        checkpoint.write(NOTES, json.dumps(notes))
+        return str(notes["id"])
+    notes = json.loads(noted)
+    if (notes["pipeline"], notes["about"]) != (pipeline, about):
+        was = ", ".join(f"{name} {value}" for name, value in notes["about"].items())
+        raise BadInput(
+            f"the checkpoint {checkpoint.url} belongs to another pipeline: {notes['pipeline']}, {was}; give another one"
+        )
+    return str(notes["id"])
+
+
+def without_password(url: str) -> str:
+    return re.sub("//[^/@]*@", "//", url)
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,312 @@
+"""Files to messages, each row once, however often it is started again.
+
+Parquet, CSV and text are read by Spark's own file streams, whose checkpoint knows which files are done; JSON lines are read as
+text, so that a message's body is the line, byte for byte. Rows that cannot be messages go where they should, with the reason.
+
+With a rate, the rows are first cut into files of one second each (CHECKPOINT/rows), which then go one a second.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    FractionalType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import penstock
+from penstock.errors import BadInput
+from penstock.policy import MAX_BATCH, MAX_NUMBER
+from penstock.spark.pipelines.archive import SCHEMA
+from penstock.spark.pipelines.folders import Folder, checkpoint_id
+from penstock.spark.pipelines.progress import Totals, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ENDINGS = {
+    "parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv",
+    "txt": "text", "text": "text", "log": "text",
+}  # fmt: skip
+FORMATS = ("parquet", "json", "csv", "text")
+TARGETS = ("queue", "content_type", "key", "group", "delay", "deadline", "attributes")
+ATTRIBUTE = "attribute."
+READ = {"maxFileAge": "36500d"}
+"""A file is never too old to be read, even if others of the folder are much newer."""
+MUCH = {"maxBytesPerTrigger": str(256 * 2**20)}
+"""So many bytes of files are one batch."""
+CORRUPT = "_corrupt"
+JSON = "application/json"
+
+
+def load(
+    spark: SparkSession,
+    files: str | Sequence[str],
+    url: str,
+    queue: str,
+    *,
+    checkpoint: str,
+    format: str | None = None,
+    body: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    schema: str | None = None,
+    rate: int | None = None,
+    bad_queue: str | None = None,
+    bad_file: str | None = None,
+    watch: Watch | None = None,
+    **options: str,
+) -> Totals:
+    """Send each row of the files to a queue. ``options`` are those of Spark's file streams.
+
+    ``body``: the column that is the body, or ``json`` for the whole row. ``columns``: where the rest of a message comes from,
+    such as {"key": "order_id", "attribute.region": "region"}. ``schema``: the types of a CSV's columns (DDL). An archive is
+    loaded as it was."""
+    if rate is not None and not 1 <= rate <= MAX_NUMBER:
+        raise BadInput(f"the rate is {rate}; it must be at least 1 row a second")
+    if bad_queue is not None and bad_file is not None:
+        raise BadInput("bad rows go to a queue or to a file, not to both")
+    paths = [Folder(path).url for path in ([files] if isinstance(files, str) else files)]
+    kind = format or _format(paths)
+    notes = Folder(checkpoint)
+    with notes.locked():
+        # With a rate, the checkpoint knows other files: to go on without it would load all again.
+        about = {"files": ",".join(paths), "store": url, "queue": queue, "rate": "none" if rate is None else "some"}
+        run = checkpoint_id(notes, "load", about)
+        bad = _bad_queue(url, f"load-bad-{run}") if bad_file is not None else bad_queue
+        reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
+        rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
+        watch = watch or Watch("load")
+        sink = {"url": url, **({"badRows": bad} if bad else {})}
+        if "queue" not in rows.columns:
+            sink["queue"] = queue
+        if rate is None:
+            writer = rows.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
+            done = watch.follow(writer.trigger(availableNow=True).start())
+        else:
+            done = _slowly(spark, rows, rate, sink, notes, watch)
+        if bad_file is not None and bad is not None and not done.stopped:
+            _write_down(url, bad, Path(bad_file))
+    return done
+
+
+def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str], notes: Folder, watch: Watch) -> Totals:
+    cut = rows.writeStream.format("parquet").option("path", f"{notes.url}/rows").option("maxRecordsPerFile", str(rate))
+    cut.option("checkpointLocation", f"{notes.url}/cut").trigger(availableNow=True).start().awaitTermination()
+    parts = spark.readStream.schema(rows.schema).options(**READ).option("maxFilesPerTrigger", "1").parquet(f"{notes.url}/rows")
+    writer = parts.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
+    query = writer.trigger(processingTime="1 second").start()
+
+    def end() -> None:
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    threading.Thread(target=_quietly, args=(end,), daemon=True).start()
+    return watch.follow(query)
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    with suppress(Exception):  # who follows the query gets the same error
+        act()
+
+
+class Shape:
+    """The files as a stream of rows, and the rows as messages."""
+
+    def __init__(
+        self, spark: SparkSession, paths: list[str], kind: str, schema: str | None, options: Mapping[str, str]
+    ) -> None:
+        if kind not in FORMATS:
+            raise BadInput(f"format {kind!r:.80} is not one of {', '.join(FORMATS)}")
+        if schema is not None and kind != "csv":
+            raise BadInput(f"a schema is for CSV; {kind} has its own")
+        self.kind = kind
+        path = _pattern(paths)
+        stream = spark.readStream.options(**options)
+        if kind == "parquet":
+            self.schema = _known_types(spark.read.parquet(*paths).schema)
+            self.rows = stream.schema(self.schema).parquet(path)
+        elif kind == "csv":
+            given = spark.createDataFrame([], schema).schema if schema else spark.read.csv(paths, header=True).schema
+            self.schema = StructType([*given, StructField(CORRUPT, StringType())])
+            self.rows = stream.schema(self.schema).csv(
+                path, header=True, enforceSchema=False, columnNameOfCorruptRecord=CORRUPT
+            )
+        else:
+            spark.read.text(paths)  # which tells if one is missing
+            self.schema = StructType([StructField("value", StringType())])
+            self.rows = stream.text(path)
+            if kind == "json":
+                self.rows = self.rows.where("trim(value) <> ''").withColumn("parsed", F.expr("try_parse_json(value)"))
+
+    def messages(self, body: str | None, columns: dict[str, str], queue: str, bad: str | None) -> DataFrame:
+        names = set(self.schema.fieldNames())
+        archived = self.kind == "parquet" and {"body", "attributes", "attribute_types"} <= names
+        chosen: dict[str, Column] = {}
+        if archived:
+            chosen = {
+                name: F.col(name) for name in ("content_type", "attributes", "attribute_types", "group", "key") if name in names
+            }
+        chosen |= self._mapped(columns, chosen, queue)
+        chosen["body"] = self._body(body, chosen)
+        why = self._why_bad()
+        if why is not None:
+            chosen = self._diverted(chosen, why, queue, bad)
+        return self.rows.select(*(column.alias(name) for name, column in chosen.items()))
+
+    def _body(self, body: str | None, chosen: dict[str, Column]) -> Column:
+        names = [name for name in self.schema.fieldNames() if name != CORRUPT]
+        if body is None:
+            body = "body" if "body" in names else "value" if self.kind == "text" else "json"
+        if body != "json":
+            column, kind = self._column(body)
+            return column if isinstance(kind, StringType | BinaryType) else column.cast("string")
+        chosen.setdefault("content_type", F.lit(JSON))
+        if self.kind == "json":
+            return F.col("value").cast("binary")
+        return F.to_json(F.struct(*names)).cast("binary")
+
+    def _mapped(self, columns: dict[str, str], chosen: dict[str, Column], queue: str) -> dict[str, Column]:
+        found: dict[str, Column] = {}
+        texts: list[Column] = []
+        types: list[Column] = []
+        for target, name in columns.items():
+            column, kind = self._column(name)
+            if target.startswith(ATTRIBUTE) and len(target) > len(ATTRIBUTE):
+                label = F.lit(target.removeprefix(ATTRIBUTE))
+                texts += [label, F.base64(column) if isinstance(kind, BinaryType) else column.cast("string")]
+                if tag := _attribute_type(kind):
+                    types += [label, F.lit(tag)]
+            elif target not in TARGETS:
+                raise BadInput(f"a message has no {target!r:.80}; there are {', '.join(TARGETS)} and {ATTRIBUTE}NAME")
+            elif target == "delay":
+                found[target] = column.cast("double")
+            elif target == "deadline":
+                found[target] = column if isinstance(kind, TimestampType) else column.try_cast("timestamp")
+            elif target == "attributes":
+                found[target] = column
+            else:
+                found[target] = column if isinstance(kind, StringType | BinaryType) else column.cast("string")
+        if "queue" in found:
+            found["queue"] = F.coalesce(found["queue"].cast("string"), F.lit(queue))
+        if texts:
+            present = F.map_filter(F.create_map(*texts), lambda _name, value: value.isNotNull())
+            found["attributes"] = _joined(found.get("attributes", chosen.get("attributes")), present)
+        if types:
+            tags = F.map_filter(F.create_map(*types), lambda name, _tag: F.map_contains_key(found["attributes"], name))
+            found["attribute_types"] = _joined(chosen.get("attribute_types"), tags)
+        return found
+
+    def _column(self, name: str) -> tuple[Column, DataType]:
+        if self.kind == "json":
+            path = "$." + name if all(part.isidentifier() for part in name.split(".")) else f"$[{json.dumps(name)}]"
+            return F.try_variant_get("parsed", path, "string"), StringType()
+        names = [field for field in self.schema.fieldNames() if field != CORRUPT]
+        if name not in names:
+            raise BadInput(f"there is no column {name!r:.80}; there are {', '.join(names)}")
+        return F.col(f"`{name}`"), self.schema[name].dataType
+
+    def _why_bad(self) -> Column | None:
+        """Null for a row that could be read; what else makes it no message, the sink finds out."""
+        if self.kind == "json":
+            return F.when(F.col("parsed").isNull(), F.lit("the line is not JSON"))
+        if self.kind == "csv":
+            return F.when(F.col(CORRUPT).isNotNull(), F.lit("the line does not fit the columns"))
+        return None
+
+    def _diverted(self, chosen: dict[str, Column], why: Column, queue: str, bad: str | None) -> dict[str, Column]:
+        line = F.col("value" if self.kind == "json" else CORRUPT)
+        file = F.regexp_replace("_metadata.file_path", "^file:/+", "/")
+        if bad is None:
+            told = F.concat(F.lit("in "), file, F.lit(": "), why, F.lit(": "), F.substring(line, 1, 200))
+            return chosen | {"body": F.when(why.isNull(), chosen["body"]).otherwise(F.raise_error(told))}
+        told = F.create_map(F.lit("reason"), why, F.lit("queue"), F.lit(queue), F.lit("file"), file)
+        instead = {"body": line.cast("binary"), "queue": F.lit(bad), "attributes": told}
+        good = {"queue": F.lit(queue), "attributes": F.create_map().cast("map<string,string>"), **chosen}
+        good["body"] = good["body"].cast("binary")
+        good.setdefault("content_type", F.lit("text/plain; charset=utf-8"))
+        return {name: F.when(why.isNull(), column).otherwise(instead.get(name, F.lit(None))) for name, column in good.items()}
+
+
+def _joined(first: Column | None, second: Column) -> Column:
+    return second if first is None else F.map_concat(first, second)
+
+
+def _attribute_type(kind: DataType) -> str | None:
+    if isinstance(kind, BinaryType):
+        return "bytes"
+    return "integer" if isinstance(kind, IntegralType) else "number" if isinstance(kind, FractionalType) else None
+
+
+def _known_types(found: StructType) -> StructType:
+    """A queue named 007 is not 7: what Spark guesses from the names of an archive's folders is known better."""
+    known = {field.name: field for field in cast("StructType", StructType.fromDDL(SCHEMA))}
+    if not {"body", "attribute_types"} <= set(found.fieldNames()):
+        return found
+    return StructType([known.get(field.name, field) for field in found])
+
+
+def _pattern(paths: list[str]) -> str:
+    """Spark streams one folder or one pattern: what is a file, or are several, is a pattern of themselves."""
+    if len(paths) == 1 and not Folder(paths[0]).is_file:
+        return paths[0]
+    parts = [path.split("/") for path in paths]
+    shared = 0
+    while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
+        shared += 1
+    return "/".join(parts[0][:shared]) + "/{" + ",".join("/".join(part[shared:]) for part in parts) + "}"
+
+
+def _format(paths: list[str]) -> str:
+    for path in paths:
+        names = [path] if Folder(path).is_file else [file.path for file in Folder(path).files()] or [path]
+        for name in names:
+            endings = [ending for ending in name.rpartition("/")[2].lower().split(".")[1:] if ending in ENDINGS]
+            if endings:
+                return ENDINGS[endings[-1]]
+    raise BadInput(
+        f"the format of {paths[0]!r:.200} cannot be told from its name, or it is not there; say which of {', '.join(FORMATS)}"
+    )
+
+
+def _bad_queue(url: str, name: str) -> str:
+    with penstock.open(url) as broker:
+        broker.create(name, exist_ok=True, retention=MAX_NUMBER)
+    return name
+
+
+def _write_down(url: str, name: str, file: Path) -> None:
+    """Bad rows as JSON lines; those that a run before has written down, and had no time to remove, are known by their ids."""
+    with penstock.open(url) as broker:
+        queue = broker.queue(name)
+        before = file.read_text().splitlines() if file.exists() else []
+        known = {json.loads(line)["id"] for line in before}
+        while messages := queue.peek(MAX_BATCH):
+            lines = [json.dumps({"id": one.id, **one.attributes, **_text(one.body)}) for one in messages if one.id not in known]
+            Folder(str(file.parent)).write(file.name, "".join(f"{line}\n" for line in [*before, *lines]))
+            before += lines
+            queue.delete_many([message.id for message in messages])
+        broker.delete(name)
+
+
+def _text(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}

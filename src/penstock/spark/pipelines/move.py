@@ -1,0 +1,201 @@
+"""Messages from one store to another, with a proof; and the removal of duplicates.
+
+The proof does not trust the stream: both queues are looked at before and after, and what left the one must be what came to the
+other. A queue's checksum is the sum and the xor of a hash of each message (body, content type, attributes): the order does not
+matter, and one can be subtracted from another. It holds if nobody else used the two queues meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+import penstock
+from penstock.errors import BadInput
+from penstock.spark.pipelines.archive import TEXT
+from penstock.spark.pipelines.folders import Folder, checkpoint_id
+from penstock.spark.pipelines.progress import Totals, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PROOF = "proof.json"
+CARRIED = ("body", "content_type", "attributes", "attribute_types", "deadline", "group", "key")
+DELETE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """How many messages, and the sum and the xor of their hashes."""
+
+    count: int
+    sum: int
+    xor: int
+
+    def __sub__(self, other: Sum) -> Sum:
+        return Sum(self.count - other.count, self.sum - other.sum, self.xor ^ other.xor)
+
+    def __str__(self) -> str:
+        return f"{self.count:,} messages, checksum {self.sum & (2**64 - 1):016x}-{self.xor & (2**64 - 1):016x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    left: Sum
+    """What is gone from the one queue since the move began."""
+    came: Sum
+    """What has come to the other."""
+    totals: Totals
+
+    @property
+    def proven(self) -> bool:
+        return self.left == self.came
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicated:
+    messages: int
+    duplicates: int
+    removed: int
+    """Duplicates that someone has just received are left to them."""
+
+
+def checksum(spark: SparkSession, url: str, queue: str) -> Sum:
+    rows = spark.read.format("penstock").options(url=url, queue=queue).load()
+    hashed = F.xxhash64("body", "content_type", _sorted("attributes"), _sorted("attribute_types"))
+    row = rows.agg(F.count("*"), F.sum(hashed.cast("decimal(38,0)")), F.bit_xor(hashed)).collect()[0]
+    return Sum(row[0], int(row[1] or 0), row[2] or 0)
+
+
+def _sorted(name: str) -> Column:
+    return F.array_sort(F.map_entries(name))
+
+
+def move(
+    spark: SparkSession,
+    url: str,
+    queue: str,
+    to_url: str,
+    to_queue: str | None = None,
+    *,
+    checkpoint: str,
+    watch: Watch | None = None,
+    **options: str,
+) -> Moved:
+    """Move what is in a queue now to a queue of another store (or of the same); ids and the times of sending are new there."""
+    to_queue = to_queue or queue
+    if (url, queue) == (to_url, to_queue):
+        raise BadInput(f"queue {queue!r} would be moved to itself")
+    notes = Folder(checkpoint)
+    with notes.locked():
+        checkpoint_id(notes, "move", {"from": url, "queue": queue, "to": to_url, "to_queue": to_queue})
+        noted = notes.read(PROOF)
+        if noted is None:
+            before = [checksum(spark, url, queue), checksum(spark, to_url, to_queue)]
+            notes.write(PROOF, json.dumps([[each.count, str(each.sum), str(each.xor)] for each in before]))
+        else:  # of a run that did not come to its end
+            before = [Sum(count, int(total), int(xor)) for count, total, xor in json.loads(noted)]
+        stream = spark.readStream.format("penstock").options(url=url, queue=queue, **options).load().select(*CARRIED)
+        writer = stream.writeStream.format("penstock").options(url=to_url, queue=to_queue)
+        query = writer.option("checkpointLocation", f"{notes.url}/move").trigger(availableNow=True).start()
+        totals = (watch or Watch("move")).follow(query)
+        moved = Moved(before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1], totals)
+        if not totals.stopped:
+            notes.remove([PROOF])
+    return moved
+
+
+def dedupe(
+    spark: SparkSession,
+    url: str,
+    queue: str,
+    to: str | None = None,
+    *,
+    by: str = "content",
+    dry_run: bool = False,
+    checkpoint: str | None = None,
+    watch: Watch | None = None,
+    **options: str,
+) -> Deduplicated:
+    """Remove messages that are like an earlier one, or with ``to`` move those that are not to another queue.
+
+    ``by``: content (body, content type and attributes), body, key, or the name of a field of JSON bodies; a message that has no
+    such key or field is like no other."""
+    if to is not None and not dry_run:
+        if checkpoint is None:
+            raise BadInput("to move to another queue takes a checkpoint")
+        if to == queue:
+            raise BadInput(
+                f"queue {queue!r} would be moved to itself: without the second name, duplicates are removed in place"
+            )
+        return _move_first(spark, url, queue, to, by, Folder(checkpoint), watch or Watch("dedupe"), options)
+    rows = spark.read.format("penstock").options(url=url, queue=queue).load()
+    first = Window.partitionBy("likeness").orderBy("sent_at", "id")
+    ranked = rows.select("id", "sent_at", "state", _likeness(by).alias("likeness")).withColumn(
+        "place", F.row_number().over(first)
+    )
+    again = ranked.select("id", "state", (F.col("likeness").isNotNull() & (F.col("place") > 1)).alias("again"))
+    if dry_run:
+        counts = again.agg(F.count("*"), F.count_if("again")).collect()[0]
+        return Deduplicated(counts[0], counts[1], 0)
+    return _remove(again, url, queue)
+
+
+def _remove(again: DataFrame, url: str, queue: str) -> Deduplicated:
+    """Whatever is removed is removed by its id, and the first stays: to begin anew after a crash comes to the same."""
+    kept = again.persist()
+    try:
+        messages, duplicates = kept.agg(F.count("*"), F.count_if("again")).collect()[0]
+        removed = 0
+        with penstock.open(url) as broker:
+            home = broker.queue(queue)
+            page: list[str] = []
+            for row in kept.where("again AND state = 'queued'").select("id").toLocalIterator():
+                page.append(row.id)
+                if len(page) == DELETE:
+                    removed += sum(home.delete_many(page))
+                    page = []
+            removed += sum(home.delete_many(page))
+    finally:
+        kept.unpersist()
+    return Deduplicated(messages, duplicates, removed)
+
+
+def _move_first(
+    spark: SparkSession, url: str, queue: str, to: str, by: str, notes: Folder, watch: Watch, options: dict[str, str]
+) -> Deduplicated:
+    """What Spark has seen is in the checkpoint too, and so a duplicate of what was moved long ago is still known as one."""
+    with notes.locked():
+        checkpoint_id(notes, "dedupe", {"store": url, "queue": queue, "to": to, "by": by})
+        partitions = spark.conf.get("spark.sql.shuffle.partitions")
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
+        try:
+            stream = spark.readStream.format("penstock").options(url=url, queue=queue, **options).load()
+            # In one partition the rows stay in the queue's order, and so the one that Spark keeps is the first.
+            ordered = stream.withColumn("likeness", F.coalesce(_likeness(by), F.concat(F.lit("id "), "id"))).coalesce(1)
+            unique = ordered.dropDuplicates(["likeness"]).select(*CARRIED)
+            writer = unique.writeStream.format("penstock").options(url=url, queue=to)
+            query = writer.option("checkpointLocation", f"{notes.url}/dedupe").trigger(availableNow=True).start()
+        finally:
+            spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        done = watch.follow(query)
+    return Deduplicated(done.rows, done.duplicates, done.duplicates)
+
+
+def _likeness(by: str) -> Column:
+    """Text that is the same for messages that are alike, and null for one that is like no other."""
+    parts: dict[str, Any] = {
+        "content": lambda: F.concat_ws(
+            "\n", F.sha2("body", 256), "content_type", F.to_json(_sorted("attributes")), F.to_json(_sorted("attribute_types"))
+        ),
+        "body": lambda: F.sha2("body", 256),
+        "key": lambda: F.hex("key"),
+    }
+    if by in parts:
+        return parts[by]()  # type: ignore[no-any-return]
+    path = "$." + by if all(part.isidentifier() for part in by.split(".")) else f"$[{json.dumps(by)}]"
+    return F.try_variant_get(F.expr(f"try_parse_json({TEXT})"), path, "string")

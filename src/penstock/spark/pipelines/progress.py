@@ -1,0 +1,229 @@
+"""Watching streaming queries: a live line, JSON lines, /metrics, all from Spark's own progress; and stopping them cleanly.
+
+    archive  120,000 rows  41,200 rows/s  lag 380,000  batch 2.1 s
+
+The figures of a batch, as JSON and with the prefix penstock_pipeline_ as metrics:
+
+    rows        since the start, over all queries        rows_per_second   of the last batch
+    batches     since the start                          batch_seconds     how long the last one took
+    lag         how many messages wait in the queues     oldest_seconds    how long the oldest of them has
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import IO, TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL = 0.2
+COUNTERS = ("rows", "batches")
+
+
+@dataclass(slots=True)
+class Figures:
+    rows: int = 0
+    batches: int = 0
+    rows_per_second: float = 0
+    batch_seconds: float = 0
+    lag: int | None = None
+    oldest_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class _Query:
+    """How far the watch has come with the progress of one query."""
+
+    query: StreamingQuery
+    last_batch: int = -1
+    lag: int | None = None
+    oldest: float | None = None
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """What `Watch.follow` answers."""
+
+    rows: int
+    batches: int
+    seconds: float
+    stopped: bool
+    """By Ctrl-C or SIGTERM, and not because all was done."""
+    duplicates: int = 0
+    """What dropDuplicates has dropped."""
+
+
+class Watch:
+    """Follows queries to their end. ``mode`` is line (live on a terminal, not shown elsewhere), json or off."""
+
+    def __init__(self, name: str, mode: str = "off", *, metrics_port: int | None = None, out: IO[str] | None = None) -> None:
+        self.name = name
+        self.figures = Figures()
+        self._mode = mode
+        self._out = out or sys.stderr
+        self._live = mode == "line" and self._out is not None and self._out.isatty()
+        self._stop = threading.Event()
+        self._server = _serve(self, metrics_port) if metrics_port is not None else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    @property
+    def port(self) -> int | None:
+        """Where the metrics are."""
+        return None if self._server is None else self._server.server_address[1]
+
+    def stop(self, *_: object) -> None:
+        """End what is followed: what is not yet committed comes again with the next start."""
+        self._stop.set()
+
+    def follow(self, *queries: StreamingQuery) -> Totals:
+        """Wait until all have ended, or someone says stop; if one fails, the others are stopped and its error is raised."""
+        started = time.monotonic()
+        watched = [_Query(query) for query in queries]
+        rows, batches = self.figures.rows, self.figures.batches
+        try:
+            with _stopped_by_signals(self):
+                while any(query.isActive for query in queries) and not self._stop.is_set():
+                    self._stop.wait(POLL)
+                    self._look(watched)
+                    for one in watched:
+                        if not one.query.isActive:
+                            one.query.awaitTermination()  # raises what it died of
+        finally:
+            try:
+                for one in watched:
+                    if one.query.isActive:
+                        one.query.stop()
+                self._look(watched)
+            except Exception:
+                if not self._stop.is_set():  # a signal to the whole group of processes has ended Spark as well
+                    raise
+            if self._live:
+                print("\r\x1b[K", end="", file=self._out, flush=True)
+        if not self._stop.is_set():
+            for one in watched:
+                one.query.awaitTermination()
+        done = self.figures
+        took, dropped = time.monotonic() - started, sum(one.duplicates for one in watched)
+        return Totals(done.rows - rows, done.batches - batches, took, self._stop.is_set(), dropped)
+
+    def _look(self, watched: list[_Query]) -> None:
+        new = False
+        for one in watched:
+            for event in one.query.recentProgress:
+                if event["batchId"] > one.last_batch:
+                    one.last_batch = event["batchId"]
+                    self._count(one, event)
+                    new = True
+        if new:
+            lags = [one.lag for one in watched if one.lag is not None]
+            self.figures.lag = sum(lags) if lags else None
+            self.figures.oldest_seconds = max((one.oldest for one in watched if one.oldest is not None), default=None)
+            self._tell()
+
+    def _count(self, one: _Query, event: Any) -> None:
+        figures = self.figures
+        took = event["durationMs"].get("triggerExecution", 0) / 1000
+        if event["numInputRows"]:
+            figures.rows += event["numInputRows"]
+            figures.batches += 1
+            figures.rows_per_second = event["numInputRows"] / took if took else 0.0
+            figures.batch_seconds = took
+        for operator in event["stateOperators"]:
+            one.duplicates += operator["customMetrics"].get("numDroppedDuplicateRows", 0)
+        for source in event["sources"]:
+            waiting = _waiting(source["latestOffset"])
+            if waiting is not None:
+                one.lag, one.oldest = waiting.get("visible"), waiting.get("oldest_age")
+
+    def _tell(self) -> None:
+        if self._mode == "json" and self._out is not None:
+            print(json.dumps({"pipeline": self.name, **asdict(self.figures)}), file=self._out, flush=True)
+        elif self._live:
+            print(f"\r\x1b[K{self.line()}", end="", file=self._out, flush=True)
+
+    def line(self) -> str:
+        figures = self.figures
+        parts = [self.name, f"{figures.rows:,} rows", f"{figures.rows_per_second:,.0f} rows/s"]
+        if figures.lag is not None:
+            parts.append(f"lag {figures.lag:,}")
+        parts.append(f"batch {figures.batch_seconds:.1f} s")
+        return "  ".join(parts)
+
+    def metrics(self) -> str:
+        lines = []
+        for name, value in asdict(self.figures).items():
+            if value is not None:
+                full = f"penstock_pipeline_{name}" + ("_total" if name in COUNTERS else "")
+                kind = "counter" if name in COUNTERS else "gauge"
+                lines += [f"# TYPE {full} {kind}", f'{full}{{pipeline="{self.name}"}} {value}']
+        return "\n".join(lines) + "\n"
+
+
+def _waiting(offset: Any) -> dict[str, Any] | None:
+    """What our source reports as its latest offset; other sources have offsets of other kinds."""
+    try:
+        found = json.loads(offset) if isinstance(offset, str) else offset
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "visible" in found else None
+
+
+@contextmanager
+def _stopped_by_signals(watch: Watch) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the queries, and not this process; a second one does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(number: int, _frame: object) -> None:
+        signal.signal(number, before[number])
+        watch.stop()
+
+    before: dict[int, Any] = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve(watch: Watch, port: int) -> ThreadingHTTPServer:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/metrics":
+                self.send_error(404)
+                return
+            body = watch.metrics().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """stderr has the live line."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server

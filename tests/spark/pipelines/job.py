@@ -1,0 +1,68 @@
+"""A driver that the tests kill: archive, load, move and dedupe side by side, each until all is done.
+
+python job.py FOLDER URL TO_URL
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.load import load
+from penstock.spark.pipelines.move import dedupe, move
+from penstock.spark.session import session
+
+SMALL = {"maxMessagesPerTrigger": "60", "claimTimeout": "3"}
+
+
+def main(folder: str, url: str, to: str) -> None:
+    spark = session(
+        "local[2]",
+        spark__sql__shuffle__partitions="1",
+        spark__local__dir=f"{folder}/local",
+        spark__sql__streaming__pollingDelay="10ms",
+        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    children = subprocess.run(["pgrep", "-P", str(os.getpid()), "java"], capture_output=True, text=True, check=True).stdout
+    Path(folder, "pids").write_text(f"{os.getpid()} {children}")
+    acts: list[Callable[[], object]] = [
+        lambda: archive(spark, url, "archived-*", f"{folder}/lake", once=True, **SMALL),
+        lambda: load(spark, f"{folder}/rows", url, "loaded", checkpoint=f"{folder}/load", maxFilesPerTrigger="1"),
+        lambda: prove(move(spark, url, "moving", to, "moved", checkpoint=f"{folder}/move", **SMALL)),
+        lambda: dedupe(spark, url, "doubled", "single", by="body", checkpoint=f"{folder}/dedupe", **SMALL),
+    ]
+    failed: list[BaseException] = []
+    threads = [threading.Thread(target=run, args=(spark, act, failed)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spark.stop()
+    sys.exit(1 if failed else 0)
+
+
+def prove(moved: object) -> None:
+    assert moved.proven, moved  # type: ignore[attr-defined]
+
+
+def run(spark: SparkSession, act: Callable[[], object], failed: list[BaseException]) -> None:
+    try:
+        spark.createDataFrame(
+            [], "nothing int"
+        )  # makes the session this thread's own, without which Spark finds no sink by name
+        act()
+    except BaseException as error:
+        traceback.print_exc()
+        failed.append(error)
+
+
+main(*sys.argv[1:])

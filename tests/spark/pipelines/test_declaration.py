@@ -1,0 +1,122 @@
+"""The file of a declared pipeline: what is wrong in it is told with its table and line, before Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import BadInput, QueueNotFound
+from penstock.spark.pipelines import declaration
+
+GOOD = """\
+store = "sqlite:///shop.db"
+
+[source.orders]
+queue = "orders"
+json = "item string, n int"
+
+[source.prices]
+parquet = "prices"
+
+[[check.orders]]
+where = "n > 0"
+
+[[check.orders]]
+where = "n < 9"
+reason = "too many"
+
+[step.priced]
+sql = \"\"\"
+SELECT *
+FROM orders JOIN prices USING (item)\"\"\"
+watermark = ["at", "1 hour"]
+
+[sink.lake]
+from = "priced"
+parquet = "lake"
+
+[dead_letters]
+queue = "dead"
+"""
+
+
+def load(folder: Path, text: str) -> declaration.Pipeline:
+    file = folder / "shop.toml"
+    file.write_text(text)
+    return declaration.load(file)
+
+
+def test_a_pipeline_is_what_its_file_says(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, GOOD)
+    assert (pipeline.name, pipeline.trigger) == ("shop", "once")
+    assert pipeline.store == f"sqlite:///{tmp_path}/shop.db"
+    assert pipeline.checkpoint == f"{tmp_path}/shop-checkpoint"
+    assert [(source.name, source.stream, source.path) for source in pipeline.sources] == [
+        ("orders", True, None),
+        ("prices", False, f"{tmp_path}/prices"),
+    ]
+    assert [(check.where, check.reason) for check in pipeline.checks] == [("n > 0", "not so: n > 0"), ("n < 9", "too many")]
+    assert pipeline.steps[0].watermark == ("at", "1 hour")
+    assert pipeline.reads("priced") == {"orders", "prices"}
+    assert pipeline.where("check", "orders", key="where", place=1) == "shop.toml, line 14, [check.orders]"
+    assert pipeline.first_line("step", "priced", key="sql") == 19
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('parquet = "lake"', 'parket = "lake"', "line 25, [sink.lake]: there is no key 'parket'; there are from, queue"),
+        ('parquet = "lake"', "", "line 23, [sink.lake]: say where it goes"),
+        ('from = "priced"', 'from = "prised"', "line 24, [sink.lake]: there is no source or step 'prised'; there are orders"),
+        ('from = "priced"', "", "[sink.lake]: the key 'from' is missing"),
+        ("store =", "stroe =", "line 1: there is no key 'stroe'; there are name, store"),
+        ('queue = "orders"', 'queue = "orders"\nstream = true', "line 5, [source.orders]: a queue is a stream"),
+        ('parquet = "prices"', "", "line 7, [source.prices]: say where it comes from"),
+        (
+            'parquet = "prices"',
+            'parquet = "prices"\nstream = true',
+            "line 7, [source.prices]: a stream of files needs a schema",
+        ),
+        ("[[check.orders]]", "[[check.order]]", "line 10, [check.order]: there is no source or step 'order'"),
+        ('where = "n < 9"', "were = 1", "line 14, [check.orders]: there is no key 'were'"),
+        ('["at", "1 hour"]', '["at"]', "line 21, [step.priced]: write a column and how late"),
+        ('["at", "1 hour"]', "5", "line 21, [step.priced]: watermark must be a list, not 5"),
+        ("[step.priced]", "[step.orders]", "[step.orders]: there is a source 'orders' too"),
+        ('[dead_letters]\nqueue = "dead"', "", "line 5, [source.orders]: bodies that are not so need [dead_letters]"),
+        ('[source.prices]\nparquet = "prices"', "[source", "is no TOML.*line 7"),
+        ("store =", 'trigger = "now and then"\nstore =', "line 1: it is 'now and then', and must be once or a time"),
+        ("FROM orders JOIN prices USING (item)", "FROM prices", "line 3, [source.orders]: no sink is made of it"),
+        ("[step.priced]", '[step."a b"]', "'a b' is no name for a table"),
+    ],
+)
+def test_a_mistake_is_told_with_its_table_and_line(tmp_path: Path, old: str, new: str, told: str) -> None:
+    assert old in GOOD
+    with pytest.raises(BadInput) as error:
+        load(tmp_path, GOOD.replace(old, new))
+    words = str(error.value)
+    assert words.startswith("shop.toml")
+    if ".*" in told:
+        first, second = told.split(".*")
+        assert first in words
+        assert second in words
+    else:
+        assert told in words
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        declaration.load(tmp_path / "nothing.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    with pytest.raises(BadInput, match="UTF-8"):
+        declaration.load(tmp_path / "bytes.toml")
+
+
+def test_a_queue_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+    from penstock.spark.pipelines.declared import check_queues
+
+    with pytest.raises(QueueNotFound) as error:
+        check_queues(load(tmp_path, GOOD))
+    assert error.value.__notes__ == ["shop.toml, line 4, [source.orders]"]
+    with pytest.raises(BadInput, match=r"line 3, \[source.orders\]: there is no store"):
+        check_queues(load(tmp_path, GOOD.replace('store = "sqlite:///shop.db"', "")))

@@ -1,0 +1,229 @@
+"""A declared pipeline, run on real Spark and real queues: every message ends in exactly the places that are declared."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.errors import BadInput
+from penstock.message import Draft
+from penstock.spark.pipelines import declared
+from penstock.spark.pipelines.progress import Watch
+from penstock.testing.servers import PostgresqlServer
+
+SHOP = """
+[source.orders]
+queue = "orders"
+json = "n int, item string, at timestamp"
+watermark = ["at", "1 minute"]
+
+[source.prices]
+csv = "prices.csv"
+schema = "item string, price int"
+options = { header = true }
+
+[check.orders]
+where = "n >= 0"
+reason = "n is negative"
+
+[step.priced]
+sql = "SELECT o.*, p.price FROM orders o LEFT JOIN prices p ON o.item = p.item"
+
+[check.priced]
+where = "price IS NOT NULL"
+reason = "no price"
+
+[step.sales]
+sql = "SELECT n, item, price FROM priced"
+
+[step.totals]
+sql = "SELECT window.start AS minute, sum(price) AS total FROM priced GROUP BY window(at, '1 minute')"
+
+[sink.sales]
+from = "sales"
+parquet = "lake"
+partition = ["item"]
+
+[sink.onward]
+from = "sales"
+queue = "onward"
+
+[sink.totals]
+from = "totals"
+queue = "totals"
+
+[dead_letters]
+queue = "dead"
+"""
+
+
+def order(n: int, item: str, at: str) -> Draft:
+    return Draft(json.dumps({"n": n, "item": item, "at": at}).encode(), "application/json", {"by": "web", "level": n})
+
+
+def declare(folder: Path, text: str) -> Path:
+    (folder / "shop.toml").write_text(text)
+    (folder / "prices.csv").write_text("item,price\nbolt,2\nnut,3\n")
+    return folder / "shop.toml"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_one_queue_feeds_several_sinks_each_whole(
+    spark: SparkSession, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    if kind == "postgresql":
+        server: PostgresqlServer = request.getfixturevalue("postgresql")
+        url = server.new_url()
+    file = declare(tmp_path, SHOP)
+    with penstock.open(url) as broker:
+        for name in ("orders", "onward", "totals", "dead"):
+            broker.create(name)
+        broker["orders"].send_many(order(n, ("bolt", "nut")[n % 2], f"2026-01-01 10:0{n}:00") for n in range(6))
+        broker["orders"].send_many([order(-1, "bolt", "2026-01-01 10:00:00"), order(7, "gear", "2026-01-01 10:00:00")])
+        broker["orders"].send(b"no json")
+        ran = declared.run(spark, file, store=url)
+        assert (ran.taken, ran.stopped, ran.late) == (9, False, 0)
+
+        sales = {(n, "bolt" if n % 2 == 0 else "nut", 2 if n % 2 == 0 else 3) for n in range(6)}
+        assert {tuple(row) for row in spark.read.parquet(f"{tmp_path}/lake").select("n", "item", "price").collect()} == sales
+        onward = [json.loads(message.body) for message in broker["onward"].peek(99)]
+        assert len(onward) == 6
+        assert {(row["n"], row["item"], row["price"]) for row in onward} == sales
+        totals = [json.loads(message.body) for message in broker["totals"].peek(99)]
+        assert sorted(row["total"] for row in totals) == [2, 2, 3, 3]  # the windows that the watermark has closed
+        letters = {message.attributes["reason"]: message for message in broker["dead"].peek(9)}
+        assert letters.keys() == {
+            "n is negative",
+            "no price",
+            "the body is not JSON of the form n int, item string, at timestamp",
+        }
+        letter = letters["no price"]
+        assert json.loads(letter.body) == {"n": 7, "item": "gear", "at": "2026-01-01 10:00:00"}
+        assert (letter.content_type, letter.attributes["queue"], letter.attributes["table"]) == (
+            "application/json",
+            "orders",
+            "priced",
+        )
+        assert (letter.attributes["by"], letter.attributes["level"]) == ("web", 7)
+        assert broker["orders"].stats().messages == 0
+        assert list((tmp_path / "shop-checkpoint" / "landed" / "orders").glob("*.parquet")) == []  # all have read it
+
+        if kind == "postgresql":
+            return
+        broker["orders"].send_many([order(8, "nut", "2026-01-01 10:30:00"), order(9, "nut", "2026-01-01 09:00:00")])
+        ran = declared.run(spark, file, store=url)  # goes on where it was
+        assert (ran.taken, ran.late) == (2, 1)
+        assert spark.read.parquet(f"{tmp_path}/lake").count() == 8
+        assert broker["onward"].stats().messages == 8
+        assert broker["totals"].stats().messages == 6
+        assert broker["dead"].stats().messages == 3
+
+
+def test_files_are_streams_too_and_streams_join(spark: SparkSession, tmp_path: Path) -> None:
+    """Lake to queue, with a check whose rows have no message, and two streams joined."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    spark.createDataFrame([(1, "a"), (2, "b"), (3, "c")], "n int, name string").write.parquet(f"{tmp_path}/left")
+    spark.createDataFrame([(1, "x"), (2, "y")], "n int, name string").write.json(f"{tmp_path}/right")
+    (tmp_path / "join.toml").write_text(f"""
+store = "{url}"
+[source.left]
+parquet = "left"
+stream = true
+schema = "n int, name string"
+[source.right]
+json = "right"
+stream = true
+schema = "n int, name string"
+[check.left]
+where = "n < 3"
+[step.both]
+sql = "SELECT l.n, concat(l.name, r.name) AS body FROM left l JOIN right r ON l.n = r.n"
+[sink.out]
+from = "both"
+queue = "out"
+[sink.seen]
+from = "both"
+console = true
+[dead_letters]
+queue = "dead"
+""")
+    with penstock.open(url) as broker:
+        out, dead = broker.create("out"), broker.create("dead")
+        for _ in range(2):  # the second run finds nothing new
+            declared.run(spark, tmp_path / "join.toml")
+            assert sorted(message.text for message in out.peek(9)) == ["ax", "by"]
+            (letter,) = dead.peek(9)
+            assert (json.loads(letter.body), letter.attributes["reason"]) == ({"n": 3, "name": "c"}, "not so: n < 3")
+
+
+def test_a_pipeline_runs_on_until_it_is_told_to_stop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/on.db"
+    (tmp_path / "on.toml").write_text("""
+trigger = "100 milliseconds"
+[source.orders]
+queue = "orders"
+[sink.onward]
+from = "orders"
+queue = "onward"
+""")
+    monkeypatch.setattr(declared, "TIDY_EVERY", 0.2)
+    watch = Watch("on")
+    landed = tmp_path / "on-checkpoint" / "landed" / "orders"
+    with penstock.open(url) as broker, ThreadPoolExecutor() as pool:
+        orders, onward = broker.create("orders"), broker.create("onward")
+        running = pool.submit(declared.run, spark, tmp_path / "on.toml", store=url, watch=watch)
+        try:
+            for round in range(1, 3):
+                orders.send_many([b"x"] * 10)
+                give_up_at = time.monotonic() + 200
+                while onward.stats().messages < 10 * round or list(landed.glob("*.parquet")):
+                    assert time.monotonic() < give_up_at
+                    assert not running.done() or running.result() is None
+                    time.sleep(0.05)
+        finally:
+            watch.stop()
+        ran = running.result()
+        assert (ran.stopped, ran.taken, onward.stats().messages) == (True, 20, 20)
+
+
+def test_a_mistake_in_sql_is_told_with_its_line_in_the_file(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with penstock.open(url) as broker:
+        for name in ("orders", "onward", "totals", "dead"):
+            broker.create(name)
+        broker["orders"].send(b"x")
+        wrong = SHOP.replace('"SELECT n, item, price FROM priced"', '"""\nSELECT n,\n  prize\nFROM priced"""')
+        for text, told in (
+            (wrong, r"shop.toml, line 26, \[step.sales\]: there is no column 'prize'"),
+            (SHOP.replace("n >= 0", "m >= 0"), r"shop.toml, line 13, \[check.orders\]: there is no column 'm'"),
+            (SHOP.replace("FROM priced GROUP", "FROM prized GROUP"), r"line 27, \[step.totals\]: .*prized"),
+            (SHOP.replace('["at", ', '["it", '), r"line 5, \[source.orders\]: there is no column 'it'; there are n, item"),
+            (SHOP.replace("prices.csv", "prizes.csv"), r"line 7, \[source.prices\]: there is no file .*prizes.csv"),
+            (SHOP.replace("n int, item", "n itn, item"), r"\[source.orders\]: .*ITN"),
+        ):
+            with pytest.raises(BadInput, match=told):
+                declared.run(spark, declare(tmp_path, text), store=url)
+        assert broker["orders"].stats().visible == 1
+
+
+def test_a_checkpoint_serves_one_run_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with penstock.open(url) as broker:
+        for name in ("orders", "onward", "totals", "dead"):
+            broker.create(name)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BadInput, match=r"shop.toml is running already, with the checkpoint .*elsewhere"):
+            declared.run(spark, declare(tmp_path, SHOP), store=url, checkpoint=str(folder))
