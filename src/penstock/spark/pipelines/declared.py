@@ -307,7 +307,7 @@ def _session_of(spark: SparkSession) -> SparkSession:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return spark
     own = spark.newSession()
-    if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's own, for big clusters: each costs every batch some files
+    if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's own, which costs small batches much
         own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     return own
 
