@@ -136,9 +136,9 @@ class _Plan:
     def define(self) -> None:
         pipeline = self._pipeline
         for source in pipeline.sources:
-            where = pipeline.where("source", source.name)
-            with _told(where):
-                self._register(source.name, ("source", source.name), self._source(source), source.watermark)
+            with _told(pipeline.where("source", source.name)):
+                frame = self._source(source)
+            self._register(source.name, ("source", source.name), frame, source.watermark)
         for step in pipeline.steps:
             at = ("step", step.name)
             with _told(pipeline.where(*at, key="sql"), pipeline.first_line(*at, key="sql")):
@@ -173,12 +173,15 @@ class _Plan:
             found.append(_Query(where, writer, self._home / "sink" / sink.name, pipeline.reads(sink.table)))
         for table, frame in self._rejected.items():
             assert pipeline.dead_letters is not None
+            if not frame.isStreaming:
+                raise BadInput(
+                    f"{pipeline.where('check', table)}: {table!r} is a table, and no stream: leave rows out by a step"
+                )
+            url = self._url(pipeline.dead_letters.store, ("dead_letters",))
+            writer = dead_letters(frame, table).writeStream.format("penstock")
+            writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
             where = f"{pipeline.where('dead_letters')}, for {table!r}"
-            if frame.isStreaming:
-                url = self._url(pipeline.dead_letters.store, ("dead_letters",))
-                writer = dead_letters(frame, table).writeStream.format("penstock")
-                writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
-                found.append(_Query(where, writer, self._home / "dead" / table, pipeline.reads(table)))
+            found.append(_Query(where, writer, self._home / "dead" / table, pipeline.reads(table)))
         return found
 
     def _source(self, source: Source) -> DataFrame:
