@@ -27,6 +27,7 @@ from pyspark.sql import functions as f
 import penstock
 from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.spark import columns
+from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines import declaration, landing
 from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
@@ -310,6 +311,7 @@ def _session_of(spark: SparkSession) -> SparkSession:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return spark
     own = spark.newSession()
+    own.dataSource.register(PenstockDataSource)  # which Spark finds by itself, but once it did not it never will
     if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's own, which costs small batches much
         own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     return own
