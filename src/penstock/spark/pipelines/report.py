@@ -23,7 +23,7 @@ import penstock
 from penstock import arrow
 from penstock.errors import BadInput
 
-STEPS = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
+STEPS = (1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 MOST_BUCKETS = 72
 PERCENTILES = (0.5, 0.9, 0.99)
 EVENTS = ("sent", "received", "settled", "died")
