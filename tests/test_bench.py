@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import penstock
 from penstock import bench
-from penstock.bench import postgresql
+from penstock.bench import pipeline, postgresql
 from penstock.bench.limits import equalise, read_settings
 from penstock.bench.machine import file_system
 from penstock.bench.report import acceptance, cell, markdown
@@ -254,3 +255,12 @@ def test_consumers_are_measured_beside_those_of_the_peers(tmp_path: Path, capsys
 def test_a_target_that_nobody_knows_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--targets", "oracle", "--no-plot", "--out", str(tmp_path)]) == 2
     assert "no target is named 'oracle'" in capsys.readouterr().err
+
+
+def test_pipelines_are_measured_beside_spark_and_the_sink(tmp_path: Path, spark: SparkSession) -> None:
+    rates = pipeline.measure(spark, tmp_path, 300, 50, 1)
+    assert {name: len(turns) for name, turns in rates.items()} == {"archive": 1, "copy Parquet": 1, "sink": 1, "load": 1}
+    page = pipeline.report({"archive": [6, 6], "copy Parquet": [10, 20], "sink": [10, 10], "load": [6, 7]})
+    assert "| copy Parquet | 15 |" in page
+    assert "* archive: 45% of copy Parquet, at least 50% wanted: **NOT met**" in page
+    assert "* load: 65% of sink, at least 70% wanted: **NOT met**" in page

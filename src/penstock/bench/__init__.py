@@ -26,7 +26,7 @@ from penstock.testing.servers import PostgresqlServer
 def main(argv: list[str]) -> int:
     """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results.
 
-    ``http``, ``consumers`` and ``spark`` are benchmarks of their own."""
+    ``http``, ``consumers``, ``spark`` and ``pipeline`` are benchmarks of their own."""
     if argv[:1] == ["http"]:
         from penstock.bench.http import main as http
 
@@ -37,6 +37,12 @@ def main(argv: list[str]) -> int:
         from penstock.bench.spark import main as spark
 
         return spark(argv[1:])
+    if argv[:1] == ["pipeline"]:
+        if not find_spec("pyspark"):
+            raise MissingExtra("the benchmark of pipelines", "spark")
+        from penstock.bench.pipeline import main as pipeline
+
+        return pipeline(argv[1:])
     if argv[:1] == ["consumers"]:
         from penstock.bench.consumers import main as consumers
 

@@ -5,6 +5,7 @@ A module with pipelines has ``add(pipeline)``, and runs each by ``run(args, fram
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MODULES = [transfers, flows]
 """Where the pipelines are."""
+LOUD = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Who logs every error in full, before we can say it in a line."""
 
 
 class Pipelines(Protocol):
@@ -49,10 +52,13 @@ class Frame:
     @property
     def spark(self) -> SparkSession:
         if self._spark is None:
+            from penstock.spark.datasource import PenstockDataSource
             from penstock.spark.session import session
 
             with _hushed(not self.args.debug):
                 self._spark = session(self.args.master, remote=self.args.remote, name=f"penstock {self.args.pipeline}")
+            # Spark finds it by itself, unless the machine is so busy that the look takes too long: then never again.
+            self._spark.dataSource.register(PenstockDataSource)
             if self.args.remote is None:
                 self._spark.sparkContext.setLogLevel("WARN" if self.args.debug else "OFF")
         return self._spark
@@ -117,6 +123,9 @@ def run(args: Namespace) -> int:
         raise MissingExtra("a pipeline", "spark")
     from penstock.spark.pipelines.failures import readable
 
+    if not args.debug:
+        for name in LOUD:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     frame = Frame(args)
     try:
         code: int = args.run(args, frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -142,7 +143,7 @@ def run_dedupe(args: Namespace, frame: Frame) -> int:
     done = dedupe(
         frame.spark, frame.url, args.queue, args.to, by=args.by, dry_run=args.dry_run, checkpoint=checkpoint, watch=frame.watch
     )
-    verb = "there are" if args.dry_run else "removed"
+    verb = "would remove" if args.dry_run else "removed"
     count = done.duplicates if args.dry_run else done.removed
     text = f"{verb} {_count(count, 'duplicates')} among {_count(done.messages)}"
     if done.duplicates > done.removed and not args.dry_run:
@@ -164,4 +165,5 @@ def _count(number: int, what: str = "messages") -> str:
 
 def _checkpoint(*parts: str) -> str:
     """Where the same command finds what it did before, when it is given from the same folder."""
-    return f".penstock/{parts[0]}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:12]}"
+    known = "\0".join(re.sub("//[^/@]*@", "//", part) for part in parts)  # a password may change
+    return f".penstock/{parts[0]}-{hashlib.sha256(known.encode()).hexdigest()[:12]}"

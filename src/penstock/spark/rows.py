@@ -116,6 +116,8 @@ class Rows:
                 columns["deadline_at"] = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             else:
                 columns[name] = column.cast(COLUMNS[name])
+        if self._bad_rows is not None:  # which come with attributes, and all batches of a segment have one schema
+            columns.setdefault("attributes", pa.nulls(batch.num_rows, COLUMNS["attributes"]))
         return columns
 
     def _divert(self, columns: dict[str, pa.Array], wrong: dict[int, str], seen: int) -> Iterator[pa.RecordBatch]:
@@ -138,12 +140,10 @@ class Rows:
             "body": pa.array([draft.body for draft in diverted], pa.binary()),
             "attributes": pa.array([list(draft.attributes.items()) for draft in diverted], COLUMNS["attributes"]),
         }
-        for name, kind in COLUMNS.items():
-            if name in columns and name not in fields:
-                fields[name] = pa.nulls(len(diverted), kind)
-        for field in whole.schema:
-            fields.setdefault(field.name, pa.nulls(len(diverted), field.type))
-        yield pa.record_batch(fields)
+        rest = (pa.nulls(len(diverted), field.type) for field in whole.schema)
+        yield pa.record_batch(
+            {field.name: fields.get(field.name, null) for field, null in zip(whole.schema, rest, strict=True)}
+        )
 
 
 def _find_wrong(columns: dict[str, pa.Array]) -> dict[int, str]:

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.load import load
 from penstock.spark.pipelines.move import dedupe, move
@@ -30,6 +31,7 @@ def main(folder: str, url: str, to: str) -> None:
         spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     )
     spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(PenstockDataSource)  # as the command does
     children = subprocess.run(["pgrep", "-P", str(os.getpid()), "java"], capture_output=True, text=True, check=True).stdout
     Path(folder, "pids").write_text(f"{os.getpid()} {children}")
     acts: list[Callable[[], object]] = [

@@ -1,5 +1,5 @@
-"""All restartable pipelines run side by side in a driver that is killed with SIGKILL; then one runs to the end: nothing is lost, and
-nothing is there twice. Killed twice by default, and ten times with PENSTOCK_LONG=1."""
+"""All restartable pipelines run side by side in a driver that is killed with SIGKILL, and one runs to the end: nothing lost,
+and nothing there twice. Killed twice by default, and ten times with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import penstock
 from penstock.message import Message
 
 KILLS = 10 if os.environ.get("PENSTOCK_LONG") else 2
-COUNT = 600 * KILLS
+COUNT = 400 * KILLS
 DOUBLED = [f"doubled {number % (COUNT // 2)}" for number in range(COUNT)]
 
 
@@ -33,17 +33,23 @@ def start(folder: Path, *urls: str) -> subprocess.Popen[bytes]:
 
 
 def kill(folder: Path, job: subprocess.Popen[bytes], chance: random.Random) -> bool:
-    """At a random moment of its work; whether it had not ended before."""
-    give_up_at = time.monotonic() + 240
-    while not (folder / "pids").exists() and job.poll() is None:
+    """At a random moment of its work, after some batches; whether it had not ended before."""
+    enough = batches(folder) + chance.randint(1, 12)
+    give_up_at = time.monotonic() + 400
+    while job.poll() is None and batches(folder) < enough:
         assert time.monotonic() < give_up_at, (folder / "job.log").read_text()[-4000:]
-        time.sleep(0.05)
+        time.sleep(0.02)
     try:
-        job.wait(chance.uniform(3, 15))
+        job.wait(chance.uniform(0, 1))
     except subprocess.TimeoutExpired:
         for pid in (folder / "pids").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
     return job.wait(60) == -signal.SIGKILL
+
+
+def batches(folder: Path) -> int:
+    """How many the pipelines have begun and ended, all together: what Spark has noted in their checkpoints."""
+    return sum(path.name.isdecimal() for kind in ("offsets", "commits") for path in folder.rglob(f"{kind}/*"))
 
 
 def texts(messages: Iterable[Message]) -> Counter[str]:

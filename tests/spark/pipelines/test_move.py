@@ -81,7 +81,7 @@ def test_duplicates_are_removed_in_place_and_the_first_stays(spark: SparkSession
     with penstock.open(url) as broker:
         queue = broker.create("jobs")
         drafts = [Draft(b'{"id": 1}'), Draft(b'{"id": 2}', attributes={"n": 1}), Draft(b'{"id": 2}', attributes={"n": 2})]
-        queue.send_many([*drafts, Draft(b'{"id": 1}'), Draft(b'{"id": 1.0}'), Draft(b"no JSON"), Draft(b'{"no": "id"}')])
+        queue.send_many([*drafts, Draft(b'{"id": 1}'), Draft(b'{"id": 1.0}'), Draft(b"\xff no JSON"), Draft(b'{"no": "id"}')])
         ids = [message.id for message in queue.peek(10)]
         assert dedupe(spark, url, "jobs", dry_run=True).duplicates == 1
         by_id = dedupe(spark, url, "jobs", by="id", dry_run=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadInput
-from penstock.spark.pipelines.folders import File, Folder, checkpoint_id
+from penstock.spark.pipelines.folders import File, Folder, checkpoint_id, without_password
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ SMALL, LARGE = 32 * 2**20, 128 * 2**20
 MERGE_EVERY = 50
 SAMPLE = 1000
 DAY = 86_400_000_000
+TEXT = "try_validate_utf8(cast(body AS string))"
+"""The body; null if it is not UTF-8, which Spark's decode makes an error of."""
 CONFIG = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", "spark.sql.maxConcurrentOutputFileWriters": "32"}
 """Instants that every reader of Parquet knows; and no sorting before a batch of not too many queues and days is written."""
 
@@ -70,10 +72,11 @@ def archive(
     home = Folder(folder)
     if columns is not None:
         _fix_columns(spark, home, columns)
-    known = hashlib.sha256(json.dumps([url, names]).encode()).hexdigest()[:12]
+    known = hashlib.sha256(json.dumps([without_password(url), names]).encode()).hexdigest()[:12]
     notes = Folder(checkpoint) if checkpoint else home / f"{OURS}/checkpoints/{known}"
     with notes.locked():
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
+        _finish(home, run)
         stream = spark.readStream.format("penstock").options(url=url, queue=names, **options).load()
         place = Place(home.url, run, compression, infer=columns == "infer")
         writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
@@ -132,7 +135,7 @@ class Place:
 
 
 def _infer(frame: DataFrame, home: Folder) -> str:
-    bodies = frame.limit(SAMPLE).selectExpr("decode(body, 'utf-8') value")
+    bodies = frame.limit(SAMPLE).selectExpr(f"{TEXT} value")
     found = frame.sparkSession.read.json(bodies, columnNameOfCorruptRecord="_corrupt").drop("_corrupt").schema
     if not found.fields:
         raise BadInput(f"none of the first {SAMPLE} messages is a JSON object: their columns cannot be inferred")
@@ -152,7 +155,7 @@ def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
     )
     if columns is None:
         return rows
-    return rows.withColumn("data", F.from_json(F.decode("body", "utf-8"), columns))
+    return rows.withColumn("data", F.from_json(F.expr(TEXT), columns))
 
 
 def merge(spark: SparkSession, home: Folder, run: str, compression: str, *, below: int | None = None, least: int = 2) -> int:

@@ -84,12 +84,16 @@ def load(
     kind = format or _format(paths)
     notes = Folder(checkpoint)
     with notes.locked():
-        run = checkpoint_id(notes, "load", {"files": ",".join(paths), "store": url, "queue": queue})
+        # With a rate, the checkpoint knows other files: to go on without it would load all again.
+        about = {"files": ",".join(paths), "store": url, "queue": queue, "rate": "none" if rate is None else "some"}
+        run = checkpoint_id(notes, "load", about)
         bad = _bad_queue(url, f"load-bad-{run}") if bad_file is not None else bad_queue
         reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
         rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
         watch = watch or Watch("load")
-        sink = {"url": url, "queue": queue, **({"badRows": bad} if bad else {})}
+        sink = {"url": url, **({"badRows": bad} if bad else {})}
+        if "queue" not in rows.columns:
+            sink["queue"] = queue
         if rate is None:
             writer = rows.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
             done = watch.follow(writer.trigger(availableNow=True).start())
@@ -159,7 +163,7 @@ class Shape:
             chosen = {
                 name: F.col(name) for name in ("content_type", "attributes", "attribute_types", "group", "key") if name in names
             }
-        chosen |= self._mapped(columns, chosen)
+        chosen |= self._mapped(columns, chosen, queue)
         chosen["body"] = self._body(body, chosen)
         why = self._why_bad()
         if why is not None:
@@ -178,7 +182,7 @@ class Shape:
             return F.col("value").cast("binary")
         return F.to_json(F.struct(*names)).cast("binary")
 
-    def _mapped(self, columns: dict[str, str], chosen: dict[str, Column]) -> dict[str, Column]:
+    def _mapped(self, columns: dict[str, str], chosen: dict[str, Column], queue: str) -> dict[str, Column]:
         found: dict[str, Column] = {}
         texts: list[Column] = []
         types: list[Column] = []
@@ -199,6 +203,8 @@ class Shape:
                 found[target] = column
             else:
                 found[target] = column if isinstance(kind, StringType | BinaryType) else column.cast("string")
+        if "queue" in found:
+            found["queue"] = F.coalesce(found["queue"].cast("string"), F.lit(queue))
         if texts:
             present = F.map_filter(F.create_map(*texts), lambda _name, value: value.isNotNull())
             found["attributes"] = _joined(found.get("attributes", chosen.get("attributes")), present)
@@ -226,7 +232,7 @@ class Shape:
 
     def _diverted(self, chosen: dict[str, Column], why: Column, queue: str, bad: str | None) -> dict[str, Column]:
         line = F.col("value" if self.kind == "json" else CORRUPT)
-        file = F.col("_metadata.file_path")
+        file = F.regexp_replace("_metadata.file_path", "^file:/+", "/")
         if bad is None:
             told = F.concat(F.lit("in "), file, F.lit(": "), why, F.lit(": "), F.substring(line, 1, 200))
             return chosen | {"body": F.when(why.isNull(), chosen["body"]).otherwise(F.raise_error(told))}

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import penstock
 from penstock.errors import BadInput
+from penstock.spark.pipelines.archive import TEXT
 from penstock.spark.pipelines.folders import Folder, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 
@@ -197,4 +198,4 @@ def _likeness(by: str) -> Column:
     if by in parts:
         return parts[by]()  # type: ignore[no-any-return]
     path = "$." + by if all(part.isidentifier() for part in by.split(".")) else f"$[{json.dumps(by)}]"
-    return F.try_variant_get(F.expr("try_parse_json(decode(body, 'utf-8'))"), path, "string")
+    return F.try_variant_get(F.expr(f"try_parse_json({TEXT})"), path, "string")
