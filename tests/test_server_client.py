@@ -164,6 +164,16 @@ def test_a_send_whose_answer_is_lost_makes_one_message(server: BackgroundServer,
     assert [(message.id, message.body) for message in messages] == [(sent[0].id, b"1"), (sent[1].id, b"2")]
 
 
+def test_a_named_claim_whose_answer_is_lost_is_the_same_claim(server: BackgroundServer, broker: Broker) -> None:
+    orders = broker.create("orders")
+    orders.send_many([b"1", b"2", b"3"])
+    for verb, arguments in (("claim", ("reader", 1, 2)), ("confirm", ("reader", 1)), ("settle", ("reader", 1))):
+        with Proxy(server.url, lose=1) as proxy, penstock.open(proxy.url) as remote:
+            getattr(RemoteQueue("orders", remote._line), verb)(*arguments)  # type: ignore[attr-defined]
+    assert [message.body for message in orders.peek(9)] == [b"3"]
+    assert orders.settled_epoch("reader") == 1
+
+
 def test_other_lost_answers_are_an_error_that_says_so(server: BackgroundServer, broker: Broker) -> None:
     broker.create("orders").send(b"x")
     with (

@@ -48,6 +48,10 @@ def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
+def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/test_source.py", "tests/spark/test_browse.py"))
+
+
 def cached(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the memcached store."""
     return Mutant(name, tests, changes, ("tests/test_memcached.py", "tests/test_memcached_faults.py"))
@@ -193,9 +197,9 @@ MUTANTS = [
         (SQLITE, "from contextlib import contextmanager", "from contextlib import contextmanager, suppress"),
     ),
     mutant(
-        "others' messages are found late", "another_process_wakes", ("waiting.py", "LOOK_EVERY = 0.025", "LOOK_EVERY = 0.5")
+        "others' messages are found late", "another_process_wakes", ("waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.5")
     ),
-    mutant("waiting burns the core", "next_to_nothing", ("waiting.py", "LOOK_EVERY = 0.025", "LOOK_EVERY = 0.0002")),
+    mutant("waiting burns the core", "next_to_nothing", ("waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.0002")),
     mutant(
         "an idle poll takes the write lock",
         "locked_too_long",
@@ -505,10 +509,31 @@ MUTANTS = [
     filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
     filed(
         "a begun publication is taken back",
-        "interrupted_publication",
+        "fails_half_way",
         (FILES, "            if not begun:  #", "            if True:  #"),
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
+    spark("two copies of SQLite meet", "copy_of_sqlite", (SQLITE, "yield not any(", "yield True or any(")),
+    spark(
+        "a batch is not settled by the next", "set_back_is_noticed", ("spark/stream.py", "        self._settle(start)\n", "")
+    ),
+    spark(
+        "a checkpoint set back is not noticed", "set_back_is_noticed", ("spark/stream.py", "if settled > epoch:", "if False:")
+    ),
+    spark(
+        "a reader given up is not noticed",
+        "given_up_is_noticed",
+        ("spark/stream.py", "if reader in queue.readers():", "if True:"),
+    ),
+    spark(
+        "available now never ends", "comes_later_stays", ("spark/stream.py", "min(pulse.at, self._target[name])", "pulse.at")
+    ),
+    spark(
+        "a claim that was not logged is forgotten",
+        "starts_again",
+        ("spark/stream.py", "self._claimed.get(name) == epoch", "False"),
+    ),
+    spark("filters let null pass", "never_comes", ("spark/filters.py", " AND {INSTANTS[column]} < {END}", "")),
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import BadInput
+from penstock.errors import BadInput, BadMessage
 from penstock.message import Attribute, Death, Message
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -89,6 +89,25 @@ def text(value: Attribute) -> str:
 def types(values: Iterable[tuple[str, Attribute]]) -> list[tuple[str, str]]:
     names = {bytes: "bytes", int: "integer", float: "number"}
     return [(name, names[type(value)]) for name, value in values if type(value) is not str]
+
+
+def attribute(name: str, told: str | None, kind: str | None) -> Attribute:
+    """The value that `text` wrote, of this type."""
+    if told is None:
+        raise BadMessage(f"attribute {name!r:.80} is null")
+    try:
+        match kind:
+            case None:
+                return told
+            case "integer":
+                return int(told)
+            case "number":
+                return float(told)
+            case "bytes":
+                return base64.b64decode(told, validate=True)
+    except ValueError:
+        raise BadMessage(f"attribute {name!r:.80} is {told!r:.80}, which is no value of the type {kind}") from None
+    raise BadMessage(f"attribute {name!r:.80} has the type {kind!r:.80}; there are integer, number and bytes")
 
 
 def death(told: Death | None) -> dict[str, object] | None:

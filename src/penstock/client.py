@@ -1,7 +1,7 @@
 """The client: the same Broker and Queue, over HTTP, so that consumer code does not change.
 
-What may be asked twice is asked again when an answer is lost (looking, and sending, which carries a token by which the server
-knows it again); for all else a lost answer is a `StoreError`.
+What may be asked twice is asked again when an answer is lost (looking, named claims, and sending, which carries a token by
+which the server knows it again); for all else a lost answer is a `StoreError`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LONGEST_WAIT = 20
 ASKED_TWICE = frozenset(
     {"send_many", "settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe"}
     | {"names", "pulse", "span", "scan", "publish", "unstage"}
+    | {"claim", "confirm", "settle"}  # they have a name, by which the same is done once
 )
 
 

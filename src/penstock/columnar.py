@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -138,7 +139,9 @@ class Columnar:
 def opened(url: str) -> Iterator[Columnar | None]:
     """A connection to the database behind a URL; None if it has to be read in another way."""
     kind, target = location(url)
-    if kind == "postgresql":
+    if kind in DIALECTS and find_spec(f"adbc_driver_{kind}") is None:
+        yield None
+    elif kind == "postgresql":
         from adbc_driver_postgresql import dbapi
 
         with _translated(), closing(dbapi.connect(target)) as connection:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, current_thread, main_thread
@@ -23,7 +22,7 @@ from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.heartbeat import Heartbeat
 from penstock.message import Message, Mode
 from penstock.queue import Queue
-from penstock.runners import KINDS, Runner, make_runner
+from penstock.runners import KINDS, Outcome, Runner, make_runner
 from penstock.stores.base import Store
 from penstock.stores.roster import Roster
 
@@ -118,7 +117,7 @@ class Consumer:
         if self._handler is None:
             raise BadInput("the consumer has no callback: decorate one with @consumer.process")
         runner = make_runner(self._kind, self._handler, self._workers)
-        flying: dict[Future[None], Message] = {}
+        flying: dict[Outcome, Message] = {}
         self._heart.start()
         try:
             with self._signals():
@@ -126,16 +125,16 @@ class Consumer:
                     taken = self._fill(runner, flying, 0 if until_empty else IDLE_WAIT)
                     if until_empty and not taken and not flying:
                         break
-                    self._land(runner, flying, FIRST_COMPLETED)
+                    self._land(runner, flying)
                 runner.cancel()
                 while flying:
-                    self._land(runner, flying, FIRST_COMPLETED)
+                    self._land(runner, flying)
         finally:
             runner.close()
             self._heart.stop()
         return self.tally
 
-    def _fill(self, runner: Runner, flying: dict[Future[None], Message], patience: float) -> int:
+    def _fill(self, runner: Runner, flying: dict[Outcome, Message], patience: float) -> int:
         """Take as many as there is room for, and begin with them."""
         room = max(self._batch_size, self._workers) - len(flying)
         try:
@@ -147,9 +146,8 @@ class Consumer:
             self._stopping.wait(ERROR_PAUSE)
             return 0
         at_once = self._mode is Mode.AT_MOST_ONCE
-        for message in messages:
-            if not at_once:
-                self._heart.hold(message)
+        if not at_once:
+            self._heart.hold(messages)
         for message in messages:
             # At most once, what was taken is settled: it is run even when we are told to stop, or it would be lost.
             if self._stopping.is_set() and not at_once:
@@ -168,15 +166,15 @@ class Consumer:
                 return messages
         return self.queue.receive(limit, wait=wait, **options)
 
-    def _land(self, runner: Runner, flying: dict[Future[None], Message], when: str) -> None:
+    def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> None:
         """Settle what has ended."""
-        done = wait(flying, timeout=0.1, return_when=when).done if flying else set()
+        done = runner.ended(flying)
         processed: list[Message] = []
-        for future in [future for future in flying if future in done]:
-            message = flying.pop(future)
-            if future.cancelled():
+        for outcome in [outcome for outcome in flying if outcome in done]:
+            message = flying.pop(outcome)
+            if outcome.cancelled():
                 self._give_back(message)
-            elif (error := future.exception()) is None:
+            elif (error := outcome.exception()) is None:
                 processed.append(message)
             elif runner.broke(error):
                 self._heart.let_go(message)  # who knows how far it came: its lease lapses
@@ -186,8 +184,7 @@ class Consumer:
         self._settle(processed)
 
     def _settle(self, messages: list[Message]) -> None:
-        for message in messages:
-            self._heart.let_go(message)
+        self._heart.let_go(*messages)
         if self._mode is Mode.AT_MOST_ONCE or not messages:
             self.tally.processed += len(messages)
             return

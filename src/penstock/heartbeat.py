@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Event, Lock, Thread
 
 from penstock import policy
@@ -77,13 +77,14 @@ class Heartbeat:
         if self.name in living:
             self.share = (living.index(self.name), len(living))
 
-    def hold(self, message: Message) -> None:
+    def hold(self, messages: Iterable[Message]) -> None:
         with self._lock:
-            self._held[id(message)] = message
+            self._held.update((id(message), message) for message in messages)
 
-    def let_go(self, message: Message) -> None:
+    def let_go(self, *messages: Message) -> None:
         with self._lock:
-            self._held.pop(id(message), None)
+            for message in messages:
+                self._held.pop(id(message), None)
 
     def _run(self) -> None:
         visibility = self._visibility or 0.0

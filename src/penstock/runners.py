@@ -7,14 +7,40 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.message import Message
 
 KINDS = ("threads", "processes")
+
+
+LAND_EVERY = 0.1
+
+
+class Outcome(Protocol):
+    """What has become of a callback, or will: a future, for what runs elsewhere."""
+
+    def cancelled(self) -> bool: ...
+
+    def exception(self) -> BaseException | None: ...
+
+
+class Ended:
+    """Of a callback that has run in this thread: a future would cost more than all else that is done for a message."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> BaseException | None:
+        return self._error
 
 
 class Runner:
@@ -23,15 +49,16 @@ class Runner:
     def __init__(self, handler: Callable[[bytes, Message], Any]) -> None:
         self._handler = handler
 
-    def submit(self, message: Message) -> Future[None]:
-        future: Future[None] = Future()
+    def submit(self, message: Message) -> Outcome:
         try:
             self._handler(message.body, message)
         except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-        return future
+            return Ended(error)
+        return Ended()
+
+    def ended(self, flying: Collection[Any]) -> Collection[Any]:
+        """Those that have ended; if none has, wait a little for one."""
+        return flying
 
     def broke(self, error: BaseException) -> bool:
         """Whether the callback did not end, but was ended: nobody knows how far it came."""
@@ -44,7 +71,12 @@ class Runner:
         """When all have ended."""
 
 
-class PoolRunner(Runner):
+class RunnerElsewhere(Runner):
+    def ended(self, flying: Collection[Any]) -> Collection[Any]:
+        return wait(flying, timeout=LAND_EVERY, return_when=FIRST_COMPLETED).done if flying else ()
+
+
+class PoolRunner(RunnerElsewhere):
     """In several threads, or in processes of which each can die without the others."""
 
     def __init__(self, handler: Callable[[bytes, Message], Any], make: Callable[[], Executor]) -> None:
@@ -72,7 +104,7 @@ class PoolRunner(Runner):
         self._pool.shutdown()
 
 
-class LoopRunner(Runner):
+class LoopRunner(RunnerElsewhere):
     """Coroutines, some at a time, in one event loop, which has a thread of its own."""
 
     def __init__(self, handler: Callable[[bytes, Message], Any], workers: int) -> None:

@@ -14,13 +14,12 @@ group            string
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from penstock.errors import BadInput, BadMessage, MissingExtra
-from penstock.message import OCTETS, Attribute, Draft
+from penstock.message import OCTETS, Draft
 
 try:
     import pyarrow as pa
@@ -28,13 +27,14 @@ try:
 except ImportError as error:
     raise MissingExtra("publishing segments", "arrow") from error
 
-TEXTS = pa.map_(pa.string(), pa.string())
+from penstock import arrow
+
 COLUMNS = {
     "queue": pa.string(),
     "body": pa.binary(),
     "content_type": pa.string(),
-    "attributes": TEXTS,
-    "attribute_types": TEXTS,
+    "attributes": arrow.TEXTS,
+    "attribute_types": arrow.TEXTS,
     "delay": pa.float64(),
     "deadline": pa.float64(),
     "deadline_at": pa.int64(),
@@ -69,8 +69,8 @@ def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
         values["queue"].append(queue)
         values["body"].append(draft.body)
         values["content_type"].append(draft.content_type)
-        values["attributes"].append([(name, text_of(value)) for name, value in draft.attributes.items()])
-        values["attribute_types"].append(types_of(draft.attributes))
+        values["attributes"].append([(name, arrow.text(value)) for name, value in draft.attributes.items()])
+        values["attribute_types"].append(arrow.types(draft.attributes.items()))
         values["delay"].append(draft.delay)
         values["deadline"].append(None if instant else draft.deadline)
         values["deadline_at"].append(instant and (instant - EPOCH) // timedelta(microseconds=1))
@@ -132,40 +132,9 @@ def _draft(body: bytes, columns: Mapping[str, list[Any]], place: int) -> Draft:
     return Draft(
         body,
         row.get("content_type", OCTETS),
-        {name: attribute(name, text, types.get(name)) for name, text in attributes},
+        {name: arrow.attribute(name, text, types.get(name)) for name, text in attributes},
         delay=row.get("delay"),
         deadline=deadline,
         key=row.get("key"),
         group=row.get("group"),
     )
-
-
-# attributes as text
-
-
-def text_of(value: Attribute) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)
-
-
-def types_of(attributes: Mapping[str, Attribute]) -> list[tuple[str, str]]:
-    names = {bytes: "bytes", int: "integer", float: "number"}
-    return [(name, names[type(value)]) for name, value in attributes.items() if type(value) is not str]
-
-
-def attribute(name: str, text: str | None, kind: str | None) -> Attribute:
-    """What `text_of` wrote."""
-    if text is None:
-        raise BadMessage(f"attribute {name!r:.80} is null")
-    try:
-        match kind:
-            case None:
-                return text
-            case "integer":
-                return int(text)
-            case "number":
-                return float(text)
-            case "bytes":
-                return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise BadMessage(f"attribute {name!r:.80} is {text!r:.80}, which is no value of the type {kind}") from None
-    raise BadMessage(f"attribute {name!r:.80} has the type {kind!r:.80}; there are integer, number and bytes")

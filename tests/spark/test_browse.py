@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, InputPartition, IsNotNull, LessThanOrEqual
 
 import penstock
 from penstock import Queue, StoreBusy, arrow, columnar
@@ -200,6 +200,12 @@ def test_values_that_come_late_do_not_surprise_the_driver(tmp_path: Path) -> Non
     assert len(found) == columnar.SQLITE_ROWS + 2
     assert [row["content_type"] for row in found if row["body"]] == ["text/plain"]
     assert [row["content_type"] for row in found].count("application/octet-stream") == columnar.SQLITE_ROWS + 1
+
+
+def test_an_empty_queue_has_no_rows(url: str, queue: Queue) -> None:
+    browse = reader(url)
+    assert browse.partitions() == []
+    assert list(browse.read(InputPartition(None))) == []  # type: ignore[arg-type]
 
 
 def test_heavy_messages_come_in_small_pages() -> None:

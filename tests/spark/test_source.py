@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import DoubleType, StructField, StructType
 
@@ -359,6 +360,18 @@ def test_asked_again_before_the_offset_is_logged_the_claim_is_the_same(embedded:
     assert reader_of(url).latestOffset(start, ReadMaxRows(9)) == end
 
 
+def test_a_driver_that_starts_again_finds_what_it_had_claimed(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    offsets = history(broker, url, 1)
+    broker["orders"].send_many(numbered(3, 1))
+    end = reader_of(url).latestOffset(offsets[1], ReadMaxRows(9))  # all that there is
+    again = reader_of(url)
+    assert again.latestOffset(offsets[1], ReadMaxRows(9)) == end
+    assert again.latestOffset(offsets[1], ReadMaxRows(9)) == end
+    assert read_bodies(again, offsets[1], end) == numbered(3, 1)
+    assert again.latestOffset(end, ReadMaxRows(9)) == end
+
+
 def test_an_idle_poll_takes_no_write_lock(embedded: tuple[Broker, str]) -> None:
     broker, url = embedded
     broker["orders"].send(b"x")
@@ -466,6 +479,7 @@ def test_a_claim_that_lapsed_before_it_was_logged_is_an_empty_batch(
         assert reader.partitions(start, end) == []
         assert "lapsed before Spark had logged it" in caplog.text
         assert reader.partitions(start, end) == []  # and so is its replay
+        assert list(reader.read(InputPartition(None))) == []  # type: ignore[arg-type]
         reader.commit(end)
         after = reader.latestOffset(end, ReadMaxRows(9))
         assert after["claims"] == {"orders": 3}

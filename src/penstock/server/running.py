@@ -21,8 +21,8 @@ from penstock.server.settings import ServerSettings
 FLUSH_EVERY = 0.5
 BACKLOG = 1024
 SWITCH_EVERY = 0.0001
-"""Seconds after which the thread of commits gets the interpreter from the event loop, which gives it up and takes it back at each
-system call. With Python's 5 ms, a commit waits longer for the loop than for the disk."""
+"""Seconds after which the thread of commits gets the interpreter from the event loop, which gives it up and takes it back at
+each system call. With Python's 5 ms, a commit waits longer for the loop than for the disk."""
 
 
 class Server:

@@ -54,7 +54,7 @@ class Browse(DataSourceReader):
         return ranges
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        if not isinstance(partition, Range):  # Spark's own, where there is nothing to read
+        if not isinstance(partition, Range):  # Spark's own, where there is none of ours: the queues are empty
             return
         schema = columns.arrow_schema(self._schema)
         yield from reading.scan(

@@ -83,7 +83,7 @@ class ReadOptions:
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """url            the store or the server; its ``token``, if it wants one
-    queue          where rows go that have no column ``queue``
+    queue          where all rows go; without it, each goes where its column ``queue`` says
     badRows        a queue for rows that cannot be messages, with the reason; without it they fail the batch
     """
 

@@ -1,7 +1,7 @@
 """Rows as messages: which columns a DataFrame may have that is written to a queue, and what makes a row none.
 
     body             string or binary; the only one that must be there
-    queue            string; else the option queue
+    queue            string, unless the option queue says where all rows go
     content_type     string; else text/plain; charset=utf-8 for a body that is text
     attributes       map<string,string>, and attribute_types, as the source has them
     delay            a number of seconds
@@ -9,7 +9,8 @@
     key              string or binary
     group            string
 
-The other columns of the source are taken, and mean nothing: so a stream can go from queue to queue as it is.
+The other columns of the source are taken, and mean nothing: so a stream can go from queue to queue as it is. The option comes
+before the column, as with Spark's Kafka sink: else such a stream would go back to where it came from.
 """
 
 from __future__ import annotations
@@ -98,13 +99,10 @@ class Rows:
     def _convert(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         given = {name: batch.column(name) for name in self._columns}
         columns: dict[str, pa.Array] = {}
-        queue = given.get("queue")
-        if queue is None:
+        if self._queue is not None:
             columns["queue"] = pa.repeat(pa.scalar(self._queue, pa.string()), batch.num_rows)
         else:
-            columns["queue"] = (
-                queue.cast(pa.string()) if self._queue is None else pc.fill_null(queue.cast(pa.string()), self._queue)
-            )
+            columns["queue"] = given["queue"].cast(pa.string())
         columns["body"] = given["body"].cast(pa.binary())
         if self._text:
             told = given.get("content_type", pa.nulls(batch.num_rows, pa.string()))

@@ -65,6 +65,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With Trigger.AvailableNow: until when a message of each queue must have become visible."""
         self._known_settled: int | None = None
         """The last epoch that the queues knew as settled when this run began; a checkpoint is set back only between runs."""
+        self._claimed: dict[str, int] = {}
+        """The last epoch that is claimed of each queue: as long as Spark has not logged it, the claim is answered again."""
         self._settled = 0
         """The epoch up to which this process has settled, so that an idle poll need not ask."""
         self._count: tuple[float, int] | None = None
@@ -95,20 +97,21 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_bytes: int | None = limit.max_bytes
         else:
             max_bytes = None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes
-        ready = self._ready(broker)
+        epoch = reached + 1
+        ready = self._ready(broker, epoch)
         claims: dict[str, int] = {}
         if ready:
             share = max_bytes and max(1, max_bytes // len(ready))
-            epoch = reached + 1
             with self._batch(broker):
                 for name, visible_by in ready:
                     if most > sum(claims.values()):
                         left = most - sum(claims.values())
                         claim = self._claim(broker, name, start["reader"], epoch, left, share, visible_by)
                         claims[name] = claim.size
+        self._claimed.update(dict.fromkeys(claims, epoch))
         held = {name: size for name, size in claims.items() if size}
         # What is claimed but judged (expired, buried) leaves an empty claim: nothing to read, and settled with the next.
-        return {"reader": start["reader"], "epoch": reached + 1, "claims": held} if held else start
+        return {"reader": start["reader"], "epoch": epoch, "claims": held} if held else start
 
     def partitions(self, start: Offset, end: Offset) -> list[Slice]:
         self._check(start)
@@ -121,6 +124,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slices
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        if not isinstance(partition, Slice):  # Spark's own, where there is none of ours: the batch is empty
+            return
         schema = columns.arrow_schema(self._schema)
         found = 0
         for batch in reading.claim(
@@ -172,17 +177,20 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """One commit for the claims of all queues, where the store is at hand."""
         return broker.store.batch() if isinstance(broker.store, Store) else nullcontext()
 
-    def _ready(self, broker: Broker) -> list[tuple[str, int | None]]:
-        """The queues that have something, who waits longest first; with Trigger.AvailableNow, each with its target."""
+    def _ready(self, broker: Broker, epoch: int) -> list[tuple[str, int | None]]:
+        """The queues that have something, who waits longest first (but before them those where the epoch is claimed already);
+        with Trigger.AvailableNow, each with its target."""
         found = []
         for name in self._options.queues(broker):
             if self._target is not None and name not in self._target:
                 continue  # it came later
             pulse = broker.queue(name).pulse()
             visible_by = pulse.at if self._target is None else min(pulse.at, self._target[name])
-            if pulse.due_at is not None and pulse.due_at <= visible_by:
-                found.append((pulse.due_at, name, None if self._target is None else visible_by))
-        return [(name, visible_by) for _, name, visible_by in sorted(found, key=lambda each: each[:2])]
+            claimed = self._claimed.get(name) == epoch
+            if claimed or (pulse.due_at is not None and pulse.due_at <= visible_by):
+                waits_since = 0 if claimed else pulse.due_at or 0
+                found.append((not claimed, waits_since, name, None if self._target is None else visible_by))
+        return [(name, visible_by) for _, _, name, visible_by in sorted(found, key=lambda each: each[:3])]
 
     def _claim(
         self, broker: Broker, name: str, reader: str, epoch: int, limit: int, max_bytes: int | None, visible_by: int | None
@@ -253,8 +261,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except QueueNotFound:
                 continue  # what was read of it is settled, in its way
             known = queue.settled_epoch(reader)
+            claims = queue.readers().get(reader)
             settled = max(settled, known or 0)
-            if known is None and name in start["claims"] and reader not in queue.readers():
+            for claim in claims or ():
+                if claim.size:
+                    self._claimed[name] = claim.epoch
+            if claims is None and name in start["claims"]:
                 self._lost(
                     f"queue {name!r} knows no reader {reader!r}, which has read it up to epoch {epoch}: the reader was "
                     "given up, or the queue made anew; what was not yet settled may come again"

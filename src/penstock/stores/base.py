@@ -109,8 +109,8 @@ class Store(ABC):
     def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message] | None:
         """Hide the first visible messages until ``until`` and count the receive.
 
-        With None, the caller settles or moves every one of them in this same batch, so that a store with real transactions
-        need not write down that they were claimed.
+        With None, the caller settles or moves every one of them in this same batch, so that a store need not write down that
+        they were claimed; one that the settlement says was not there went to someone else.
 
         The answer shows them as the claim leaves them, and ``lapsed`` if they were consumed before it."""
 

@@ -227,10 +227,10 @@ class PostgresqlStore(SqlServerStore):
         fields = {"numbers": Numbers(wanted), "delivery": delivery, "count": len(wanted)}
         fields |= {"name": queue, "settings": pack_settings(settings)}
         rows, _ = self._surely(lambda: self._tell_at_once("delete_told", fields, ([(None,)], 1)))
+        if rows and rows[0][0] is None and len(wanted) == len(receipts):
+            return [True] * len(receipts)
         gone = set((wanted if rows[0][0] is None else rows[0][0]) if rows else ())
         left = [receipt for number, receipt in zip(numbers, receipts, strict=True) if number not in gone]
-        if not left:
-            return [True] * len(receipts)
         # Once part of it is done, it is done under these settings, even if they change now.
         answers = super().delete(queue, left, settlement, None if gone else settings)
         if answers is None:

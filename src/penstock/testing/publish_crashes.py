@@ -1,12 +1,13 @@
 """The contract's chapter on publishers that die in a store of files: killed at any system call, a batch is published once.
 
 The program stages a batch for two queues and publishes it, under strace, which kills it at one of its calls. Then a consumer
-takes all that is there, and the batch is replayed, with its rows in another order: what was taken and what is there now must be
-the batch, each message once; and nothing may be left over.
+takes all that is there, and the batch is replayed, with its rows in another order: what was taken and what is there then must
+be the batch, each message once; and nothing may be left over.
 """
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import pytest
 
 import penstock
-from penstock import Broker, Draft
+from penstock import Broker, Draft, StoreError
 from penstock.segments import pack_drafts
 from penstock.testing.file_crashes import DEATHS, calls_on, spread
 
@@ -64,6 +67,25 @@ def check(url: str, name: str) -> None:
 class PublishCrashes:
     publish_points: ClassVar[int] = 3
     """At how many places of each system call to die."""
+
+    def test_a_publication_that_fails_half_way_is_finished_by_the_next(
+        self, make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for fails_at in range(1, 6):
+            url = make_url(str(fails_at))
+            prepare(url)
+            with penstock.open(url) as broker, monkeypatch.context() as patched:
+                renamed, calls = broker.store._publish, iter(range(1, 99))  # type: ignore[attr-defined]
+
+                def fail(*arguments: object, renamed: Any = renamed, calls: Any = calls, fails_at: int = fails_at) -> object:
+                    if next(calls) == fails_at:
+                        raise OSError(errno.EIO, "the disk fails")
+                    return renamed(*arguments)
+
+                patched.setattr(broker.store, "_publish", fail)
+                with pytest.raises(StoreError, match="the disk fails"):
+                    publish(broker, "first", False)
+            check(url, f"failed at {fails_at}")
 
     def test_killed_at_a_system_call_a_batch_is_published_once(self, make_url: Callable[[str], str], tmp_path: Path) -> None:
         _run(make_url("traced"), ["-y", "-o", str(tmp_path / "trace"), "-e", f"trace={','.join(DEATHS)}"])

@@ -118,6 +118,19 @@ class Publishing:
         broker.publish("w", 0, segments)
         assert sorted_bodies(queue) == [b"1", b"3"]
 
+    def test_a_queue_with_groups_keeps_their_order(self, broker: Broker) -> None:
+        if not broker.store.groups:
+            assert broker.store.groups is False
+            return
+        queue = broker.create("lines", groups=True)
+        sent = [Draft(b"1", group="g"), Draft(b"2", group="g"), Draft(b"3", group="h")]
+        broker.publish("w", 0, stage(broker, 0, "a", *sent, queue="lines"))
+        assert queue.stats().blocked == 1
+        first = queue.receive(9)
+        assert bodies(first) == [b"1", b"3"]
+        first[0].delete()
+        assert bodies(queue.receive(9)) == [b"2"]
+
     def test_segments_are_removed_when_asked(self, broker: Broker, queue: Queue) -> None:
         segments = stage(broker, 0, "a", b"1")
         broker.unstage("w", 0, ["a", "never there"])
