@@ -1,7 +1,7 @@
 """A shop from nothing: orders in a queue, a price list in Parquet, joined and windowed, totals to a queue and to the lake, bad
 orders to a dead letter queue, redriven after a fix, and a report. python examples/shop/run.py [FOLDER]
 
-It says the commands that do the same. The time of day is made up, so that a morning takes a minute.
+It says the commands that do the same. The trade of the last two hours is made up, by a clock that is told the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Day:
     """A clock that is told the time."""
 
     def __init__(self) -> None:
-        self.now = datetime.now(UTC).replace(hour=8, minute=0, second=0, microsecond=0) - timedelta(days=1)
+        self.now = datetime.now(UTC) - timedelta(hours=2)
 
     def __call__(self) -> int:
         return int(self.now.timestamp() * 1_000_000)
@@ -51,8 +51,8 @@ def main(folder: Path, spark: SparkSession | None = None) -> dict[str, int]:
         for name in ("orders", "parcels"):
             broker.create(name, history=7 * 86400, visibility=120, redrive=("orders-dead", 3))
         write_prices(folder, PRICES)
-        say("From 8 to 11 orders come in and parcels are packed, from half past ten also for gears, which have no price yet")
-        ordered = trade(broker, day, chance, hours=3, gears_after=timedelta(hours=2, minutes=30))
+        say("For an hour orders come in and parcels are packed; at last also orders for gears, which have no price yet")
+        ordered = trade(broker, day, chance, minutes=60, gears_after=timedelta(minutes=50))
 
         spark = spark or start()
         tell("pipeline run shop.toml")
@@ -70,15 +70,15 @@ def main(folder: Path, spark: SparkSession | None = None) -> dict[str, int]:
         done = pipelines.redrive(spark, url, "orders-dead", where=where)
         say(f"{done.moved} of {done.chosen}")
 
-        say("Meanwhile it is afternoon")
-        ordered += trade(broker, day, chance, hours=2, gears_after=timedelta(0))
+        say("Meanwhile more orders have come")
+        ordered += trade(broker, day, chance, minutes=40, gears_after=timedelta(0))
         tell("pipeline run shop.toml")
         ran = pipelines.run(spark, folder / "shop.toml", store=url)
         say(f"{ran.taken:,} orders were taken, {ran.late} came too late for their window")
 
-        tell("pipeline report parcels orders orders-dead totals --html report.html")
-        figures = pipelines.report(spark, ["parcels", "orders", "orders-dead", "totals"], url=url)
-        (folder / "report.html").write_text(render(figures, "The shop's morning"), encoding="utf-8")
+        tell("pipeline report parcels orders-dead --html report.html")
+        figures = pipelines.report(spark, ["parcels", "orders-dead"], url=url)
+        (folder / "report.html").write_text(render(figures, "The shop: parcels and dead letters"), encoding="utf-8")
         say(f"{folder / 'report.html'}")
 
         sold = spark.read.parquet(str(folder / "lake" / "sales")).count()
@@ -101,18 +101,18 @@ def write_prices(folder: Path, prices: dict[str, float]) -> None:
     pq.write_table(table, folder / "prices" / "prices.parquet")
 
 
-def trade(broker: penstock.Broker, day: Day, chance: random.Random, *, hours: int, gears_after: timedelta) -> int:
+def trade(broker: penstock.Broker, day: Day, chance: random.Random, *, minutes: int, gears_after: timedelta) -> int:
     """Orders, minute by minute, and packers who take parcels a while after they were sent, some of them twice or in vain."""
     ordered, gears_from = 0, day.now + gears_after
-    for minute in range(hours * 60):
-        busy = 4 + 3 * (minute % 60 in range(20, 40))
+    for minute in range(minutes):
+        busy = 10 + 6 * (minute % 40 in range(15, 30))
         drafts = []
-        for _ in range(chance.randint(busy - 2, busy + 2)):
+        for _ in range(chance.randint(busy - 4, busy + 4)):
             ordered += 1
             drafts.append(order(day, chance, ordered, gears=day.now >= gears_from))
         broker["orders"].send_many(drafts)
-        broker["parcels"].send_many(drafts[::2])
-        pack(broker, day, chance, late=minute % 60 in range(25, 40))
+        broker["parcels"].send_many(drafts[::3])
+        pack(broker, day, chance, late=minute % 40 in range(18, 30))
     return ordered
 
 

@@ -27,6 +27,7 @@ from pyspark.sql import functions as f
 import penstock
 from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.spark import columns
+from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines import declaration, landing
 from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
@@ -136,9 +137,9 @@ class _Plan:
     def define(self) -> None:
         pipeline = self._pipeline
         for source in pipeline.sources:
-            where = pipeline.where("source", source.name)
-            with _told(where):
-                self._register(source.name, ("source", source.name), self._source(source), source.watermark)
+            with _told(pipeline.where("source", source.name)):
+                frame = self._source(source)
+            self._register(source.name, ("source", source.name), frame, source.watermark)
         for step in pipeline.steps:
             at = ("step", step.name)
             with _told(pipeline.where(*at, key="sql"), pipeline.first_line(*at, key="sql")):
@@ -173,12 +174,15 @@ class _Plan:
             found.append(_Query(where, writer, self._home / "sink" / sink.name, pipeline.reads(sink.table)))
         for table, frame in self._rejected.items():
             assert pipeline.dead_letters is not None
+            if not frame.isStreaming:
+                raise BadInput(
+                    f"{pipeline.where('check', table)}: {table!r} is a table, and no stream: leave rows out by a step"
+                )
+            url = self._url(pipeline.dead_letters.store, ("dead_letters",))
+            writer = dead_letters(frame, table).writeStream.format("penstock")
+            writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
             where = f"{pipeline.where('dead_letters')}, for {table!r}"
-            if frame.isStreaming:
-                url = self._url(pipeline.dead_letters.store, ("dead_letters",))
-                writer = dead_letters(frame, table).writeStream.format("penstock")
-                writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
-                found.append(_Query(where, writer, self._home / "dead" / table, pipeline.reads(table)))
+            found.append(_Query(where, writer, self._home / "dead" / table, pipeline.reads(table)))
         return found
 
     def _source(self, source: Source) -> DataFrame:
@@ -307,9 +311,8 @@ def _session_of(spark: SparkSession) -> SparkSession:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return spark
     own = spark.newSession()
-    if (
-        own.conf.get("spark.sql.shuffle.partitions") == "200"
-    ):  # Spark's own, for big clusters: each costs every batch some files
+    own.dataSource.register(PenstockDataSource)  # which Spark finds by itself, but once it did not it never will
+    if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's own, which costs small batches much
         own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     return own
 

@@ -44,8 +44,8 @@ def render(figures: dict[str, Any], title: str) -> str:
     whole = figures["all"]
     cards = [
         _throughput(figures),
-        _curve("Waiting time: sent to first received", _percentiles(figures, "waiting"), duration, log=True),
-        _curve("Handling time: received to settled", _percentiles(figures, "handling"), duration, log=True),
+        _curve("Waiting time: sent to first received", _percentiles(figures, "waiting"), duration, figures["step"], log=True),
+        _curve("Handling time: received to settled", _percentiles(figures, "handling"), duration, figures["step"], log=True),
         _bars("Dead letters by reason", figures["deaths"], "d", "no message died"),
         _bars("Biggest producers", figures["producers"], "a", "no message names its producer"),
         _table(figures["queues"], figures["at"]),
@@ -83,7 +83,7 @@ def _throughput(figures: dict[str, Any]) -> str:
     names = (("sent", "sent", "a"), ("received", "first received", "b"), ("settled", "settled", "c"), ("died", "died", "d"))
     found = [(name, colour, [(row["at"], row[event] / step) for row in figures["throughput"]]) for event, name, colour in names]
     seen = [line for line in found if any(value for _, value in line[2])]
-    return _curve(f"Throughput: messages per {unit}", seen, _number, "wide")
+    return _curve(f"Throughput: messages per {unit}", seen, _number, figures["step"], "wide")
 
 
 def _percentiles(figures: dict[str, Any], name: str) -> list[tuple[str, str, Points]]:
@@ -93,7 +93,13 @@ def _percentiles(figures: dict[str, Any], name: str) -> list[tuple[str, str, Poi
 
 
 def _curve(
-    title: str, lines: Sequence[tuple[str, str, Points]], say: Callable[[float], str], more: str = "", *, log: bool = False
+    title: str,
+    lines: Sequence[tuple[str, str, Points]],
+    say: Callable[[float], str],
+    step: int,
+    more: str = "",
+    *,
+    log: bool = False,
 ) -> str:
     if not lines:
         return f'<section class="card {more}"><h2>{title}</h2><p>nothing to show</p></section>'
@@ -116,11 +122,15 @@ def _curve(
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{say(tick)}</text>')
     parts += [
-        f'<text x="{x(at):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_clock(at, last - first)}</text>'
+        f'<text x="{min(x(at), width - 32):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_clock(at, last - first)}</text>'
         for at in _instants(first, last, 9 if more else 5)
     ]
     for name, colour, points in lines:
-        path = " ".join(f"{'M' if place == 0 else 'L'}{x(at):.1f} {y(value):.1f}" for place, (at, value) in enumerate(points))
+        before = [points[0][0], *(at for at, _ in points)]
+        path = " ".join(  # no line where there was nothing for long
+            f"{'L' if 0 < at - earlier <= 3 * step else 'M'}{x(at):.1f} {y(value):.1f}"
+            for earlier, (at, value) in zip(before, points, strict=False)
+        )
         parts.append(f'<path class="line {colour}" d="{path}"/>')
         size = 2.5 if len(points) > 1 else 4
         parts += [

@@ -23,7 +23,7 @@ import penstock
 from penstock import arrow
 from penstock.errors import BadInput
 
-STEPS = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
+STEPS = (1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 MOST_BUCKETS = 72
 PERCENTILES = (0.5, 0.9, 0.99)
 EVENTS = ("sent", "received", "settled", "died")
@@ -65,7 +65,9 @@ def _normal(frame: DataFrame, producer: str) -> DataFrame:
     has = set(frame.columns)
     given = {field.name: f.col(f"`{field.name}`") if field.name in has else f.lit(None).cast(field.dataType) for field in known}
     size = f.length("body") if "body" in has else f.lit(None)
-    died = f.coalesce(f.col("death.reason"), f.col("attributes")["reason"], f.when(f.col("state") == "failed", f.col("reason")))
+    # What a pipeline rejected says so, wherever it goes: it is dead unless it is back in the queue that it came from.
+    rejected = f.when(f.col("attributes")["queue"] != f.col("queue"), f.col("attributes")["reason"])
+    died = f.coalesce(f.col("death.reason"), rejected, f.when(f.col("state") == "failed", f.col("reason")))
     return frame.select(
         *[value.alias(name) for name, value in given.items() if name != "body"], size.cast("long").alias("size")
     ).select(
