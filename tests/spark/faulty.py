@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.sink import StreamSink
 from penstock.spark.stream import QueueStream
-
-from penstock.spark.datasource import PenstockDataSource
 
 STEPS = (
     "after claim",
