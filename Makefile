@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LIGHT := $(VENV)/.light
 
 .DEFAULT_GOAL := help
 
@@ -10,11 +11,11 @@ help: ## show what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 .PHONY: run
-run: $(READY) ## serve the embedded queue over HTTP, and tell what to try
+run: $(LIGHT) ## serve the embedded queue over HTTP, and tell what to try
 	@$(BIN)/python examples/serve.py
 
 .PHONY: tour
-tour: $(READY) ## a short tour of the library
+tour: $(LIGHT) ## a short tour of the library
 	@$(BIN)/python examples/tour.py
 
 .PHONY: example
@@ -24,7 +25,7 @@ example: $(READY) ## a shop on Spark: orders, totals, dead letters, a report
 .PHONY: test
 test: $(READY) ## set everything up and run all tests
 	@tools/provision
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: check
 check: $(READY) ## format, lint, types, import direction
@@ -48,17 +49,28 @@ bench: $(READY) ## measure, beside the machine's limit and the peers (ARGS=--qui
 	$(BIN)/penstock bench $(ARGS)
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock
+lock: $(READY) ## renew the locks
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--no-emit-index-url --all-extras --group dev pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--no-emit-index-url --extra cli --extra server --group build --constraint requirements.lock \
+		pyproject.toml -o requirements-run.lock
 
 .PHONY: clean
 clean: ## remove everything that was made
 	rm -rf $(VENV) dist bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(READY): requirements.lock pyproject.toml
+define install
 	@tools/make-venv $(PYTHON) $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+endef
+
+$(READY): requirements.lock pyproject.toml
+	$(install)
+
+# What the service needs: Spark and the benchmark's peers are a long download.
+$(LIGHT): requirements-run.lock pyproject.toml
+	$(install)
