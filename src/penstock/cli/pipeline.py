@@ -52,13 +52,10 @@ class Frame:
     @property
     def spark(self) -> SparkSession:
         if self._spark is None:
-            from penstock.spark.datasource import PenstockDataSource
             from penstock.spark.session import session
 
             with _hushed(not self.args.debug):
                 self._spark = session(self.args.master, remote=self.args.remote, name=f"penstock {self.args.pipeline}")
-            # Spark finds it by itself, unless the machine is so busy that the look takes too long: then never again.
-            self._spark.dataSource.register(PenstockDataSource)
             if self.args.remote is None:
                 self._spark.sparkContext.setLogLevel("WARN" if self.args.debug else "OFF")
         return self._spark

@@ -13,7 +13,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.spark.datasource import PenstockDataSource
+from pyspark.sql import SparkSession
+
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.load import load
 from penstock.spark.pipelines.move import dedupe, move
@@ -31,7 +32,6 @@ def main(folder: str, url: str, to: str) -> None:
         spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     )
     spark.sparkContext.setLogLevel("OFF")
-    spark.dataSource.register(PenstockDataSource)  # as the command does
     children = subprocess.run(["pgrep", "-P", str(os.getpid()), "java"], capture_output=True, text=True, check=True).stdout
     Path(folder, "pids").write_text(f"{os.getpid()} {children}")
     acts: list[Callable[[], object]] = [
@@ -41,7 +41,7 @@ def main(folder: str, url: str, to: str) -> None:
         lambda: dedupe(spark, url, "doubled", "single", by="body", checkpoint=f"{folder}/dedupe", **SMALL),
     ]
     failed: list[BaseException] = []
-    threads = [threading.Thread(target=run, args=(act, failed)) for act in acts]
+    threads = [threading.Thread(target=run, args=(spark, act, failed)) for act in acts]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -54,8 +54,11 @@ def prove(moved: object) -> None:
     assert moved.proven, moved  # type: ignore[attr-defined]
 
 
-def run(act: Callable[[], object], failed: list[BaseException]) -> None:
+def run(spark: SparkSession, act: Callable[[], object], failed: list[BaseException]) -> None:
     try:
+        spark.createDataFrame(
+            [], "nothing int"
+        )  # makes the session this thread's own, without which Spark finds no sink by name
         act()
     except BaseException as error:
         traceback.print_exc()

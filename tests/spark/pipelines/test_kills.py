@@ -20,7 +20,7 @@ import penstock
 from penstock.message import Message
 
 KILLS = 10 if os.environ.get("PENSTOCK_LONG") else 2
-COUNT = 400 * KILLS
+COUNT = 150 * KILLS
 DOUBLED = [f"doubled {number % (COUNT // 2)}" for number in range(COUNT)]
 
 
@@ -49,7 +49,9 @@ def kill(folder: Path, job: subprocess.Popen[bytes], chance: random.Random) -> b
 
 def batches(folder: Path) -> int:
     """How many the pipelines have begun and ended, all together: what Spark has noted in their checkpoints."""
-    return sum(path.name.isdecimal() for kind in ("offsets", "commits") for path in folder.rglob(f"{kind}/*"))
+    checkpoints = ("lake/_penstock/checkpoints/*", "load/load", "move/move", "dedupe/dedupe")
+    logs = [f"{checkpoint}/{kind}/*" for checkpoint in checkpoints for kind in ("offsets", "commits")]
+    return sum(path.name.isdecimal() for log in logs for path in folder.glob(log))
 
 
 def texts(messages: Iterable[Message]) -> Counter[str]:
