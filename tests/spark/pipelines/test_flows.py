@@ -65,8 +65,9 @@ def test_a_flow_is_run_its_letters_are_redriven_and_all_is_reported(shell: Shell
             "",
         )
         assert broker["jobs"].stats().messages == 0
-        code, out, _ = shell("redrive", "dead", "--where", "json:n::int = 0", "--json")
+        code, out, err = shell("redrive", "dead", "--where", "json:n::int = 0", "--json", "--progress", "json")
         assert (code, json.loads(out)["moved"]) == (0, {"jobs": 1})
+        assert json.loads(err) == {"pipeline": "redrive", "rows": 1, "of": 1}
         assert broker["jobs"].stats().messages == 1
         assert shell("redrive", "dead", "--where", "false")[0] == 1
         broker["dead"].send(b"stray")
