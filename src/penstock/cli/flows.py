@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,12 +83,31 @@ def run_redrive(args: Namespace, frame: Frame) -> int:
         limit=args.limit,
         rate=args.rate,
         dry_run=args.dry_run,
+        advance=_advance(args),
     )
+    if _live(args):
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     moved = sum(done.moved.values())
     frame.answer(_told(args, done, moved), {"queue": args.name, "dry_run": args.dry_run, **asdict(done)})
     if not args.json:
         _tell_what_stays(done)
     return 0 if moved else 1
+
+
+def _live(args: Namespace) -> bool:
+    return args.progress == "line" and sys.stderr is not None and sys.stderr.isatty()
+
+
+def _advance(args: Namespace) -> Callable[[int, int], None]:
+    """How far it is, on stderr: a live line for people, a JSON line a batch for programs."""
+
+    def tell(done: int, whole: int) -> None:
+        if args.progress == "json" and sys.stderr is not None:
+            print(json.dumps({"pipeline": "redrive", "rows": done, "of": whole}), file=sys.stderr, flush=True)
+        elif _live(args):
+            print(f"\r\x1b[Kredrive  {done:,} of {whole:,} letters", end="", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _summarize(args: Namespace, found: dict[str, list[tuple[str, int]]]) -> int:

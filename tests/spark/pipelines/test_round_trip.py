@@ -32,7 +32,7 @@ def test_what_is_archived_loaded_and_archived_again_is_the_same(spark: SparkSess
     chance = random.Random(1)
     with penstock.open(url) as broker:
         for name in ("first", "second"):
-            broker.create(name, deduplicate=True, groups=True)
+            broker.create(name, deduplicate=True)
         for start in range(0, COUNT, 10_000):
             broker["first"].send_many(
                 Draft(

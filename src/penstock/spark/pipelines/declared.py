@@ -86,8 +86,8 @@ def run(
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
         raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
     check_queues(pipeline, store)
-    plan = _Plan(_session_of(spark), pipeline, home, store)
-    with _alone(home, pipeline):
+    with _alone(home, pipeline), _session_of(spark) as own:
+        plan = _Plan(own, pipeline, home, store)
         plan.define()
         at_once = pipeline.trigger == "once" if once is None else once
         every = "1 second" if pipeline.trigger == "once" else pipeline.trigger
@@ -306,15 +306,27 @@ class _Run:
             landing.tidy(landed, [query.checkpoint for query in self._writers if landed.name in query.reads])
 
 
-def _session_of(spark: SparkSession) -> SparkSession:
+@contextmanager
+def _session_of(spark: SparkSession) -> Iterator[SparkSession]:
     """A session of our own, where our views hide nobody's; through Spark Connect, the one that there is."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return spark
+        yield spark
+        return
     own = spark.newSession()
-    own.dataSource.register(PenstockDataSource)  # which Spark finds by itself, but once it did not it never will
+    own.dataSource.register(PenstockDataSource)  # which Spark finds by itself, but if it once did not it never will
     if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's own, which costs small batches much
         own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
-    return own
+    # A sink is looked for in the session that is active in this thread, whosever query it is.
+    sessions: Any = SparkSession._get_j_spark_session_class(own._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(own._jsparkSession)
+    try:
+        yield own
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -134,7 +135,9 @@ def redrive(
             elif dry_run:
                 done.moved[name] = len(mine)
             else:
-                done.moved[name] = _move(broker, queue, mine, name, rate, lambda moved: advance(moved, len(chosen)))
+                before = sum(done.moved.values())
+                tell = partial(_tell, advance, before, len(chosen))
+                done.moved[name] = _move(broker, queue, mine, name, rate, tell)
                 done.held += len(mine) - done.moved[name]
     return done
 
@@ -159,6 +162,10 @@ def _move(
             break
         advance(moved)
     return moved
+
+
+def _tell(advance: Callable[[int, int], None], before: int, whole: int, moved: int) -> None:
+    advance(before + moved, whole)
 
 
 def _shortened(values: list[tuple[str, int]], most: int) -> list[tuple[str, int]]:
