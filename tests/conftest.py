@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
+from starting import start
 
-from penstock.testing.servers import MariadbServer, MemcachedServer, Missing, PostgresqlServer, Server
+from penstock.testing.servers import MariadbServer, MemcachedServer, PostgresqlServer, Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-AnyServer = TypeVar("AnyServer", bound=Server | MemcachedServer)
-
-
-def start(kind: type[AnyServer]) -> Iterator[AnyServer]:
-    try:
-        server = kind()
-    except Missing as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    with server:
-        yield server
 
 
 @pytest.fixture(scope="session")

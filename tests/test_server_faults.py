@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from threading import Event, Thread
 
 import pytest
-from conftest import start
+from starting import start
 
 import penstock
 from penstock.testing.proxy import HOWS, Proxy
