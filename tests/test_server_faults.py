@@ -267,7 +267,7 @@ def test_an_unfinished_schema_is_finished_by_the_next(url: str) -> None:
     penstock.open(url).close()
     with penstock.open(url) as broker, broker.store.batch(durable=False):
         broker.store._run("change_meta", {"name": "version", "value": 1})  # type: ignore[attr-defined]
-        for table in ("penstock_session", "penstock_consumer"):
+        for table in ("penstock_session", "penstock_consumer", "penstock_staged", "penstock_writer"):
             broker.store._script(f"DROP TABLE {table}")  # type: ignore[attr-defined]
     with penstock.open(url) as broker:
         broker.create("orders").send(b"x")

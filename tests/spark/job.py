@@ -32,7 +32,8 @@ def main(folder: str, url: str, *how: str) -> None:
     Path(folder, "pids").write_text(f"{os.getpid()} {children}")
 
     def read(queue: str):
-        options = {"url": url, "queue": queue, "maxMessagesPerTrigger": "150", "minPartitions": "2", "claimTimeout": "3"}
+        options = {"url": url, "queue": queue, "minPartitions": "2", "claimTimeout": "10"}
+        options["maxMessagesPerTrigger"] = "5000" if how else "150"
         return spark.readStream.format("faulty").options(**options).load()
 
     trigger = {"availableNow": True} if how else {"processingTime": "0 seconds"}

@@ -235,6 +235,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "are visible again and come with a later batch: this one is empty",
                     epoch, reader, name, self._options.claim_timeout,
                 )  # fmt: skip
+                if self._target is not None and name in self._target:
+                    self._target[name] = queue.pulse().at  # else they would have come too late for Trigger.AvailableNow
             else:
                 self._lost(
                     f"queue {name!r} knows no reader {reader!r}, which had claimed {size} messages in epoch {epoch}: the "

@@ -20,7 +20,7 @@ from penstock.spark.pipelines.load import load
 from penstock.spark.pipelines.move import dedupe, move
 from penstock.spark.session import session
 
-SMALL = {"maxMessagesPerTrigger": "60", "claimTimeout": "3"}
+SMALL = {"maxMessagesPerTrigger": "60", "claimTimeout": "10"}
 
 
 def main(folder: str, url: str, to: str) -> None:

@@ -1,6 +1,6 @@
 """The commands run and redrive are killed -9, with the Java below them, again and again: nothing is lost, nothing is doubled.
 
-By default twice each; with PENSTOCK_LONG=1 ten times."""
+By default once each; with PENSTOCK_LONG=1 ten times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.message import Draft
 
-KILLS = 10 if os.environ.get("PENSTOCK_LONG") else 2
+KILLS = 10 if os.environ.get("PENSTOCK_LONG") else 1
 MOMENTS = (
     "take/orders/offsets",
     "landed/orders/_spark_metadata",
