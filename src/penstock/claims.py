@@ -72,8 +72,9 @@ class NamedClaims(ABC):
             if found is not None and _binding(found):
                 return found
             _, claims = self._store.held(self.name, reader)
-            if any(claim.epoch == epoch for claim in claims):
-                self._store.give_back(self.name, reader, epoch, now)
+            for claim in claims:
+                if claim.epoch == epoch:
+                    self._store.give_back(self.name, reader, epoch, min(now, claim.lapses_at))
             messages: list[Message] = []
             more, part = True, limit if max_bytes is None else 1
             while more and part:
@@ -118,7 +119,8 @@ class NamedClaims(ABC):
                 if claim.epoch == epoch and claim.lapses_at <= now:
                     raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
                 if claim.epoch < epoch and claim.lapses_at <= now:
-                    self._store.give_back(self.name, reader, claim.epoch, now)
+                    # Visible since it lapsed, not since now: who reads what was there at an instant must find it.
+                    self._store.give_back(self.name, reader, claim.epoch, claim.lapses_at)
             gone = self._store.settle(self.name, reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
         self._waiting.notify()
         return gone

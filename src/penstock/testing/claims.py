@@ -115,6 +115,17 @@ class Claims:
         clock.advance(59)
         assert queue.confirm("spark", 1).size == 1
 
+    def test_what_lapsed_before_an_instant_is_found_by_who_reads_up_to_it(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 1, ttl=5)
+        clock.advance(10)
+        target = clock()
+        queue.claim("spark", 2, 1, visible_by=target)
+        queue.confirm("spark", 2)
+        clock.advance(1)
+        assert queue.settle("spark", 2) == 1  # and forgets the claim that lapsed, whose message is visible since long
+        assert queue.claim("spark", 3, 9, visible_by=target).size == 1
+
     def test_the_pulse_tells_the_time_and_what_is_due(self, queue: Queue, clock: FakeClock) -> None:
         assert (queue.pulse().at, queue.pulse().due_at) == (clock(), None)
         queue.send(b"x", delay=5)
