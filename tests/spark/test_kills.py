@@ -1,7 +1,7 @@
 """Drivers of two queries, queue to Parquet and queue to queue, are killed at every step and at random, while ordinary consumers
 take from the same queues: every message is in exactly one place.
 
-By default three steps, others each time, and once at random; with PENSTOCK_LONG=1 on PostgreSQL too, and 36 times."""
+They take minutes, and are run with PENSTOCK_LONG=1: 36 kills on SQLite and on PostgreSQL, and 8 of executors."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from penstock.testing.servers import PostgresqlServer
 
 LONG = bool(os.environ.get("PENSTOCK_LONG"))
 AT_RANDOM = "at random"
+pytestmark = pytest.mark.skipif(not LONG, reason="takes half an hour: set PENSTOCK_LONG=1")
 CONSUMED_QUEUES = ("lake", "in")
 
 
@@ -103,6 +104,15 @@ def die(folder: Path, url: str, step: str, chance: random.Random) -> None:
     assert step == AT_RANDOM or (folder / "fired").exists()
 
 
+def finish(folder: Path, url: str, **extra: str) -> None:
+    """Read all that is there. Seen, rarely: Spark cannot unpack a task of its own (OptionalDataException) where two queries
+    start at once; as after any failure, the query is started again."""
+    for _ in range(3):
+        if start_job(folder, url, "once", **extra).wait(timeout=300) == 0:
+            return
+    pytest.fail((folder / "job.log").read_text()[-4000:])
+
+
 def check_all(broker: penstock.Broker, traffic: Traffic, spark: SparkSession, folder: Path) -> None:
     for name in CONSUMED_QUEUES:
         assert broker[name].stats().messages == 0, f"{name}: {broker[name].readers()}"
@@ -123,8 +133,8 @@ def check(sent: list[str], arrived: Counter[str], taken: list[str]) -> None:
     assert places.keys() == set(sent)
 
 
-@pytest.mark.parametrize("store", ["sqlite", *(["postgresql"] if LONG else [])])
-@pytest.mark.timeout(3000 if LONG else 900)
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@pytest.mark.timeout(3000)
 def test_whatever_dies_every_message_is_in_exactly_one_place(
     store: str, tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
@@ -136,7 +146,6 @@ def test_whatever_dies_every_message_is_in_exactly_one_place(
     chance = random.Random(11)
     deaths = [*STEPS, AT_RANDOM] * 4
     chance.shuffle(deaths)
-    deaths = deaths if LONG else [*random.sample(STEPS, 3), AT_RANDOM]
     with penstock.open(url) as broker:
         for name in (*CONSUMED_QUEUES, "out"):
             broker.create(name, visibility=60)
@@ -147,8 +156,7 @@ def test_whatever_dies_every_message_is_in_exactly_one_place(
         finally:
             traffic.stop()
         time.sleep(10.5)  # the claims of the dead lapse
-        last = start_job(tmp_path, url, "once")
-        assert last.wait(timeout=300) == 0, (tmp_path / "job.log").read_text()[-4000:]
+        finish(tmp_path, url)
 
         check_all(broker, traffic, spark, tmp_path)
 
@@ -163,7 +171,7 @@ def test_executors_of_a_cluster_may_die(postgresql: PostgresqlServer, tmp_path: 
         traffic = Traffic(broker)
         job = start_job(tmp_path, url, **cluster.environment())
         try:
-            for _ in range(8 if LONG else 1):
+            for _ in range(8):
                 before = broker["out"].stats().messages
                 await_(lambda: broker["out"].stats().messages > before, 180, "nothing arrives", tmp_path)  # noqa: B023
                 time.sleep(chance.uniform(0, 2))
@@ -175,6 +183,5 @@ def test_executors_of_a_cluster_may_die(postgresql: PostgresqlServer, tmp_path: 
             kill(tmp_path)
             job.wait()
         time.sleep(10.5)
-        last = start_job(tmp_path, url, "once", **cluster.environment())
-        assert last.wait(timeout=300) == 0, (tmp_path / "job.log").read_text()[-4000:]
+        finish(tmp_path, url, **cluster.environment())
         check_all(broker, traffic, spark, tmp_path)
