@@ -50,7 +50,7 @@ def test_a_request_that_nobody_waits_for_any_more_is_not_begun(broker: Broker) -
         with broker.store.batch():
             with dial(server.url) as first, dial(server.url) as second:
                 first.sendall(RECEIVE)
-                until(lambda: server.app.commits.pending == 1)
+                until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)  # it is begun
                 second.sendall(b"POST /messages/orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
                 until(lambda: server.app.commits.pending == 2)
                 for client in (first, second):  # with a reset, not with an end that could be half of one

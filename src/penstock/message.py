@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
@@ -20,6 +20,16 @@ Attributes = Mapping[str, Attribute]
 OCTETS = "application/octet-stream"
 FOREVER = 2**62
 """An instant that never comes: what hides a message for good."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(at: int) -> datetime:
+    """An instant as Python has it; OverflowError for one past the calendar."""
+    return EPOCH + timedelta(microseconds=at)
+
+
+def from_datetime(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 class State(IntEnum):

@@ -33,6 +33,7 @@ from penstock.message import (
     Settings,
     Settlement,
     State,
+    from_datetime,
 )
 
 SECOND = 1_000_000
@@ -292,7 +293,7 @@ def _deadline_at(deadline: object, now: int) -> int:
     if isinstance(deadline, datetime):
         if deadline.tzinfo is None:
             raise BadMessage(f"deadline {deadline.isoformat()} has no time zone")
-        return micros(deadline.timestamp())
+        return from_datetime(deadline)
     return now + micros(check_seconds(deadline, "deadline"))
 
 

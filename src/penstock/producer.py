@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from threading import Condition, Thread
 from typing import Any, Self
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage, StoreError
-from penstock.message import Draft, Settings
+from penstock.message import Draft, Settings, to_datetime
 from penstock.queue import Queue
 
 logger = logging.getLogger("penstock")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Producer:
@@ -53,7 +52,7 @@ class Producer:
         now = self._clock()
         entry = policy.admit(made, Settings(), now)  # refused now, it does not spoil the batch of others
         if entry.deadline_at is not None:
-            made = Draft(payload, deadline=EPOCH + timedelta(microseconds=entry.deadline_at), **draft)
+            made = Draft(payload, deadline=to_datetime(entry.deadline_at), **draft)
         with self._condition:
             if self._closed:
                 raise BadInput(f"the producer of queue {self.queue.name!r} was closed")

@@ -15,11 +15,11 @@ group            string
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from penstock.errors import BadInput, BadMessage, MissingExtra
-from penstock.message import OCTETS, Draft
+from penstock.message import OCTETS, Draft, from_datetime, to_datetime
 
 try:
     import pyarrow as pa
@@ -41,7 +41,6 @@ COLUMNS = {
     "key": pa.binary(),
     "group": pa.string(),
 }
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Piece(NamedTuple):
@@ -73,7 +72,7 @@ def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
         values["attribute_types"].append(arrow.types(draft.attributes.items()))
         values["delay"].append(draft.delay)
         values["deadline"].append(None if instant else draft.deadline)
-        values["deadline_at"].append(instant and (instant - EPOCH) // timedelta(microseconds=1))
+        values["deadline_at"].append(instant and from_datetime(instant))
         values["key"].append(draft.key.encode() if isinstance(draft.key, str) else draft.key)
         values["group"].append(draft.group)
     return pack([pa.record_batch({name: pa.array(values[name], kind) for name, kind in COLUMNS.items()})])
@@ -126,7 +125,7 @@ def _draft(body: bytes, columns: Mapping[str, list[Any]], place: int) -> Draft:
     row = {name: column[place] for name, column in columns.items() if column[place] is not None}
     deadline = row.get("deadline")
     if deadline is None and "deadline_at" in row:
-        deadline = EPOCH + timedelta(microseconds=row["deadline_at"])
+        deadline = to_datetime(row["deadline_at"])
     attributes = row.get("attributes") or ()
     types = dict(row.get("attribute_types") or ())
     return Draft(

@@ -15,25 +15,12 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, InputPartition, IsN
 
 import penstock
 from penstock import Queue, StoreBusy, arrow, columnar
-from penstock.server import BackgroundServer, ServerSettings
 from penstock.spark import columns, reading
 from penstock.spark.browse import Browse, FilteringBrowse
 from penstock.spark.options import ReadOptions
 from penstock.stores.sqlite import lend
 
-
-@pytest.fixture(params=["sqlite", "postgresql", "spool", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "postgresql":
-        yield request.getfixturevalue("postgresql").new_url()
-    elif request.param == "http":
-        with (
-            penstock.open(f"sqlite:///{tmp_path}/behind.db") as behind,
-            BackgroundServer(behind, ServerSettings(port=0)) as server,
-        ):
-            yield server.url
-    else:
-        yield f"{request.param}:///{tmp_path}/queue"
+STORES = ["sqlite", "postgresql", "spool", "http"]
 
 
 @pytest.fixture

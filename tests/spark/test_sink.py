@@ -14,27 +14,10 @@ from pyspark.sql.types import StructType
 
 import penstock
 from penstock import BadInput, Broker, Unsupported
-from penstock.server import BackgroundServer, ServerSettings
 from penstock.spark.options import WriteOptions
 from penstock.spark.sink import BatchSink, StreamSink
-from penstock.testing.servers import PostgresqlServer
 
 STORES = ["sqlite", "postgresql", "vsqs", "http"]
-
-
-@pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "postgresql":
-        postgresql: PostgresqlServer = request.getfixturevalue("postgresql")
-        yield postgresql.new_url()
-    elif request.param == "http":
-        with (
-            penstock.open(f"sqlite:///{tmp_path}/served.db") as behind,
-            BackgroundServer(behind, ServerSettings(port=0, access_log=False)) as server,
-        ):
-            yield server.url
-    else:
-        yield f"{request.param}:///{tmp_path}/queue{'.db' if request.param == 'sqlite' else ''}"
 
 
 @pytest.fixture

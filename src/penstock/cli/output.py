@@ -8,10 +8,9 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.message import OCTETS, Attribute, Message, Redrive, Settings, Stats
+from penstock.message import OCTETS, Attribute, Message, Redrive, Settings, Stats, to_datetime
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What could take over a terminal, or turn its text around."""
@@ -51,7 +50,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 def time(at: int) -> str:
     """An instant as people read it; one past the calendar, such as FOREVER, never comes."""
     try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+        moment = to_datetime(at)
     except OverflowError:
         return "never"
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from penstock.arrow import END, INSTANT
+from penstock.message import from_datetime
 from penstock.stores.base import Ids
 
 COMPARISONS: dict[type[Filter], str] = {
@@ -49,7 +50,7 @@ class Wanted:
             left = frozenset(value for value in values if value is not None and (known is None or value in known))
             return replace(self, queues=left) if column == "queue" else replace(self, ids=left)
         if column in INSTANTS and type(given) in COMPARISONS and _is_instant(given.value):  # type: ignore[attr-defined]
-            at = (given.value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)  # type: ignore[attr-defined]
+            at = from_datetime(given.value)  # type: ignore[attr-defined]
             return replace(self, times=(*self.times, (column, COMPARISONS[type(given)], at)))
         return None
 

@@ -31,6 +31,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock.stores.disk import sync
 from penstock.stores.encoding import Head, pack_head, unpack_head
 
 FOLDER = ".penstock"
@@ -63,15 +64,6 @@ class Hold(NamedTuple):
     released: int
     hidden_before: int = 0
     seal: int = 0
-
-
-def sync(path: Path | str) -> None:
-    """Bring a file's bytes, or a folder's names, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_whole(path: str) -> bytes | None:

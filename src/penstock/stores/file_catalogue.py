@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from abc import abstractmethod
@@ -12,11 +11,12 @@ from threading import RLock
 from types import TracebackType
 from typing import Any
 
-from penstock.errors import BadName, QueueNotFound, StoreClosed, StoreError, StoreFull, StoreReadOnly
+from penstock.errors import BadName, QueueNotFound, StoreClosed, StoreError
 from penstock.forking import watch
 from penstock.message import Settings
 from penstock.stores.base import Store
-from penstock.stores.beside import FOLDER, sync
+from penstock.stores.beside import FOLDER
+from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.shelf import Shelf, Stamp
 
@@ -113,12 +113,7 @@ class FileCatalogue(Store):
     # transactions and errors
 
     def _translate(self, error: OSError) -> StoreError:
-        match error.errno:
-            case errno.ENOSPC | errno.EDQUOT:
-                return StoreFull(f"{self}: no space left on its disk")
-            case errno.EROFS | errno.EACCES | errno.EPERM:
-                return StoreReadOnly(f"{self} cannot be written: {error.strerror}")
-        return StoreError(f"{self}: {error}")
+        return refusal(self, error)
 
     def batch(self, *, durable: bool = True) -> Batch:
         return Batch(self, durable)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import same_settings
-from penstock.stores.beside import Extra, Hold, digest, sync, sync_file_system
+from penstock.stores.beside import Extra, Hold, digest, sync_file_system
+from penstock.stores.disk import sync
 from penstock.stores.encoding import Head
 from penstock.stores.file_views import FileViews
 from penstock.stores.shelf import Brief, Shelf

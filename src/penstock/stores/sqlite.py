@@ -8,7 +8,6 @@ turn, since SQLite has one writer anyway; a forked child opens its own.
 from __future__ import annotations
 
 import json
-import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ import apsw
 from penstock.errors import BadInput, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from penstock.forking import watch
 from penstock.message import Entry, Held, Sent, Settings, Settlement
+from penstock.stores.disk import sync
 from penstock.stores.encoding import pack_settings
 from penstock.stores.sql import SqlStore
 from penstock.stores.sql_messages import insert_row
@@ -158,7 +158,7 @@ class SqliteStore(StagesInFiles, SqlStore):
         except apsw.Error as error:
             raise self._translate(error) from error
         if fresh:
-            _sync_folder(self.path.parent)
+            sync(self.path.parent)
         self._synchronous = True
         return connection
 
@@ -441,11 +441,3 @@ class SqliteStore(StagesInFiles, SqlStore):
         if child and self._connection is not None:  # the thread that forked is in a batch
             self._parents, self._connection = self._connection, None
         self._lock.release()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

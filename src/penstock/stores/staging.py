@@ -8,14 +8,13 @@ connection and no lock.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.errors import StoreError, StoreFull, StoreReadOnly
 from penstock.stores.base import Staged, Store
+from penstock.stores.disk import refusal, sync
 
 
 def staging_folder(path: str | Path) -> Path:
@@ -57,7 +56,7 @@ class StagedFiles:
             os.rename(f"{path}~", path)
             if self._durable:
                 for folder in (home, self.folder):
-                    _sync(folder)
+                    sync(folder)
 
     def staged(self, writer: str | None = None) -> list[Staged]:
         found: list[Staged] = []
@@ -98,12 +97,7 @@ class StagedFiles:
         try:
             yield
         except OSError as error:
-            match error.errno:
-                case errno.ENOSPC | errno.EDQUOT:
-                    raise StoreFull(f"{self}: no space left on its disk") from error
-                case errno.EROFS | errno.EACCES | errno.EPERM:
-                    raise StoreReadOnly(f"{self} cannot be written: {error.strerror}") from error
-            raise StoreError(f"{self}: {error}") from error
+            raise refusal(self, error) from error
 
 
 class StagesInFiles(Store):
@@ -122,11 +116,3 @@ class StagesInFiles(Store):
 
     def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
         self._desk.unstage(writer, batch, names)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
 from penstock.errors import BadInput, BadMessage, BadSetting, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
-from penstock.message import OCTETS, Draft, Message, Redrive, Settings
+from penstock.message import OCTETS, Draft, Message, Redrive, Settings, to_datetime
 from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import Core, Dialect, Route
@@ -273,7 +273,7 @@ def message_headers(message: Message, id: str) -> dict[str, str]:
 
 def _time(at: int) -> str:
     try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+        moment = to_datetime(at)
     except OverflowError:
         moment = datetime.max.replace(tzinfo=UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadInput
@@ -95,14 +95,15 @@ class Place:
     run: str
     compression: str
     infer: bool
-    played: set[int] = field(default_factory=set)
+    begun: bool = False
+    """It has placed a batch: what a run before left is cleared away."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         home, staged = Folder(self.folder), f"{OURS}/staged/{self.run}"
         spark = frame.sparkSession
         for name, value in CONFIG.items():
             spark.conf.set(name, value)
-        if not self.played or batch % MERGE_EVERY == 0:  # batches before this one are committed, and never come again
+        if not self.begun or batch % MERGE_EVERY == 0:  # batches before this one are committed, and never come again
             merge(spark, home, self.run, self.compression, below=batch, least=8)
         home.clear(staged)
         fixed = home.read(COLUMNS)
@@ -113,7 +114,7 @@ class Place:
         rows.write.partitionBy("queue", "day").option("compression", self.compression).parquet(f"{home.url}/{staged}")
         moves = self._moves(home.files(staged), staged, batch)
         home.move(moves)
-        if not self.played:  # a run before may have come to some of this batch, in other pieces
+        if not self.begun:  # a run before may have come to some of this batch, in other pieces
             ours = _name(self.run, batch, "")
             placed = set(moves.values())
             home.remove(
@@ -124,7 +125,7 @@ class Place:
                 ]
             )
         home.clear(staged)
-        self.played.add(batch)
+        self.begun = True
 
     def _moves(self, files: list[File], staged: str, batch: int) -> dict[str, str]:
         parts = [file.path for file in files if file.path.endswith(".parquet")]

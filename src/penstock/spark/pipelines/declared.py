@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from penstock.spark.pipelines import declaration, landing
 from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import readable
+from penstock.spark.pipelines.folders import held
 from penstock.spark.pipelines.progress import Watch
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def run(
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
         raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
     check_queues(pipeline, store)
-    with _alone(home, pipeline), _session_of(spark) as own:
+    taken = f"{pipeline.file.name} is running already, with the checkpoint {home}"
+    with held(home / "lock", taken), _session_of(spark) as own:
         plan = _Plan(own, pipeline, home, store)
         plan.define()
         at_once = pipeline.trigger == "once" if once is None else once
@@ -327,18 +328,6 @@ def _session_of(spark: SparkSession) -> Iterator[SparkSession]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
-
-
-@contextmanager
-def _alone(home: Path, pipeline: Pipeline) -> Iterator[None]:
-    """Two runs on one checkpoint would both do what one is to do; a lock goes with its process, however that ends."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        try:
-            flock(lock, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(f"{pipeline.file.name} is running already, with the checkpoint {home}") from None
-        yield
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from pyarrow import fs
 
 from penstock.errors import BadInput
+from penstock.stores.disk import sync
 
 NOTES = "penstock.json"
 
@@ -62,12 +62,12 @@ class Folder:
             self._files.create_dir(folder)
         if self.local:
             for old in moves:
-                _sync(f"{self._root}/{old}")
+                sync(f"{self._root}/{old}")
         for old, new in moves.items():
             self._files.move(f"{self._root}/{old}", f"{self._root}/{new}")
         if self.local:
             for folder in {*folders, *(str(Path(folder).parent) for folder in folders), self._root}:
-                _sync(folder)
+                sync(folder)
 
     def remove(self, paths: list[str]) -> None:
         for path in paths:
@@ -102,13 +102,20 @@ class Folder:
         if not self.local:
             yield
             return
-        Path(self._root).mkdir(parents=True, exist_ok=True)
-        with Path(self._root, ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BadInput(f"the checkpoint {self.url} is in use by another process") from None
+        with held(Path(self._root, ".lock"), f"the checkpoint {self.url} is in use by another process"):
             yield
+
+
+@contextmanager
+def held(lock: Path, refusal: str) -> Iterator[None]:
+    """One process at a time; a lock goes with its process, however that ends."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(refusal) from None
+        yield
 
 
 def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> str:
@@ -131,11 +138,3 @@ def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> s
 
 def without_password(url: str) -> str:
     return re.sub("//[^/@]*@", "//", url)
-
-
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
