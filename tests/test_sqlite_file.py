@@ -107,6 +107,31 @@ def test_a_damaged_body_costs_only_its_message(url: str, path: Path, caplog: pyt
         assert queue.delete(kept.id) is True
 
 
+def test_a_damaged_message_is_set_aside_at_most_once_too(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders", mode="at_most_once").send_many([b"SECOND" * 9, b"third"])
+    damage(path, b"SECOND" * 9, b"SECOND" * 8 + b"SECONF")
+    with penstock.open(url) as broker:
+        assert [message.body for message in broker["orders"].receive()] == [b"third"]
+        stats = broker["orders"].stats()
+        assert (stats.messages, stats.damaged) == (1, 1)
+
+
+def test_at_most_once_a_plain_message_is_taken_by_one_statement(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", mode="at_most_once")
+        queue.send_many([b"first", b"second"])
+        store = broker.store
+        assert isinstance(store, SqliteStore)
+        settings = queue.settings
+        taken = store.take("orders", system_clock(), settings)
+        assert taken is not None
+        assert (taken.body, taken.receives, taken.state.name) == (b"first", 1, "CONSUMED")
+        queue.update(visibility=7)
+        assert store.take("orders", system_clock(), settings) is None, "they are no longer its settings"
+        assert [message.body for message in queue.receive()] == [b"second"]
+
+
 @pytest.mark.parametrize("part", ["content-type/of-mine", "attribute-name", "attribute-value", "my-group-name"])
 def test_damage_to_anything_but_the_body_is_seen_too(url: str, path: Path, part: str) -> None:
     with penstock.open(url) as broker:

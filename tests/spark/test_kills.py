@@ -94,13 +94,19 @@ def die(folder: Path, url: str, step: str, chance: random.Random) -> None:
     (folder / "fired").unlink(missing_ok=True)
     if step != AT_RANDOM:
         (folder / "arm").write_text(step)
-    job = start_job(folder, url)
-    if step == AT_RANDOM:
-        await_(lambda: (folder / "pids").exists() or job.poll() is not None, 120, "the job did not start", folder)
-        time.sleep(chance.uniform(0.5, 8))
-        kill(folder)
-    job.wait(timeout=180)
-    assert job.returncode == -signal.SIGKILL, (folder / "job.log").read_text()[-4000:]
+    status = 0
+    for _ in range(3):
+        logged = (folder / "job.log").stat().st_size if (folder / "job.log").exists() else 0
+        job = start_job(folder, url)
+        if step == AT_RANDOM:
+            await_(lambda: (folder / "pids").exists() or job.poll() is not None, 120, "the job did not start", folder)  # noqa: B023
+            time.sleep(chance.uniform(0.5, 8))
+            kill(folder)
+        status = job.wait(timeout=180)
+        # Where a machine is busy, Spark itself gives up on Python workers that take ten seconds to start.
+        if b"failed to connect back" not in (folder / "job.log").read_bytes()[logged:]:
+            break
+    assert status == -signal.SIGKILL, (folder / "job.log").read_text()[-4000:]
     assert step == AT_RANDOM or (folder / "fired").exists()
 
 

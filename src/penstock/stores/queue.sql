@@ -313,6 +313,17 @@ AND queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings =
 DELETE FROM penstock_message
 WHERE number = :number AND queue = :queue AND delivery = :delivery AND grp IS NULL AND mark IS NULL
 
+-- name: take_alone
+DELETE FROM penstock_message
+WHERE number = (
+    SELECT number FROM penstock_message
+    WHERE queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
+    AND visible_at >= 0 AND visible_at <= :now ORDER BY visible_at, number LIMIT 1
+)
+AND state = 0 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since
+AND deadline_at IS NULL AND grp IS NULL AND mark IS NULL AND checksum = checksum_of(body, head, sent_at)
+RETURNING {columns}
+
 -- name: found
 SELECT number, delivery, visible_at, state, grp, mark, queue FROM {chosen} WHERE number {among} ORDER BY number {for_update}
 

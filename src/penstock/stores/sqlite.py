@@ -15,15 +15,16 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import RLock, get_ident
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import apsw
 
 from penstock.errors import BadInput, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from penstock.forking import watch
-from penstock.message import Entry, Held, Sent, Settings, Settlement
+from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
+from penstock.policy import micros
 from penstock.stores.disk import sync
-from penstock.stores.encoding import pack_settings
+from penstock.stores.encoding import checksum, pack_settings
 from penstock.stores.sql import SqlStore
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_session import Params, Row
@@ -152,6 +153,7 @@ class SqliteStore(StagesInFiles, SqlStore):
             connection.set_busy_handler(self._wait_for_others)
             # Without this, SQLite prepares statements with a range anew for each set of values, which costs more than they do.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            connection.create_scalar_function("checksum_of", _checksum, 3, deterministic=True)
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
             self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -353,6 +355,16 @@ class SqliteStore(StagesInFiles, SqlStore):
             self._set_durable(True)
             return self._run("delete_alone", (self._number(receipt), receipt.delivery, queue, self._packed(settings))) > 0
 
+    def take(self, queue: str, now: int, settings: Settings) -> Message | None:
+        with self._lock:
+            if self._depth or settings.history or settings.groups:
+                return None
+            self._set_durable(True)
+            most = settings.redrive.max_receives if settings.redrive else FOREVER
+            since = now - micros(settings.retention)
+            rows = self._rows("take_alone", (queue, self._packed(settings), now, most, since))
+            return self._message(queue, rows[0], now) if rows else None
+
     def _packed(self, settings: Settings) -> str:
         """As the catalogue has them; mostly they are the very ones of the last call."""
         if self._last_packed[0] is not settings:
@@ -441,3 +453,11 @@ class SqliteStore(StagesInFiles, SqlStore):
         if child and self._connection is not None:  # the thread that forked is in a batch
             self._parents, self._connection = self._connection, None
         self._lock.release()
+
+
+def _checksum(*values: Any) -> int | None:
+    body, head, sent_at = values
+    try:
+        return checksum(body, head, None, None, sent_at, None)
+    except (TypeError, ValueError):  # damage can turn any value into any other
+        return None

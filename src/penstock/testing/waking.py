@@ -81,9 +81,13 @@ class Waking:
             queue = broker.create("orders")
             queue.send(b"later", delay=3600)
             queue.receive()
-            before = time.thread_time()
-            queue.receive(wait=2)
-            assert time.thread_time() - before < 0.01 * 2
+
+            def measure() -> float:
+                before = time.thread_time()
+                queue.receive(wait=1)
+                return time.thread_time() - before
+
+            assert best_of(3, measure) < 0.01
 
 
 SENDER = """
