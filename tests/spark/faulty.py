@@ -30,7 +30,7 @@ def step(name: str) -> None:
     folder = Path(os.environ["PENSTOCK_FAULTS"])
     armed = folder / "arm"
     try:
-        if armed.read_text() != name:
+        if armed.read_text() != f"{name} of {os.environ.get('PENSTOCK_JOB')}":  # workers may outlive their driver for a while
             return
         armed.rename(folder / "fired")
     except FileNotFoundError:  # not armed, or another process was first

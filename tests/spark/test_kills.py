@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -92,12 +93,12 @@ def await_(true: object, seconds: float, what: str, folder: Path) -> None:
 
 def die(folder: Path, url: str, step: str, chance: random.Random) -> None:
     (folder / "fired").unlink(missing_ok=True)
+    status, job_id = 0, uuid.uuid4().hex
     if step != AT_RANDOM:
-        (folder / "arm").write_text(step)
-    status = 0
+        (folder / "arm").write_text(f"{step} of {job_id}")
     for _ in range(3):
         logged = (folder / "job.log").stat().st_size if (folder / "job.log").exists() else 0
-        job = start_job(folder, url)
+        job = start_job(folder, url, PENSTOCK_JOB=job_id)
         if step == AT_RANDOM:
             await_(lambda: (folder / "pids").exists() or job.poll() is not None, 120, "the job did not start", folder)  # noqa: B023
             time.sleep(chance.uniform(0.5, 8))
