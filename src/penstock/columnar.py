@@ -95,7 +95,10 @@ class Columnar:
         if dialect == "sqlite":
             self._value(f"PRAGMA busy_timeout = {WAIT}")
             self._value(f"PRAGMA mmap_size = {MAPPED}")
-        connection.set_autocommit(False)  # all is read as of one moment
+        connection.set_autocommit(False)
+        if dialect == "postgresql":
+            # It takes the rows of a scan for few, and would have helpers hand each of them to the one that sends them.
+            self._value("SET LOCAL max_parallel_workers_per_gather = 0")
         self.ids = Ids(self._value(FIND_SALT))
 
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -122,7 +125,7 @@ class Columnar:
         return home
 
     def _value(self, query: str, *values: object) -> Any:
-        found = [value for rows in self._run(query, *values) for value in rows.column(0).to_pylist()]
+        found = [value for rows in self._run(query, *values) if rows.num_columns for value in rows.column(0).to_pylist()]
         return found[0] if found else None
 
     def _select(self, query: str, queue: str, schema: pa.Schema, **words: object) -> Iterator[pa.RecordBatch]:

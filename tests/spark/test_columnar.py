@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock import Draft, arrow, columnar
 from penstock.stores.base import Ids
+from penstock.testing.servers import PostgresqlServer
 
 STORES = ["sqlite", "postgresql"]
 
@@ -89,3 +90,11 @@ def test_a_file_that_shrinks_meanwhile_is_read_as_it_was(tmp_path: Path) -> None
     assert found == bodies
     subprocess.run([sys.executable, "-c", program], check=True)
     assert file.stat().st_size < size / 10
+
+
+def test_partitions_are_sparks_and_postgresql_adds_no_helpers_of_its_own(postgresql: PostgresqlServer) -> None:
+    url = postgresql.new_url()
+    penstock.open(url).close()
+    with columnar.opened(url) as direct:
+        assert direct is not None
+        assert direct._value("SELECT current_setting('max_parallel_workers_per_gather')") == "0"
