@@ -10,9 +10,12 @@ opened read-only, so that this copy never checkpoints.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,28 +33,46 @@ from penstock.stores.base import Ids
 from penstock.stores.encoding import Head, unpack_head
 
 SQLITE_ROWS = 2000
-"""Rows of one batch from SQLite, which must stay below 2 GiB of bodies. (PostgreSQL's driver goes by bytes itself.)"""
+"""Rows of one batch from SQLite, which must stay below 2 GiB of bodies."""
+POSTGRESQL_BYTES = 2 * 1024 * 1024
+"""And the bytes of one from PostgreSQL: more at a time is no faster, and not in the processor's cache."""
+OPTIONS = {
+    "sqlite": {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)},
+    "postgresql": {"adbc.postgresql.batch_size_hint_bytes": str(POSTGRESQL_BYTES)},
+}
 WAIT = 10_000
 """Milliseconds to wait for a lock on the file."""
-# Where a column may be null, a value stands for it: SQLite's driver takes the types from the first rows.
+MAPPED = 2**31 - 2**16
+"""How much of the file is mapped into memory, instead of being copied page by page: the most that SQLite does."""
 SOURCES = {
-    "id": "{id} AS id",
+    "id": "number",
     "body": "body",
-    "content_type": "COALESCE(head, {empty}) AS head",
-    "attributes": "COALESCE(head, {empty}) AS head",
-    "attribute_types": "COALESCE(head, {empty}) AS head",
-    "death": "COALESCE(head, {empty}) AS head",
+    "content_type": "head",
+    "attributes": "head",
+    "attribute_types": "head",
+    "death": "head",
     "sent_at": "sent_at",
     "receives": "receives",
-    "visible_at": "ABS(visible_at) AS visible_at",
-    "deadline": "COALESCE(deadline_at, -1) AS deadline",
-    "group": "COALESCE(grp, {empty}) AS grp",
-    "key": "COALESCE(mark, {empty}) AS mark",
+    "visible_at": "visible_at",
+    "deadline": "deadline_at",
+    "group": "grp",
+    "key": "mark",
     "state": "state",
-    "first_received_at": "COALESCE(first_received_at, -1) AS first_received_at",
-    "received_at": "COALESCE(received_at, -1) AS received_at",
+    "first_received_at": "first_received_at",
+    "received_at": "received_at",
     "settled_at": "settled_at",
-    "reason": "COALESCE('=' || reason, '') AS reason",
+    "reason": "reason",
+}
+"""Where a column comes from. It is decoded here, for a whole batch at once, as the databases do it row by row."""
+EXPRESSIONS = {
+    # Its driver takes a column's type from the first rows, and believes in integers if they are null.
+    "sqlite": {
+        "head": "COALESCE(head, x'') AS head",
+        "grp": "COALESCE(grp, x'') AS grp",
+        "mark": "COALESCE(mark, x'') AS mark",
+        "reason": "COALESCE('=' || reason, '') AS reason",
+    },
+    "postgresql": {"reason": "'=' || reason AS reason"},
 }
 CLAIM = """
 SELECT {columns} FROM penstock_held, penstock_message
@@ -60,28 +81,9 @@ AND penstock_message.number = penstock_held.message AND penstock_message.deliver
 ORDER BY penstock_held.place
 """
 SCAN = "SELECT {columns} FROM {table} WHERE {by} = {home} AND number >= {start} AND number < {stop}{conditions}"
-FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = {first}"
-FIND_CLAIM = (
-    "SELECT number FROM penstock_claim WHERE queue = {first} AND reader = {second} AND epoch = {third} AND confirmed = 1"
-)
+FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = $1"
+FIND_CLAIM = "SELECT number FROM penstock_claim WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1"
 FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
-DIALECTS: dict[str, dict[str, str]] = {
-    "sqlite": {
-        "id": "format('{prefix}%04x-%012x', number >> 48 | 32768, number & 281474976710655)",
-        "empty": "x''",
-        "first": "?1",
-        "second": "?2",
-        "third": "?3",
-    },
-    "postgresql": {
-        "id": "'{prefix}' || lpad(to_hex(number >> 48 | 32768), 4, '0') || '-' || "
-        "lpad(to_hex(number & 281474976710655), 12, '0')",
-        "empty": "''::bytea",
-        "first": "$1",
-        "second": "$2",
-        "third": "$3",
-    },
-}
 
 
 class Columnar:
@@ -89,10 +91,14 @@ class Columnar:
 
     def __init__(self, connection: Any, dialect: str) -> None:
         self._connection = connection
-        self._words = DIALECTS[dialect]
-        self._options = {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)} if dialect == "sqlite" else {}
+        self._dialect = dialect
         if dialect == "sqlite":
             self._value(f"PRAGMA busy_timeout = {WAIT}")
+            self._value(f"PRAGMA mmap_size = {MAPPED}")
+        connection.set_autocommit(False)
+        if dialect == "postgresql":
+            # It takes the rows of a scan for few, and would have helpers hand each of them to the one that sends them.
+            self._value("SET LOCAL max_parallel_workers_per_gather = 0")
         self.ids = Ids(self._value(FIND_SALT))
 
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -118,47 +124,58 @@ class Columnar:
             raise QueueNotFound(name)
         return home
 
-    def _value(self, statement: str, *values: object) -> Any:
-        with _translated(), closing(self._connection.cursor()) as cursor:
-            cursor.execute(statement.format(**self._words), values or None)
-            found = cursor.fetchone()
-            return found[0] if found else None
+    def _value(self, query: str, *values: object) -> Any:
+        found = [value for rows in self._run(query, *values) if rows.num_columns for value in rows.column(0).to_pylist()]
+        return found[0] if found else None
 
-    def _select(self, statement: str, queue: str, schema: pa.Schema, **words: object) -> Iterator[pa.RecordBatch]:
-        sources = dict.fromkeys(SOURCES[field.name] for field in schema if field.name in SOURCES) or {"number": None}
-        columns = ", ".join(sources).format(**{**self._words, "id": self._words["id"].format(prefix=self.ids.prefix)})
-        with _translated(), closing(self._connection.cursor()) as cursor:
-            cursor.adbc_statement.set_options(**self._options)
-            cursor.execute(statement.format(columns=columns, **words))
-            for rows in cursor.fetch_record_batch():
-                if rows.num_rows:
-                    yield decode(rows, queue, schema)
+    def _select(self, query: str, queue: str, schema: pa.Schema, **words: object) -> Iterator[pa.RecordBatch]:
+        sources = dict.fromkeys(SOURCES[field.name] for field in schema if field.name in SOURCES) or ["number"]
+        columns = ", ".join(EXPRESSIONS[self._dialect].get(source, source) for source in sources)
+        for rows in self._run(query.format(columns=columns, **words)):
+            if rows.num_rows:
+                yield decode(rows, queue, schema, self.ids)
+
+    def _run(self, query: str, *values: object) -> Iterator[pa.RecordBatch]:
+        from adbc_driver_manager import AdbcStatement
+
+        with _translated(), AdbcStatement(self._connection) as statement:
+            statement.set_options(**OPTIONS[self._dialect])
+            statement.set_sql_query(query)
+            statement.prepare()
+            if values:
+                statement.bind(pa.record_batch({str(place): [value] for place, value in enumerate(values)}))
+            with pa.RecordBatchReader.from_stream(statement.execute_query()[0]) as reader:
+                yield from reader
 
 
 @contextmanager
 def opened(url: str) -> Iterator[Columnar | None]:
     """A connection to the database behind a URL; None if it has to be read in another way."""
     kind, target = location(url)
-    if kind in DIALECTS and find_spec(f"adbc_driver_{kind}") is None:
+    if kind not in EXPRESSIONS or find_spec(f"adbc_driver_{kind}") is None:
         yield None
     elif kind == "postgresql":
-        from adbc_driver_postgresql import dbapi
-
-        with _translated(), closing(dbapi.connect(target)) as connection:
-            yield Columnar(connection, kind)
-    elif kind == "sqlite":
-        from adbc_driver_sqlite import dbapi
-
+        with _connected(kind, target) as connection:
+            yield connection
+    else:
         from penstock.stores.sqlite import lend
 
         with lend(Path(target)) as free:
             if not free or not Path(target).exists():
                 yield None
                 return
-            with _translated(), closing(dbapi.connect(f"file:{quote(str(Path(target).absolute()))}?mode=ro")) as connection:
-                yield Columnar(connection, kind)
-    else:
-        yield None
+            with _connected(kind, f"file:{quote(str(Path(target).absolute()))}?mode=ro") as connection:
+                yield connection
+
+
+@contextmanager
+def _connected(kind: str, uri: str) -> Iterator[Columnar]:
+    """Not by the driver's DB-API, which imports Arrow's datasets and Parquet first."""
+    from adbc_driver_manager import AdbcConnection
+
+    driver = import_module(f"adbc_driver_{kind}")
+    with _translated(), driver.connect(uri) as database, AdbcConnection(database) as connection:
+        yield Columnar(connection, kind)
 
 
 @contextmanager
@@ -171,57 +188,102 @@ def _translated() -> Iterator[None]:
         raise StoreError(f"the messages cannot be read by ADBC: {error}") from error
 
 
-def decode(rows: pa.RecordBatch, queue: str, schema: pa.Schema) -> pa.RecordBatch:
+def decode(rows: pa.RecordBatch, queue: str, schema: pa.Schema, ids: Ids) -> pa.RecordBatch:
     """What the database gave as the columns that were asked for."""
-    found = {name: rows.column(name) for name in rows.schema.names}
+    found = dict(zip(rows.schema.names, rows.columns, strict=True))
+    count = rows.num_rows
     heads: list[Head] | None = None
-    if "head" in found and pc.max(pc.binary_length(found["head"])).as_py():
+    if "head" in found and not _is_empty(found["head"]):
         heads = [_head(packed) for packed in found["head"].to_pylist()]
     columns = []
     for field in schema:
         if field.name == "queue":
-            columns.append(pa.repeat(pa.scalar(queue, field.type), rows.num_rows))
-        elif field.name in HEADS:
-            columns.append(_from_heads(field, heads, rows.num_rows))
+            columns.append(_repeated(queue, field.type, count))
+        elif field.name == "id":
+            columns.append(_ids(found["number"], ids.prefix))
+        elif field.name not in HEADS:
+            columns.append(DECODERS.get(field.name, _as_is)(found[SOURCES[field.name]], field.type))
+        elif heads is not None:
+            columns.append(pa.array(map(HEADS[field.name], heads), field.type, size=count))
         else:
-            columns.append(DECODERS.get(field.name, _as_is)(found[SQL_NAMES.get(field.name, field.name)], field.type))
+            columns.append(_without_heads(field.name, field.type, count))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @lru_cache(maxsize=4096)
-def _head(packed: bytes) -> Head:
+def _head(packed: bytes | None) -> Head:
     try:
         return unpack_head(packed or None)
-    except (TypeError, ValueError, KeyError):  # damaged, which the state tells
+    except (AttributeError, TypeError, ValueError, KeyError):  # damaged, which the state tells
         return unpack_head(None)
 
 
-def _from_heads(field: pa.Field, heads: list[Head] | None, count: int) -> pa.Array:
-    if heads is not None:
-        return pa.array(map(HEADS[field.name], heads), field.type, size=count)
-    if field.name == "content_type":
-        return pa.repeat(pa.scalar(unpack_head(None).content_type, field.type), count)
-    if field.name == "death":
-        return pa.nulls(count, field.type)
+# What is the same in most batches is made once.
+
+
+@lru_cache(maxsize=64)
+def _repeated(value: str, type: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, type), count)
+
+
+@lru_cache(maxsize=64)
+def _nulls(type: pa.DataType, count: int) -> pa.Array:
+    return pa.nulls(count, type)
+
+
+@lru_cache(maxsize=64)
+def _without_heads(name: str, type: pa.DataType, count: int) -> pa.Array:
+    if name == "content_type":
+        return _repeated(unpack_head(None).content_type, type, count)
+    if name == "death":
+        return _nulls(type, count)
     empty = pa.nulls(0, pa.string())
-    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), empty, empty).cast(field.type)
+    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), empty, empty).cast(type)
+
+
+@lru_cache(maxsize=8)
+def _state_names(type: pa.DataType) -> pa.Array:
+    return pa.array([State(number).name.lower() for number in range(len(State))], type)
+
+
+@lru_cache(maxsize=8)
+def _offsets(length: int, count: int) -> pa.Buffer:
+    return pa.py_buffer(array("i", range(0, length * count + 1, length)))
+
+
+def _ids(numbers: pa.Array, prefix: str) -> pa.Array:
+    """As `Ids.make` makes them, but a digit of all of them at a time."""
+    count, size = len(numbers), len(prefix) + 17
+    marked = pc.bit_wise_or(numbers, -(1 << 63))
+    given = array("q")
+    given.frombytes(marked.buffers()[1][8 * marked.offset : 8 * (marked.offset + count)])
+    if sys.byteorder == "little":
+        given.byteswap()
+    digits = given.tobytes().hex().encode()
+    made = bytearray(f"{prefix}nnnn-nnnnnnnnnnnn".encode() * count)
+    for place in range(16):
+        made[len(prefix) + place + (place > 3) :: size] = digits[place::16]
+    return pa.Array.from_buffers(pa.string(), count, [None, _offsets(size, count), pa.py_buffer(made)])
 
 
 def _as_is(column: pa.Array, type: pa.DataType) -> pa.Array:
-    return column.cast(type)
+    return column if column.type == type else column.cast(type)
 
 
 def _instants(column: pa.Array, type: pa.DataType) -> pa.Array:
-    ends = pc.min_max(column)
-    if ends["min"].as_py() < 0 or ends["max"].as_py() >= arrow.END:
-        known = pc.and_(pc.greater_equal(column, 0), pc.less(column, arrow.END))
-        column = pc.if_else(known, column, pa.scalar(None, pa.int64()))
+    if column.null_count == len(column):
+        return _nulls(type, len(column))
+    if pc.max(column).as_py() >= arrow.END:
+        column = pc.if_else(pc.less(column, arrow.END), column, pa.scalar(None, pa.int64()))
     return column.view(type)
 
 
+def _visible(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return _instants(pc.abs(column), type)  # below zero, it is blocked
+
+
 def _states(column: pa.Array, type: pa.DataType) -> pa.Array:
-    names = pa.array([State(number).name.lower() for number in range(len(State))], type)
-    return names.take(column)
+    return _state_names(type).take(column)
 
 
 def _groups(column: pa.Array, type: pa.DataType) -> pa.Array:
@@ -238,12 +300,15 @@ def _reasons(column: pa.Array, type: pa.DataType) -> pa.Array:
 
 def _rare(column: pa.Array, type: pa.DataType, value: Callable[[Any], Any]) -> pa.Array:
     """Mostly empty, which is null."""
-    if not pc.max(pc.binary_length(column)).as_py():
-        return pa.nulls(len(column), type)
+    if _is_empty(column):
+        return _nulls(type, len(column))
     return pa.array([value(item) if item else None for item in column.to_pylist()], type)
 
 
-SQL_NAMES = {"group": "grp", "key": "mark"}
+def _is_empty(column: pa.Array) -> bool:
+    return column.null_count == len(column) or not pc.max(pc.binary_length(column)).as_py()
+
+
 HEADS: dict[str, Callable[[Head], Any]] = {
     "content_type": lambda head: head.content_type,
     "attributes": lambda head: [(name, arrow.text(value)) for name, value in head.attributes.items()],
@@ -255,5 +320,6 @@ DECODERS: dict[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
     "group": _groups,
     "key": _keys,
     "reason": _reasons,
-    **dict.fromkeys(("sent_at", "visible_at", "deadline", "first_received_at", "received_at", "settled_at"), _instants),
+    "visible_at": _visible,
+    **dict.fromkeys(("sent_at", "deadline", "first_received_at", "received_at", "settled_at"), _instants),
 }
