@@ -146,16 +146,20 @@ class SqlServerStore(ServerSession, SqlStore):
                 yield fetched
             return
 
-        def take(name: str) -> bytes | None:
+        def take(name: str) -> tuple[str, list[Row] | None]:
             fields = {"writer": writer, "batch": batch, "name": name}
-            rows = self._ask(session, self._statements["fetch"], fields)[0]
-            self._ask(session, self._statements["unstage"], fields)
-            return rows[0][0] if rows else None
+            with suppress(StoreError):
+                rows = self._ask(session, self._statements["fetch"], fields)[0]
+                self._ask(session, self._statements["unstage"], fields)
+                return name, rows
+            return name, None  # the connection is lost, and all that it had removed is there again
 
         try:
             self._ask(session, "BEGIN")
-            with closing(_read_ahead(take, names)) as fetched:
-                yield fetched
+            with closing(_ahead(take, names)) as taken:
+                yield (
+                    self.fetch(writer, batch, name) if rows is None else rows[0][0] if rows else None for name, rows in taken
+                )
             with suppress(StoreError):  # then they are still there, to be removed with the rest
                 self._ask(session, "COMMIT")
         except BaseException:
@@ -182,14 +186,14 @@ class SqlServerStore(ServerSession, SqlStore):
         return False
 
 
-def _read_ahead(take: Callable[[str], bytes | None], names: Sequence[str]) -> Generator[bytes | None]:
+def _ahead(take: Callable[[str], Answer], names: Sequence[str]) -> Generator[Answer]:
     """What ``take`` gives for each name, some of them by a thread before they are asked for."""
     worker = ThreadPoolExecutor(1, "penstock-segments")
     try:
         begun = deque(worker.submit(take, name) for name in names[:AHEAD])
         for place in range(len(names)):
-            segment = begun.popleft().result()
+            taken = begun.popleft().result()
             begun.extend(worker.submit(take, name) for name in names[place + AHEAD : place + AHEAD + 1])
-            yield segment
+            yield taken
     finally:
         worker.shutdown(cancel_futures=True)
