@@ -154,7 +154,7 @@ def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int, con
 
 def admit_alike(bodies: Sequence[Draft | bytes], settings: Settings, now: int, content_type: str = OCTETS) -> Entry | None:
     """What all these messages are once they are admitted, but for their bodies; None if they must be admitted one by one."""
-    if not all(type(body) is bytes for body in bodies) or max(map(len, bodies), default=0) > MAX_BODY:  # type: ignore[arg-type]
+    if not set(map(type, bodies)) <= {bytes} or max(map(len, bodies), default=0) > MAX_BODY:  # type: ignore[arg-type]
         return None
     (entry,) = admit_all([b""], settings, now, content_type)
     return entry if entry.mark is None else None

@@ -52,14 +52,14 @@ def copy_alike(row: Row, bodies: Sequence[bytes]) -> Iterator[bytes]:
     """As above, of rows that are like this one, but for their bodies, by whose checksums they go on, and their numbers, which
     count up from its own. Nothing is made for each row but what differs."""
     first, begun = row[0], row[-2]
-    alone = b"".join(copy_stream([row]))[len(HEADER) :]
-    common = alone[NUMBER.size : -CHECK.size - len(ZEROS) - len(TRAILER)]
-    start, check_and_length = NUMBER.pack, CHECK.pack
+    _, alone, _ = copy_stream([row])
+    common = alone[NUMBER.size : -CHECK.size - len(ZEROS)]
+    start = Struct(f"{NUMBER.format}{len(common)}s{CHECK.format[1:]}").pack
     yield HEADER
     for place in range(0, len(bodies), ROWS):
         parts: list[bytes] = []
         for number, body in enumerate(bodies[place : place + ROWS], first + place):
-            parts += (start(FIELDS, 8, number), common, check_and_length(8, add_body(body, begun), len(body)), body, ZEROS)
+            parts += (start(FIELDS, 8, number, common, 8, add_body(body, begun), len(body)), body, ZEROS)
         yield b"".join(parts)
     yield TRAILER
 
