@@ -10,12 +10,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from threading import Event, Thread
 
 import pytest
 from starting import start
 
 import penstock
+from penstock.segments import pack_drafts
+from penstock.stores.sql_server import AHEAD
 from penstock.testing.proxy import HOWS, Proxy
 from penstock.testing.servers import MariadbServer, PostgresqlServer, Server
 
@@ -162,6 +166,88 @@ def test_a_commit_whose_server_does_not_come_back_is_unknown_and_said_so(own: Se
         broker.store._tell = original  # type: ignore[attr-defined]
         own.start()
         assert queue.stats().messages == 0
+
+
+SEGMENTS = AHEAD + 2
+
+
+def stage(broker: penstock.Broker, writer: str) -> dict[str, int]:
+    """More segments than are read ahead, of plain messages."""
+    for part in range(SEGMENTS):
+        broker.stage(writer, 0, f"s{part}", pack_drafts("orders", [penstock.Draft(b"%d" % part), penstock.Draft(b"x")]))
+    return {f"s{part}": 2 for part in range(SEGMENTS)}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_cut_at_any_point_a_batch_is_published_once(server: Server, url: str, how: str) -> None:
+    with Proxy(server.port) as proxy, penstock.open(url) as direct:
+        looking = direct.create("orders")
+        for point in count(1 + HOWS.index(how), 3):
+            cuts = proxy.cuts
+            with penstock.open(url.replace(f":{server.port}/", f":{proxy.port}/")) as broker:
+                segments = stage(direct, f"w{point}")
+                proxy.cut_at(point, how)
+                for _ in range(3):
+                    with suppress(penstock.StoreUnreachable):
+                        broker.publish(f"w{point}", 0, segments)
+                        break
+            assert looking.stats().messages == 2 * SEGMENTS, f"cut at point {point}"
+            assert direct.store.staged() == []
+            looking.purge()
+            if proxy.cuts == cuts:
+                break
+        assert point > 2 * SEGMENTS
+
+
+def test_segments_that_a_crash_of_the_server_took_are_missed(own: Server) -> None:
+    with penstock.open(own.new_url()) as broker:
+        queue = broker.create("orders")
+        segments = stage(broker, "w")
+        own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
+        own.start()
+        if isinstance(own, PostgresqlServer):
+            with pytest.raises(penstock.SegmentLost, match="segment 's0' of batch 0 of writer 'w' is not there"):
+                broker.publish("w", 0, segments)
+            assert queue.stats().messages == 0
+            stage(broker, "w")
+        assert broker.publish("w", 0, segments) == 2 * SEGMENTS
+        assert queue.stats().messages == 2 * SEGMENTS
+
+
+def test_without_a_connection_to_read_ahead_by_a_batch_is_published_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send(b"first")  # so that there are all connections that a publication needs
+        segments = stage(broker, "w")
+
+        def refuse() -> None:
+            raise penstock.StoreUnreachable("there are too many clients already")
+
+        monkeypatch.setattr(broker.store, "_open", refuse)
+        assert broker.publish("w", 0, segments) == 2 * SEGMENTS
+        assert queue.stats().messages == 2 * SEGMENTS + 1
+        assert broker.store.staged() == []
+
+
+def test_a_connection_to_read_ahead_by_that_is_lost_is_not_missed(server: Server, url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        segments = stage(broker, "w")
+        publishing = broker.store.publishing
+
+        @contextmanager
+        def without_it(writer: str) -> Iterator[int | None]:
+            broker.store._shut(opened[-1])  # type: ignore[attr-defined]
+            with publishing(writer) as last:
+                yield last
+
+        opened = []
+        first = broker.store._open  # type: ignore[attr-defined]
+        broker.store._open = lambda: opened.append(first()) or opened[-1]  # type: ignore[attr-defined]
+        broker.store.publishing = without_it  # type: ignore[method-assign]
+        assert broker.publish("w", 0, segments) == 2 * SEGMENTS
+        assert queue.stats().messages == 2 * SEGMENTS
+        assert broker.store.staged() == []
 
 
 SKEWED = """

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
-SERVER = "stores/server_session.py"
+SERVER, VERBS = "stores/server_session.py", "stores/sql_server.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL, BESIDE = "stores/vsqs.py", "stores/spool.py", "stores/beside.py"
@@ -505,6 +505,18 @@ MUTANTS = [
     ),
     mutant("a segment's count is not compared", "lost_segment", (PUBLISHING, "if found != count:", "if False:")),
     mutant("dead attempts stay staged", "removes_all", (PUBLISHING, "        self._store.unstage(writer, batch)\n", "")),
+    mutant(
+        "bodies go in under old settings",
+        "change_meanwhile",
+        (
+            MESSAGES,
+            "if not same_settings(current, settings):\n                return False",
+            "if False:\n                return False",
+        ),
+    ),
+    mutant("bodies have the checksum of none", "what_a_sent_one_is", (MESSAGES, "add_body(body, begun)", "begun")),
+    shared("what failed was read ahead and is gone", "cut_at_any_point_a_batch", (VERBS, '"ROLLBACK"', '"COMMIT"')),
+    shared("who read ahead is missed", "read_ahead_by_that_is_lost", (VERBS, "return name, None", "return name, []")),
     filed("a manifest is ignored", "interrupted_publication", (PUBLISHING, "if found.name == MANIFEST)", "if False)")),
     filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
     filed(

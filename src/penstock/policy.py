@@ -152,6 +152,14 @@ def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int, con
     ]
 
 
+def admit_alike(bodies: Sequence[Draft | bytes], settings: Settings, now: int, content_type: str = OCTETS) -> Entry | None:
+    """What all these messages are once they are admitted, but for their bodies; None if they must be admitted one by one."""
+    if not set(map(type, bodies)) <= {bytes} or max(map(len, bodies), default=0) > MAX_BODY:  # type: ignore[arg-type]
+        return None
+    (entry,) = admit_all([b""], settings, now, content_type)
+    return entry if entry.mark is None else None
+
+
 def admit(draft: Draft, settings: Settings, now: int) -> Entry:
     """Check a draft against every limit and turn its durations into instants."""
     if not isinstance(draft, Draft):

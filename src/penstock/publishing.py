@@ -81,10 +81,10 @@ class Publishing:
         if bad_rows is not None:
             allow(check_name(bad_rows))
         work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, allow=allow)
-        with self._store.publishing(writer) as last:
+        with self._store.fetching(writer, batch, list(segments)) as fetched, self._store.publishing(writer) as last:
             if not self._store.atomic:
                 last = self._finish(writer, last)
-            done = None if last is not None and batch <= last else work.publish()
+            done = None if last is not None and batch <= last else work.publish(fetched)
         self._store.unstage(writer, batch)
         self._waiting.notify()
         self._sweep(self._clock())
@@ -153,14 +153,14 @@ class _Work:
         self._rows = rows or (ROWS if store.atomic else ROWS_A_STEP)
         self._allow = allow
 
-    def publish(self) -> int:
+    def publish(self, fetched: Iterator[bytes | None]) -> int:
         now = self._clock()
         if self._store.atomic:
-            for piece in self._pieces():
+            for piece in self._pieces(fetched):
                 self._put(piece, now)
             self._note(now)
             return sum(self._segments.values())
-        for piece in self._pieces():
+        for piece in self._pieces(fetched):
             self._checked(piece, now)
         manifest = {"segments": self._segments, "bad_rows": self._bad_rows, "once": self._once, "rows": self._rows}
         self._store.stage(self._writer, self._batch, MANIFEST, json.dumps(manifest).encode(), now)
@@ -171,7 +171,8 @@ class _Work:
         now = self._clock()
         noted = self._store.fetch(self._writer, self._batch, PROGRESS)
         done = 0 if noted is None else int(noted)
-        for number, piece in enumerate(self._pieces()):
+        fetched = (self._store.fetch(self._writer, self._batch, name) for name in self._segments)
+        for number, piece in enumerate(self._pieces(fetched)):
             if number < done:
                 continue
             parts = enumerate(self._forced(piece, now))
@@ -185,10 +186,9 @@ class _Work:
     def _note(self, now: int) -> None:
         self._store.note_published(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self, fetched: Iterator[bytes | None]) -> Iterator[Piece]:
         unpack = import_module("penstock.segments").unpack if self._segments else None
-        for name, count in self._segments.items():
-            segment = self._store.fetch(self._writer, self._batch, name)
+        for (name, count), segment in zip(self._segments.items(), fetched, strict=True):
             if segment is None:
                 raise SegmentLost(f"segment {name!r} of batch {self._batch} of writer {self._writer!r} is not there")
             found = 0
@@ -238,16 +238,25 @@ class _Work:
             return []
 
     def _admit(self, piece: Piece, now: int) -> tuple[Settings, list[Entry]]:
+        settings = self._settings(piece)
+        return settings, policy.admit_all(piece.drafts, settings, now, piece.content_type)
+
+    def _settings(self, piece: Piece) -> Settings:
         settings = self._store.load(check_name(piece.queue))
         if settings is None:
             raise QueueNotFound(piece.queue)
-        return settings, policy.admit_all(piece.drafts, settings, now, piece.content_type)
+        return settings
 
     def _insert(self, piece: Piece, now: int) -> None:
-        sent = None
-        while sent is None:
-            settings, entries = self._admit(piece, now)
-            sent = self._store.insert(piece.queue, entries, now, settings)
+        done = False
+        while not done:
+            settings = self._settings(piece)
+            like = policy.admit_alike(piece.drafts, settings, now, piece.content_type)
+            if like is not None:
+                done = self._store.insert_bodies(piece.queue, piece.drafts, like, settings)  # type: ignore[arg-type]
+            else:
+                entries = policy.admit_all(piece.drafts, settings, now, piece.content_type)
+                done = self._store.insert(piece.queue, entries, now, settings) is not None
 
     def _insert_once(self, piece: Piece, now: int, place: str) -> tuple[str, list[bytes]]:
         """By the store's journal, or by marks: in a queue that deduplicates, by its own. The queue, and these marks."""

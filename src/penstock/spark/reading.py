@@ -26,7 +26,7 @@ ROWS = 5000
 """Rows of one batch of Arrow: less costs calls, more costs memory."""
 PAGE = 16 * 1024 * 1024
 """Bytes of bodies that are meant to be in one."""
-WORTH_A_TASK, MOST_A_TASK = 20_000, 250_000
+WORTH_A_TASK, MOST_A_TASK = 20_000, 500_000
 """Messages for which another partition pays, if there is a core for it; and those after which there is one in any case."""
 
 kept: dict[ReadOptions, Broker] = {}

@@ -10,6 +10,7 @@ that is tried again, or run twice, stages under names of its own, and only those
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -154,9 +155,9 @@ def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
     if batch.num_rows and (batch.nbytes <= most or batch.num_rows == 1):
         yield batch
     elif batch.num_rows:
-        half = batch.num_rows // 2
-        yield from _parts(batch.slice(0, half), most)
-        yield from _parts(batch.slice(half), most)
+        rows = math.ceil(batch.num_rows / math.ceil(batch.nbytes / most))
+        for start in range(0, batch.num_rows, rows):
+            yield from _parts(batch.slice(start, rows), most)
 
 
 def _insist(act: Callable[[], Answer]) -> Answer:

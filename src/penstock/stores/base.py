@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from penstock.clock import Clock, system_clock
@@ -104,6 +104,11 @@ class Store(ABC):
 
         One whose mark is in force is a duplicate: nothing is added and the first one's id is returned. In a queue with groups,
         a message whose group has others is blocked until it is its turn."""
+
+    def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
+        """As `insert`, of messages that are ``like`` this one, which has no mark, no group and no body, but for their bodies.
+        False, and nothing happens, if these are no longer the queue's settings."""
+        return self.insert(queue, [like._replace(body=body) for body in bodies], like.sent_at, settings) is not None
 
     @abstractmethod
     def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message] | None:
@@ -244,6 +249,12 @@ class Store(ABC):
 
     @abstractmethod
     def fetch(self, writer: str, batch: int, name: str) -> bytes | None: ...
+
+    @contextmanager
+    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[bytes | None]]:
+        """Around `publishing`, these segments in this order, each when it is asked for. A store may read them ahead, and may
+        have removed them when this ends well; else they stay."""
+        yield (self.fetch(writer, batch, name) for name in names)
 
     @abstractmethod
     def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:

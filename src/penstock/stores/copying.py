@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
+from penstock.stores.encoding import add_body
 from penstock.stores.sql_session import Row
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
+NUMBER = Struct(">hiq")
 FIRST = Struct(">hiqiqiqiqiq")  # number, queue, visible_at, sent_at, expires_at
 WHOLE = Struct(">iq")
 LENGTH = Struct(">i")
@@ -42,6 +44,22 @@ def copy_stream(rows: Sequence[Row]) -> Iterator[bytes]:
                 parts += (_field(line), _field(mark))
             parts.append(NULL if head is None else _field(head))
             parts += (check_and_length(8, check, len(body)), body, ZEROS)
+        yield b"".join(parts)
+    yield TRAILER
+
+
+def copy_alike(row: Row, bodies: Sequence[bytes]) -> Iterator[bytes]:
+    """As above, of rows that are like this one, but for their bodies, by whose checksums they go on, and their numbers, which
+    count up from its own. Nothing is made for each row but what differs."""
+    first, begun = row[0], row[-2]
+    _, alone, _ = copy_stream([row])
+    common = alone[NUMBER.size : -CHECK.size - len(ZEROS)]
+    start = Struct(f"{NUMBER.format}{len(common)}s{CHECK.format[1:]}").pack
+    yield HEADER
+    for place in range(0, len(bodies), ROWS):
+        parts: list[bytes] = []
+        for number, body in enumerate(bodies[place : place + ROWS], first + place):
+            parts += (start(FIELDS, 8, number, common, 8, add_body(body, begun), len(body)), body, ZEROS)
         yield b"".join(parts)
     yield TRAILER
 

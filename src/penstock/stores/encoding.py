@@ -76,6 +76,10 @@ def checksum(
     return crc32(body, total)
 
 
+add_body = crc32
+"""A message's checksum, by its body, and by the checksum that it would have if that were empty."""
+
+
 @lru_cache(maxsize=16)
 def _begin(sent_at: int) -> int:
     return crc32(b"%d" % sent_at)  # the messages of a batch have it in common

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.stores.base import Ids
-from penstock.stores.copying import copy_stream
+from penstock.stores.copying import copy_alike, copy_stream
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
 from penstock.stores.server_session import Session, Work
@@ -159,18 +159,24 @@ class PostgresqlStore(SqlServerStore):
         rows = list(rows)
         if name != "insert" or len(rows) < 2:
             return super()._many(name, rows)
-        session = self._writing(name).session
+        self._copy(copy_stream(rows))
+        return []
+
+    def _add_bodies(self, home: int, first: int, bodies: Sequence[bytes], like: Entry) -> None:
+        self._copy(copy_alike(insert_row(first, home, like.visible_at, None, like), bodies))
+
+    def _copy(self, stream: Iterable[bytes]) -> None:
+        session = self._writing("insert").session
         columns = f"{', '.join(COPIED)}, state, receives, delivery"
         try:
             with (
                 session.connection.cursor() as cursor,
                 cursor.copy(f"COPY penstock_message ({columns}) FROM STDIN (FORMAT BINARY)".encode()) as copy,
             ):
-                for part in copy_stream(rows):
+                for part in stream:
                     copy.write(part)
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
-        return []
 
     def _end(self, side: Session, lost: Session) -> None:
         pid, started = lost.server_id

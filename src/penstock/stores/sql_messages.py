@@ -18,7 +18,7 @@ from penstock.message import (
 )
 from penstock.policy import same_settings
 from penstock.stores.base import START
-from penstock.stores.encoding import Head, checksum, pack_head, pack_settings, pack_type
+from penstock.stores.encoding import Head, add_body, checksum, pack_head, pack_settings, pack_type
 from penstock.stores.sql_session import DELIVERY, LINE, MARK, Row, SqlSession
 
 
@@ -95,6 +95,20 @@ class SqlMessages(SqlSession):
                 number += 1
             self._many("insert", rows)
             return answers
+
+    def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
+        if settings.groups:
+            return super().insert_bodies(queue, bodies, like, settings)
+        with self._joined():
+            home, current = self._enter(queue, alone=False)
+            if not same_settings(current, settings):
+                return False
+            self._add_bodies(home, self._take_numbers(len(bodies)), bodies, like)
+            return True
+
+    def _add_bodies(self, home: int, first: int, bodies: Sequence[bytes], like: Entry) -> None:
+        _, *common, begun, _ = insert_row(first, home, like.visible_at, None, like)
+        self._many("insert", ((number, *common, add_body(body, begun), body) for number, body in enumerate(bodies, first)))
 
     def _marked_by(self, home: int, mark: bytes, now: int) -> int | None:
         found = self._rows("mark", {"queue": home, "mark": mark})

@@ -11,9 +11,12 @@ At the isolation READ COMMITTED, what keeps them apart is the locks of rows:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 
-from penstock.errors import QueueNotFound, StoreUnreachable
+from penstock.errors import QueueNotFound, StoreError, StoreUnreachable
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import same_settings
 from penstock.stores.server_session import Answer, ServerSession, Session
@@ -22,6 +25,8 @@ from penstock.stores.sql_session import Row
 
 BLOCK, BATCHES = 1000, 20
 """How many message numbers a process reserves at a time, and for how many batches like the one at hand: it costs a sync."""
+AHEAD = 4
+"""How many segments are read ahead of the one that is being published."""
 SESSION_DAYS = 7 * 86_400_000_000
 
 
@@ -115,6 +120,9 @@ class SqlServerStore(ServerSession, SqlStore):
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         return self._surely(lambda: super(SqlServerStore, self).insert(queue, entries, now, settings))
 
+    def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
+        return self._surely(lambda: super(SqlServerStore, self).insert_bodies(queue, bodies, like, settings))
+
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
@@ -122,6 +130,44 @@ class SqlServerStore(ServerSession, SqlStore):
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         return self._surely(lambda: super(SqlServerStore, self).extend(queue, receipts, until, release=release))
+
+    # what writers stage
+
+    @contextmanager
+    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[bytes | None]]:
+        """By a connection of its own: while the server works on one segment it hands out the next, and removes it in a
+        transaction that ends as the publication does."""
+        session = None
+        if len(names) > AHEAD and not self._in_batch():  # what a batch has staged itself, only it can see
+            with suppress(StoreError):  # it has no more connections to give
+                session = self._open()
+        if session is None:
+            with super().fetching(writer, batch, names) as fetched:
+                yield fetched
+            return
+
+        def take(name: str) -> tuple[str, list[Row] | None]:
+            fields = {"writer": writer, "batch": batch, "name": name}
+            with suppress(StoreError):
+                rows = self._ask(session, self._statements["fetch"], fields)[0]
+                self._ask(session, self._statements["unstage"], fields)
+                return name, rows
+            return name, None  # the connection is lost, and all that it had removed is there again
+
+        try:
+            self._ask(session, "BEGIN")
+            with closing(_ahead(take, names)) as taken:
+                yield (
+                    self.fetch(writer, batch, name) if rows is None else rows[0][0] if rows else None for name, rows in taken
+                )
+            with suppress(StoreError):  # then they are still there, to be removed with the rest
+                self._ask(session, "COMMIT")
+        except BaseException:
+            with suppress(StoreError):
+                self._ask(session, "ROLLBACK")
+            raise
+        finally:
+            self._shut(session)
 
     def _surely(self, verb: Callable[[], Answer]) -> Answer:
         """A verb that has a batch of its own is tried again when its connection was lost: nothing of it was done, or we would
@@ -138,3 +184,16 @@ class SqlServerStore(ServerSession, SqlStore):
         with self._joined():
             self._run("sweep_sessions", {"before": self._clock() - SESSION_DAYS})
         return False
+
+
+def _ahead(take: Callable[[str], Answer], names: Sequence[str]) -> Generator[Answer]:
+    """What ``take`` gives for each name, some of them by a thread before they are asked for."""
+    worker = ThreadPoolExecutor(1, "penstock-segments")
+    try:
+        begun = deque(worker.submit(take, name) for name in names[:AHEAD])
+        for place in range(len(names)):
+            taken = begun.popleft().result()
+            begun.extend(worker.submit(take, name) for name in names[place + AHEAD : place + AHEAD + 1])
+            yield taken
+    finally:
+        worker.shutdown(cancel_futures=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from penstock import BadInput, Broker, Draft, Queue, QueueNotFound, SegmentLost
-from penstock.message import Attribute
+from penstock import BadInput, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
+from penstock.message import Attribute, Message
 from penstock.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
 from penstock.segments import pack_drafts
 from penstock.testing.clock import FakeClock
@@ -171,6 +173,88 @@ class Publishing:
 class StagedSegments:
     """What becomes of what was staged."""
 
+    @pytest.mark.parametrize(
+        ("settings", "drafts", "alike"),
+        [
+            ({}, [Draft(b""), Draft(b"1"), Draft(b"\x00\xff" * 2**19)], True),
+            ({}, [Draft(b"only one")], True),
+            ({}, [Draft(b"%d" % number * 30) for number in range(700)], True),
+            ({"delay": 90, "retention": 3600, "history": 60}, [Draft(b"1"), Draft(b"2")], True),
+            ({}, [Draft(b"1", policy.TEXT), Draft(b"", policy.TEXT)], True),
+            ({}, [Draft(b"1", policy.TEXT), Draft(b"2")], False),
+            ({}, [Draft(b"1", delay=5), Draft(b"2", deadline=7), Draft(b"3", group="g")], False),
+            ({}, [Draft(b"1", key="k"), Draft(b"2", attributes={"a": 1})], False),
+            ({"deduplicate": True}, [Draft(b"1"), Draft(b"2"), Draft(b"1")], False),
+            ({"deduplicate": 60}, [Draft(b"1"), Draft(b"2", key="2")], False),
+            ({"groups": True}, [Draft(b"1"), Draft(b"2", group="g"), Draft(b"3", group="g")], False),
+            ({"groups": True}, [Draft(b"1"), Draft(b"2")], True),
+        ],
+    )
+    def test_a_published_message_is_what_a_sent_one_is(
+        self, broker: Broker, monkeypatch: pytest.MonkeyPatch, settings: Any, drafts: list[Draft], alike: bool
+    ) -> None:
+        if settings.get("groups") and not broker.store.groups:
+            return
+        sent, published = broker.create("sent", **settings), broker.create("published", **settings)
+        whole: list[int] = []
+        insert_bodies = broker.store.insert_bodies
+
+        def count(queue: str, bodies: Sequence[bytes], *like: Any) -> bool:
+            whole.append(len(bodies))
+            return insert_bodies(queue, bodies, *like)
+
+        monkeypatch.setattr(broker.store, "insert_bodies", count)
+        sent.send_many(drafts)
+        broker.publish("w", 0, stage(broker, 0, "a", *drafts, queue="published"))
+        if broker.store.atomic:
+            assert whole == ([len(drafts)] if alike else [])
+        theirs, ours = ([_but_its_name(message) for message in queue.peek(1000)] for queue in (sent, published))
+        assert ours == theirs
+        assert all(message.intact for message in ours)
+        assert published.stats() == sent.stats()
+
+    def test_settings_that_change_meanwhile_count(self, broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        segments = stage(broker, 0, "a", b"1", b"2")
+        load, old = broker.store.load, [broker.store.load("orders")]
+        queue.update(delay=50)
+        monkeypatch.setattr(broker.store, "load", lambda name: old.pop() if old else load(name))
+        assert broker.publish("w", 0, segments) == 2
+        assert old == []
+        assert [message.visible_at - message.sent_at for message in queue.peek(9)] == [50 * 10**6] * 2
+
+    def test_a_body_that_is_too_big_is_no_message_among_many(self, broker: Broker, queue: Queue) -> None:
+        bad = broker.create("bad")
+        segments = stage(broker, 0, "a", b"1", bytes(policy.MAX_BODY + 1), bytes(policy.MAX_BODY))
+        with pytest.raises(BadInput, match=f"{policy.MAX_BODY + 1} bytes"):
+            broker.publish("w", 0, segments)
+        assert queue.stats().messages == 0
+        assert broker.publish("w", 0, segments, bad_rows="bad") == 3
+        assert sorted_bodies(queue) == [bytes(policy.MAX_BODY), b"1"]
+        assert [len(message.body) for message in bad.peek(9)] == [policy.MAX_BODY]
+
+    def test_more_segments_than_are_read_ahead_are_published_in_their_order(self, broker: Broker, queue: Queue) -> None:
+        segments: dict[str, int] = {}
+        for part in range(12):
+            segments |= stage(broker, 0, f"s{part}", b"%d a" % part, b"%d b" % part)
+        assert broker.publish("w", 0, segments) == 24
+        wanted = [b"%d %b" % (part, row) for part in range(12) for row in (b"a", b"b")]
+        assert bodies(sorted(queue.peek(99), key=lambda message: message.number)) == wanted
+        assert broker.store.staged() == []
+
+    @pytest.mark.parametrize("lost", [0, 3, 11])
+    def test_a_publication_that_fails_leaves_its_segments(self, broker: Broker, queue: Queue, lost: int) -> None:
+        segments: dict[str, int] = {}
+        for part in range(12):
+            segments |= stage(broker, 0, f"s{part}", b"%d" % part)
+        broker.unstage("w", 0, [f"s{lost}"])
+        with pytest.raises(SegmentLost, match=f"'s{lost}'"):
+            broker.publish("w", 0, segments)
+        assert queue.stats().messages == 0
+        assert {found.name for found in broker.store.staged()} == segments.keys() - {f"s{lost}"}
+        assert broker.publish("w", 0, segments | stage(broker, 0, f"s{lost}", b"again")) == 12
+        assert queue.stats().messages == 12
+        assert broker.store.staged() == []
+
     def test_publishing_removes_all_that_was_staged_up_to_the_batch(self, broker: Broker, queue: Queue) -> None:
         stage(broker, 1, "zombie", b"x")
         stage(broker, 2, "loser", b"x")
@@ -219,7 +303,7 @@ class StagedSegments:
     ) -> None:
         """Interrupted at each of its calls of the store, and published again by other segments, as a replay would."""
         store = broker.store
-        verbs = ("insert", "note_published", "stage", "fetch", "unmark", "unstage")
+        verbs = ("insert", "insert_bodies", "note_published", "stage", "fetch", "unmark", "unstage")
         for number in range(60):
             writer, calls = f"writer {number}", [0]
             with monkeypatch.context() as patched:
@@ -251,6 +335,10 @@ class StagedSegments:
 SWEEP = 4000
 """Seconds after which a publication also sweeps."""
 _TAKEN: list[bytes] = []
+
+
+def _but_its_name(message: Message) -> Message:
+    return replace(message, id="", number=0, queue="")
 
 
 class _Interrupted(BaseException):
