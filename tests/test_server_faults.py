@@ -19,7 +19,7 @@ from starting import start
 
 import penstock
 from penstock.segments import pack_drafts
-from penstock.stores.sql_server import AHEAD
+from penstock.stores.sql_server import AHEAD, SqlServerStore
 from penstock.testing.proxy import HOWS, Proxy
 from penstock.testing.servers import MariadbServer, PostgresqlServer, Server
 
@@ -142,6 +142,22 @@ def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(o
     assert set((deleted + left).values()) == {1}, "nothing is doubled"
     assert (deleted + left).keys() == sent.keys(), "what was answered is there, and what was refused is not"
     assert len(sent) > 100
+
+
+def test_who_has_the_number_of_a_lost_connection_now_is_left_alone(own: Server) -> None:
+    """A server that was started again counts its connections from one again."""
+    with penstock.open(own.new_url(), timeout=30) as broker:
+        store = broker.store
+        assert isinstance(store, SqlServerStore)
+        lost = store._open()
+        own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
+        own.start()
+        others = [store._open() for _ in range(20)]  # if numbers come again, one of them has it
+        store._end(others[0], lost)
+        for other in others:
+            assert store._ask(other, "SELECT 1")[0], "it was taken for the lost one"
+        for session in (lost, *others):
+            store._shut(session)
 
 
 def test_a_server_that_stays_away_is_told(own: Server) -> None:

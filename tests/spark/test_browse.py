@@ -205,7 +205,7 @@ def test_the_parts_of_a_batch_are_few() -> None:
     assert reading.parts(0, 8) == []
     assert reading.parts(10, None) == [(0, 10)]
     assert reading.parts(3, 8) == [(0, 1), (1, 2), (2, 3)]
-    assert len(reading.parts(1_000_000, None)) >= 4
+    assert len(reading.parts(2_000_000, None)) >= 4
 
 
 def test_the_columns_are_sparks() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -89,9 +90,11 @@ class MysqlStore(SqlServerStore):
             )
         except (pymysql.Error, OSError) as error:
             raise self._translate(error, lost=True) from error
-        session = Session(connection, connection.thread_id())  # type: ignore[no-untyped-call]
+        # Known by a lock that ends with the connection: its number is another's, once the server was started again.
+        session = Session(connection, f"penstock-{secrets.token_hex(16)}")
         try:
-            flush, sync = self._ask(session, "SELECT @@innodb_flush_log_at_trx_commit, @@version")[0][0]
+            settings = f"SELECT @@innodb_flush_log_at_trx_commit, @@version, GET_LOCK('{session.server_id}', 0)"
+            flush, sync, _ = self._ask(session, settings)[0][0]
             self.durable = flush == 1
             wait = max(1, math.ceil(self._timeout))
             self._ask(session, f"SET SESSION innodb_lock_wait_timeout = {wait}, sql_mode = 'STRICT_TRANS_TABLES'")
@@ -130,16 +133,15 @@ class MysqlStore(SqlServerStore):
             raise self._translate(error, lost=not session.connection.open) from error
 
     def _end(self, side: Session, lost: Session) -> None:
-        try:
-            self._ask(side, f"KILL CONNECTION {lost.server_id}")
-        except StoreError as error:
-            if not isinstance(error.__cause__, pymysql.Error) or error.__cause__.args[0] != NO_SUCH_THREAD:
-                raise
         give_up_at = time.monotonic() + self._timeout
-        living = f"SELECT 1 FROM information_schema.processlist WHERE id = {lost.server_id}"
-        while self._ask(side, living)[0]:
+        while (number := self._ask(side, f"SELECT IS_USED_LOCK('{lost.server_id}')")[0][0][0]) is not None:
             if time.monotonic() > give_up_at:
-                raise StoreBusy(f"{self}: the lost connection {lost.server_id} did not end within {self._timeout} s")
+                raise StoreBusy(f"{self}: the lost connection {number} did not end within {self._timeout} s")
+            try:
+                self._ask(side, f"KILL CONNECTION {number}")
+            except StoreError as error:
+                if not isinstance(error.__cause__, pymysql.Error) or error.__cause__.args[0] != NO_SUCH_THREAD:
+                    raise
             time.sleep(0.005)
 
     def _ask_time(self, side: Session) -> int:
