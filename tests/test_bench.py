@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from penstock.bench.report import acceptance, cell, markdown
 from penstock.bench.runs import QUICK, Bench, Plan, Results
 from penstock.bench.targets import BARE, BARE_MEMCACHED, OURS, PEERS, STORES, TARGETS
 from penstock.bench.workloads import Course, Row, Session, Tally, Unverified, Verb, plan, repeat
+from penstock.testing.serving import until
 
 CONNECTIONS = {
     "litequeue": lambda session: session._queue.conn,
@@ -205,6 +209,15 @@ def test_a_library_is_missed_only_where_it_is_needed(tmp_path: Path, monkeypatch
     assert not (tmp_path / "bench.png").exists()
 
 
+def test_told_to_end_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock.bench", "--targets", "penstock sqlite", "--folder", str(tmp_path)]
+    with subprocess.Popen([*command, "--out", str(tmp_path / "out")], cwd=tmp_path) as running:
+        until(lambda: list(tmp_path.glob(".penstock-bench-*/*")))
+        running.terminate()
+    assert running.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.glob(".penstock-bench-*")) == []
+
+
 def test_a_pattern_that_names_no_row_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--only", "push-*", "--no-plot", "--out", str(tmp_path)]) == 2
     assert "no row is named push-*" in capsys.readouterr().err
@@ -220,7 +233,7 @@ def test_the_service_is_measured_beside_its_limits(tmp_path: Path, capsys: pytes
     page = capsys.readouterr().out
     for line in ("the service, 4 connections", "the service, 1 connection", "(a) the same", "(b) bare SQLite", "* of (a): "):
         assert line in page
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob(".penstock-bench-*")) == []
 
 
 def test_a_quick_run_on_postgresql_measures_the_limit_and_the_peers(tmp_path: Path) -> None:

@@ -69,6 +69,26 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 MUTANTS = [
+    mutant("taken though damaged", "set_aside_at_most_once", (QUERIES, " AND checksum = checksum_of(body, head, sent_at)", "")),
+    mutant(
+        "taken by old settings",
+        "taken_by_one_statement",
+        (QUERIES, "name = :name AND settings = :settings)\n    AND", "name = :name AND :settings <> '')\n    AND"),
+    ),
+    shared(
+        "known by its number",
+        "number_of_a_lost",
+        (
+            "stores/mysql.py",
+            'Session(connection, f"penstock-{secrets.token_hex(16)}")',
+            "Session(connection, connection.thread_id())",
+        ),
+        (
+            "stores/mysql.py",
+            "SELECT IS_USED_LOCK('{lost.server_id}')",
+            "SELECT MIN(id) FROM information_schema.processlist WHERE id = {lost.server_id}",
+        ),
+    ),
     mutant("no sync", "power_cut", (SQLITE, "{'FULL' if durable else 'NORMAL'}", "OFF"), (SQLITE, "= FULL;", "= OFF;")),
     mutant(
         "NORMAL instead of FULL",
