@@ -11,19 +11,19 @@ from penstock.spark.java import find_java
 
 
 def session(master: str = "local[*]", *, remote: str | None = None, name: str = "penstock", **config: str) -> SparkSession:
-    """A session on ``master``, or through Spark Connect at ``remote`` (sc://host:port). Settings have __ for a dot:
-    ``spark__sql__shuffle__partitions="4"``."""
+    """A session on ``master``, or through Spark Connect at ``remote``: sc://host:port, or local[2] for a server that is started
+    for it. Settings have __ for a dot: ``spark__sql__shuffle__partitions="4"``."""
     builder = SparkSession.builder.appName(name)
+    if remote is None or remote.startswith("local"):  # Spark runs here: then Spark Connect starts a server of its own
+        os.environ["JAVA_HOME"] = find_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if remote is not None:
         builder = builder.remote(remote)
     else:
-        os.environ["JAVA_HOME"] = find_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.master(master)
+        builder = builder.master(master).config("spark.ui.enabled", "false")
         if master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-        builder = builder.config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
-        builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
+    builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.python.filterPushdown.enabled", "true")
     for setting, value in config.items():
         builder = builder.config(setting.replace("__", "."), value)
     return builder.getOrCreate()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from penstock.errors import BadInput, PenstockError, QueueNotFound
@@ -76,3 +77,10 @@ def test_other_errors_of_python_are_one_line(spark: SparkSession) -> None:
 def test_what_is_not_of_spark_is_left_alone() -> None:
     for error in (KeyError("x"), PenstockError("y")):
         assert readable(error) is error
+
+
+def test_a_spark_whose_python_has_no_penstock(spark: SparkSession) -> None:
+    error = error_of(lambda: spark.read.format("penstoc").load().collect())
+    assert "Failed to find the data source: penstoc" in str(error)
+    text = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: penstock. Make sure the provider name is correct"
+    assert "install penstock[spark] there" in str(readable(AnalysisException(text)))

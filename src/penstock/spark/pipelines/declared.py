@@ -33,7 +33,7 @@ from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, par
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import readable
 from penstock.spark.pipelines.folders import held
-from penstock.spark.pipelines.progress import Watch
+from penstock.spark.pipelines.progress import Watch, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -298,7 +298,7 @@ class _Run:
         ran.stopped = totals.stopped
         for query, ended in zip(planned, started, strict=True):
             for event in ended.recentProgress:
-                ran.taken += event["numInputRows"] if query in self._takers else 0
+                ran.taken += rows_of(event) if query in self._takers else 0
                 ran.late += sum(state["numRowsDroppedByWatermark"] for state in event["stateOperators"])
         return ran
 

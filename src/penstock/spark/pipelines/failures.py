@@ -75,6 +75,8 @@ def _told(condition: str, message: str, text: str) -> str:
             return f"the file {_path(found[1])} is not Parquet, or it is damaged"
         rest = named[found.end() :].strip()
         return f"the file {_path(found[1])} cannot be read: {rest or 'it is damaged, or not of its format'}".rstrip(".")
+    if condition == "DATA_SOURCE_NOT_FOUND" and re.search(r"source: penstock\b", named):
+        return "the Python that Spark runs (PYSPARK_PYTHON) has no Penstock: install penstock[spark] there, too"
     if "Traceback (most recent call last)" in message:
         return _unnamed(message)
     return named.rstrip(". ")
