@@ -228,6 +228,16 @@ def test_a_file_system_without_sync_is_told() -> None:
     assert "a sync does nothing" in markdown(Results([], []), {"file system": "tmpfs"})
 
 
+def test_ext4_without_a_journal_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mounts").write_text("/dev/sda1 / ext4 rw 0 0\nnone /proc proc rw 0 0\n")
+    for part in ("fs/ext4/sda1", "fs/jbd2/sdb1-8"):
+        (tmp_path / part).mkdir(parents=True)
+    found = file_system(Path("/"), tmp_path)
+    assert "far slower" in markdown(Results([], []), {"file system": found})
+    (tmp_path / "fs/jbd2/sda1-8").mkdir()
+    assert file_system(Path("/"), tmp_path) == "ext4"
+
+
 def test_the_service_is_measured_beside_its_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["http", "--seconds", "0.2", "--repeats", "1", "--connections", "4", "--folder", str(tmp_path)]) == 0
     page = capsys.readouterr().out

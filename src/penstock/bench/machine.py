@@ -31,15 +31,22 @@ def facts(folder: Path) -> dict[str, str]:
     }
 
 
-def file_system(folder: Path) -> str:
+UNJOURNALED = "ext4 without a journal"
+
+
+def file_system(folder: Path, proc: Path = Path("/proc")) -> str:
     """The type of the file system that holds the folder; unknown where the system does not list its mounts."""
     try:
-        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        mounts = [line.split()[:3] for line in (proc / "mounts").read_text().splitlines()]
     except OSError:  # not Linux
         return "unknown"
-    places = {point.encode().decode("unicode_escape"): kind for point, kind in mounts}
+    places = {point.encode().decode("unicode_escape"): (device, kind) for device, point, kind in mounts}
     folder = folder.resolve()
-    return next((places[str(place)] for place in (folder, *folder.parents) if str(place) in places), "unknown")
+    device, kind = next((places[str(place)] for place in (folder, *folder.parents) if str(place) in places), ("", "unknown"))
+    device = Path(device).resolve().name
+    if (proc / "fs" / "ext4" / device).exists() and not list((proc / "fs" / "jbd2").glob(f"{device}-*")):
+        return UNJOURNALED
+    return kind
 
 
 def _cpu() -> str:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from penstock.bench import postgresql
+from penstock.bench.machine import UNJOURNALED
 from penstock.bench.runs import BODY, Results
 from penstock.bench.workloads import Row, Target, Verb
 
@@ -89,6 +90,11 @@ def _facts(facts: dict[str, str]) -> Iterator[str]:
     yield from (f"* {name}: {value}" for name, value in facts.items())
     if facts["file system"] in ("tmpfs", "ramfs"):
         yield f"**The files were on {facts['file system']}, where a sync does nothing: these are no rates of a disk.**"
+    if facts["file system"] == UNJOURNALED:
+        yield (
+            "**The files were on ext4 without a journal, where to create a file means to look at every inode that was freed in "
+            "the last minutes: the stores of files, and their limit, are far slower there than elsewhere.**"
+        )
 
 
 def _reading(results: Results) -> Iterator[str]:

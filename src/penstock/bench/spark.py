@@ -1,8 +1,9 @@
 """``penstock bench spark``: Spark reading and writing queues, beside its own Parquet, JDBC and rate sources.
 
 All rows are messages of one kind: a queue in SQLite, one in PostgreSQL, and a Parquet copy of the first; each is read into
-nothing (``noop``), in turns, after one that is not counted. No two bodies are alike: of bodies that repeat, Parquet keeps one
-and a list of places. What is written comes from the Parquet copy. A rate is the median of the turns.
+nothing (``noop``), in turns. No two bodies are alike: of bodies that repeat, Parquet keeps one and a list of places. What is
+written comes from the Parquet copy. The first turn of each is not counted: in it Java compiles, and Python's workers start. A
+rate is the median of the turns.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Run:
         for turn in range(self.repeats + 1):
             for name, load in reads.items():
                 rate = self._timed(load().write.format("noop").mode("overwrite").save)
-                if turn:  # in the first one Java compiles, and Python's workers start
+                if turn:
                     rates[name].append(rate)
         self._measure_writes(rates)
         rates["stream from SQLite, claimed and settled"] = [self._timed(self._drain)]
@@ -99,7 +100,7 @@ class Run:
 
     def _measure_writes(self, rates: dict[str, list[float]]) -> None:
         rows = self.spark.read.parquet(f"{self.folder}/copy").select("body")
-        for turn in range(self.repeats):
+        for turn in range(self.repeats + 1):
             for store, url in self.urls.items():
                 with penstock.open(url) as broker:
                     broker.create(f"written-{turn}")
@@ -110,6 +111,9 @@ class Run:
             if Path(JDBC).exists():
                 plain = rows.write.format("jdbc").mode("overwrite").options(**self.jdbc, dbtable="plain", batchsize="10000")
                 rates.setdefault("write postgresql by JDBC", []).append(self._timed(plain.save))
+        for name in rates:
+            if name.startswith("write "):
+                del rates[name][0]
 
     def _timed(self, act: Callable[[], Any]) -> float:
         started = time.perf_counter()
