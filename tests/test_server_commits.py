@@ -17,7 +17,7 @@ from penstock import Broker
 from penstock.errors import StoreFull
 from penstock.server import BackgroundServer
 from penstock.server import connection as connection_module
-from penstock.server.commits import ENOUGH, Commits
+from penstock.server.commits import Commits
 from penstock.server.messages import Response, render
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, until
@@ -75,23 +75,6 @@ def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
             await commits.stop()
 
     asyncio.run(run())
-
-
-def test_a_commit_begins_with_all_of_a_turn_or_as_soon_as_that_is_enough() -> None:
-    async def run(count: int) -> bool:
-        begun = Event()
-        with penstock.open("memory:") as broker:
-            commits = Commits(broker, asyncio.get_running_loop(), max_pending=10)
-            until(lambda: commits._resting)
-            for _ in range(count):
-                commits.soon(begun.set)
-            at_once = begun.wait(10 if count == ENOUGH else 0.2)  # and all the while the loop stands still
-            await commits.stop()
-        assert begun.is_set()
-        return at_once
-
-    assert not asyncio.run(run(ENOUGH - 1))
-    assert asyncio.run(run(ENOUGH))
 
 
 def test_what_was_sent_together_is_there_in_the_order_it_came(broker: Broker) -> None:

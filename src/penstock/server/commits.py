@@ -29,8 +29,6 @@ logger = logging.getLogger("penstock.server")
 Answer = TypeVar("Answer")
 MOST = 1000
 """Operations in one commit."""
-ENOUGH = 16
-"""Operations for which a commit is begun at once, so that the loop gathers the next ones while it waits for the disk."""
 MOST_QUEUES = 10_000
 """Queues that are remembered as being there."""
 
@@ -85,8 +83,6 @@ class Commits:
         self._queues: dict[str, Queue] = {}
         self._gathered: deque[Operation] = deque()
         self._resting = False
-        self._due = False
-        """Whether the thread rests and is about to be called."""
         self._calls: SimpleQueue[bool] = SimpleQueue()
         self._thread = Thread(target=self._work, name="penstock-commits", daemon=True)
         self._thread.start()
@@ -126,17 +122,9 @@ class Commits:
     def _gather(self, operation: Operation) -> None:
         self.pending += 1
         self._gathered.append(operation)
-        if self._resting:  # call at the end of this turn of the loop, with all that it brings, or when that is enough
+        if self._resting:  # call at the end of this turn of the loop, with all that it brings
             self._resting = False
-            self._due = True
-            self._loop.call_soon(self._call)
-        elif self._due and len(self._gathered) >= ENOUGH:
-            self._call()
-
-    def _call(self) -> None:
-        if self._due:
-            self._due = False
-            self._calls.put(True)
+            self._loop.call_soon(self._calls.put, True)
 
     def _answer(self, group: list[Operation]) -> None:
         self.pending -= len(group)
