@@ -27,7 +27,7 @@ from penstock.clock import Clock
 from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreError
 from penstock.message import FOREVER, OCTETS, Draft, Entry, Sent, Settings
 from penstock.policy import check_count, check_name
-from penstock.stores.base import Store
+from penstock.stores.base import Segment, Store
 from penstock.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Work:
         self._rows = rows or (ROWS if store.atomic else ROWS_A_STEP)
         self._allow = allow
 
-    def publish(self, fetched: Iterator[bytes | None]) -> int:
+    def publish(self, fetched: Iterator[Segment | None]) -> int:
         now = self._clock()
         if self._store.atomic:
             for piece in self._pieces(fetched):
@@ -186,7 +186,7 @@ class _Work:
     def _note(self, now: int) -> None:
         self._store.note_published(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
 
-    def _pieces(self, fetched: Iterator[bytes | None]) -> Iterator[Piece]:
+    def _pieces(self, fetched: Iterator[Segment | None]) -> Iterator[Piece]:
         unpack = import_module("penstock.segments").unpack if self._segments else None
         for (name, count), segment in zip(self._segments.items(), fetched, strict=True):
             if segment is None:

@@ -78,10 +78,10 @@ def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
     return pack([pa.record_batch({name: pa.array(values[name], kind) for name, kind in COLUMNS.items()})])
 
 
-def unpack(segment: bytes, rows: int = 10_000) -> Iterator[Piece]:
+def unpack(segment: bytes | memoryview, rows: int = 10_000) -> Iterator[Piece]:
     """The messages of a segment, at most ``rows`` at a time; those for one queue in the segment's order."""
     try:
-        with pa.ipc.open_stream(segment) as stream:
+        with pa.ipc.open_stream(pa.py_buffer(segment)) as stream:
             _check_schema(stream.schema)
             for batch in stream:
                 for start in range(0, batch.num_rows, rows):

@@ -2,8 +2,8 @@
 
 All rows are messages of one kind: a queue in SQLite, one in PostgreSQL, and a Parquet copy of the first; each is read into
 nothing (``noop``), in turns. No two bodies are alike: of bodies that repeat, Parquet keeps one and a list of places. What is
-written comes from the Parquet copy. The first turn of each is not counted: in it Java compiles, and Python's workers start. A
-rate is the median of the turns.
+written comes from the Parquet copy, each time into what a vacuum has left; JDBC's table is a new one each time. The first turn
+of each is not counted: in it Java compiles, and Python's workers start. A rate is the median of the turns.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ class Run:
                 rates.setdefault(f"write {store}", []).append(self._timed(write.save))
                 with penstock.open(url) as broker:
                     broker.delete(f"written-{turn}")
+            with psycopg.connect(self.urls["postgresql"], autocommit=True) as connection:
+                connection.execute("VACUUM penstock_message, penstock_staged")
+                connection.execute("CHECKPOINT")
             if Path(JDBC).exists():
                 plain = rows.write.format("jdbc").mode("overwrite").options(**self.jdbc, dbtable="plain", batchsize="10000")
                 rates.setdefault("write postgresql by JDBC", []).append(self._timed(plain.save))

@@ -38,6 +38,7 @@ class Staged(NamedTuple):
     staged_at: int
 
 
+Segment = bytes | memoryview
 Step = tuple[str, int, str]
 """A writer, a batch, and a place in it."""
 
@@ -251,7 +252,7 @@ class Store(ABC):
     def fetch(self, writer: str, batch: int, name: str) -> bytes | None: ...
 
     @contextmanager
-    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[bytes | None]]:
+    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
         """Around `publishing`, these segments in this order, each when it is asked for. A store may read them ahead, and may
         have removed them when this ends well; else they stay."""
         yield (self.fetch(writer, batch, name) for name in names)

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
-from penstock.stores.base import Ids
-from penstock.stores.copying import copy_alike, copy_stream
+from penstock.stores.base import Ids, Segment
+from penstock.stores.copying import copy_alike, copy_stream, read_value
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
 from penstock.stores.server_session import Session, Work
@@ -26,7 +26,7 @@ from penstock.stores.sql_session import Row
 
 try:
     import psycopg
-    from psycopg import errors
+    from psycopg import errors, sql
     from psycopg.pq import TransactionStatus
     from psycopg.rows import tuple_row
 
@@ -44,7 +44,7 @@ COPIED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at
 TUNED = {
     # The rows of a queue live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
     "penstock_message": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, "
-    "autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000, fillfactor = 80",
+    "autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000",
     # One small row a connection, written with every commit: room for its next version on the same page.
     "penstock_session": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, fillfactor = 10",
 }
@@ -175,6 +175,16 @@ class PostgresqlStore(SqlServerStore):
             ):
                 for part in stream:
                     copy.write(part)
+        except psycopg.Error as error:
+            raise self._translate(error, lost=session.connection.closed) from error
+
+    def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
+        text = sql.SQL("COPY (SELECT segment FROM penstock_staged WHERE {}) TO STDOUT (FORMAT BINARY)").format(
+            sql.SQL(" AND ").join(sql.SQL("{} = {}").format(sql.Identifier(name), value) for name, value in fields.items())
+        )
+        try:
+            with session.connection.cursor() as cursor, cursor.copy(text) as copy:
+                return read_value(copy)
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
 

@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 from penstock.errors import QueueNotFound, StoreError, StoreUnreachable
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import same_settings
+from penstock.stores.base import Segment
 from penstock.stores.server_session import Answer, ServerSession, Session
 from penstock.stores.sql import SqlStore
 from penstock.stores.sql_session import Row
@@ -134,7 +136,7 @@ class SqlServerStore(ServerSession, SqlStore):
     # what writers stage
 
     @contextmanager
-    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[bytes | None]]:
+    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
         """By a connection of its own: while the server works on one segment it hands out the next, and removes it in a
         transaction that ends as the publication does."""
         session = None
@@ -146,20 +148,18 @@ class SqlServerStore(ServerSession, SqlStore):
                 yield fetched
             return
 
-        def take(name: str) -> tuple[str, list[Row] | None]:
+        def take(name: str) -> Callable[[], Segment | None]:
             fields = {"writer": writer, "batch": batch, "name": name}
             with suppress(StoreError):
-                rows = self._ask(session, self._statements["fetch"], fields)[0]
+                segment = self._fetch(session, fields)
                 self._ask(session, self._statements["unstage"], fields)
-                return name, rows
-            return name, None  # the connection is lost, and all that it had removed is there again
+                return lambda: segment
+            return lambda: self.fetch(writer, batch, name)  # the connection is lost, and what it had removed is there again
 
         try:
             self._ask(session, "BEGIN")
             with closing(_ahead(take, names)) as taken:
-                yield (
-                    self.fetch(writer, batch, name) if rows is None else rows[0][0] if rows else None for name, rows in taken
-                )
+                yield (segment() for segment in taken)
             with suppress(StoreError):  # then they are still there, to be removed with the rest
                 self._ask(session, "COMMIT")
         except BaseException:
@@ -168,6 +168,10 @@ class SqlServerStore(ServerSession, SqlStore):
             raise
         finally:
             self._shut(session)
+
+    def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
+        rows, _ = self._ask(session, self._statements["fetch"], fields)
+        return rows[0][0] if rows else None
 
     def _surely(self, verb: Callable[[], Answer]) -> Answer:
         """A verb that has a batch of its own is tried again when its connection was lost: nothing of it was done, or we would
