@@ -45,6 +45,9 @@ TUNED = {
     # The rows of a queue live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
     "penstock_message": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, "
     "autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000",
+    # What is staged is read once and gone: the next batch finds its room again.
+    "penstock_staged": "toast.autovacuum_vacuum_scale_factor = 0.0, toast.autovacuum_vacuum_threshold = 2000, "
+    "toast.autovacuum_vacuum_cost_delay = 0",
     # One small row a connection, written with every commit: room for its next version on the same page.
     "penstock_session": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, fillfactor = 10",
 }
