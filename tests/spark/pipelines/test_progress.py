@@ -45,9 +45,9 @@ def event(batch: int, rows: int, *, took: int = 500, waiting: int | None = None,
     latest = json.dumps({"visible": waiting, "oldest_age": 7.5}) if waiting is not None else json.dumps({"logOffset": 3})
     return {
         "batchId": batch,
-        "numInputRows": rows,
+        "numInputRows": None,  # as Spark Connect has it
         "durationMs": {"triggerExecution": took},
-        "sources": [{"latestOffset": latest}],
+        "sources": [{"latestOffset": latest, "numInputRows": rows}],
         "stateOperators": [{"customMetrics": {"numDroppedDuplicateRows": dropped}}],
     }
 
