@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -671,6 +672,17 @@ def test_watch_prints_one_table_where_there_is_no_terminal(jobs: Shell) -> None:
     assert [line.split()[0] for line in jobs.out.splitlines()] == ["name", "[bold]", "jobs"]
     assert jobs("watch jobs --count 2 --interval 0.1") == 0
     assert [line.split()[0] for line in jobs.out.splitlines()] == ["name", "jobs"] * 2
+
+
+def test_watch_does_not_miss_a_ctrl_c_that_python_ignores(jobs: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overview(*_: object, **__: object) -> list[object]:
+        with suppress(KeyboardInterrupt):  # as Python does it while an object ends
+            signal.raise_signal(signal.SIGINT)
+        return []
+
+    monkeypatch.setattr("penstock.cli.watch.overview", overview)
+    assert jobs("watch --count 3 --interval 0.1") == 130
+    assert len(jobs.out.splitlines()) == 1
 
 
 class Terminal:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import count
-from time import sleep
+from threading import Event
 from typing import TYPE_CHECKING
 
 from penstock.broker import Broker
@@ -40,17 +41,35 @@ def run_watch(args: Namespace, broker: Broker) -> int:
     rounds = args.count if args.count is not None or live else 1
     if rounds is not None:
         check_count(rounds, "count", 1, MAX_NUMBER, BadInput)
-    with Live(auto_refresh=False) if live else nullcontext() as screen:
+    with _ctrl_c() as ended, Live(auto_refresh=False) if live else nullcontext() as screen:
         for looks in count(1):
             rows = [cells(*queue) for queue in overview(broker, args.names or broker.queues().names, missing_ok=not args.names)]
             if screen is None:
                 print_table(HEADS, rows)
             else:
                 screen.update(_table(rows, None if rounds else "Ctrl-C ends"), refresh=True)
+            if ended.is_set():
+                raise KeyboardInterrupt
             if looks == rounds:
                 break
-            sleep(args.interval)
+            ended.wait(args.interval)
     return 0
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Event]:
+    """It is remembered: at some moments (while an object ends) Python only prints that it ignores an exception."""
+    ended = Event()
+
+    def heard(*_: object) -> None:
+        ended.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, heard)
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _table(rows: Sequence[Sequence[str]], caption: str | None) -> Table:
