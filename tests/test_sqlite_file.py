@@ -117,6 +117,44 @@ def test_a_damaged_message_is_set_aside_at_most_once_too(url: str, path: Path) -
         assert (stats.messages, stats.damaged) == (1, 1)
 
 
+def test_a_damaged_message_is_not_claimed_by_a_reader(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        broker.create("orders").send_many([b"first", b"SECOND" * 9, b"third"])
+    damage(path, b"SECOND" * 9, b"SECOND" * 8 + b"SECONF")
+    with penstock.open(url) as broker:
+        queue = broker["orders"]
+        assert queue.claim("spark", 1, 9).size == 2
+        assert [message.body for message in queue.read("spark", 1)] == [b"first", b"third"]
+        assert queue.stats().damaged == 1
+
+
+def test_a_claim_writes_its_messages_once(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(100)])
+        store = broker.store
+        assert isinstance(store, SqliteStore)
+        connection = store._connect()
+        queue.claim("spark", 1, 100)
+        before = connection.total_changes()
+        queue.confirm("spark", 1)
+        assert connection.total_changes() - before == 1
+        assert queue.settle("spark", 1) == 100
+        assert connection.total_changes() - before < 210  # the messages, and the list of them
+
+
+def test_a_settled_claim_leaves_no_marks(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", deduplicate=True)
+        queue.send_many([b"first", b"second"])
+        assert queue.claim("spark", 1, 9).size == 2
+        queue.confirm("spark", 1)
+        assert isinstance(broker.store, SqliteStore)
+        assert broker.store.count_marked("orders") == 2
+        queue.settle("spark", 1)
+        assert broker.store.count_marked("orders") == 0
+
+
 def test_at_most_once_a_plain_message_is_taken_by_one_statement(url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders", mode="at_most_once")
@@ -467,7 +505,7 @@ def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("UPDATE penstock_meta SET value = 99 WHERE name = 'version'")
     other.close()
-    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 3"):
+    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 4"):
         penstock.open(url)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SQLITE, QUERIES = "stores/sqlite.py", "stores/queue.sql"
+SQLITE, CLAIMS, QUERIES = "stores/sqlite.py", "stores/sqlite_claims.py", "stores/queue.sql"
 SERVER, VERBS = "stores/server_session.py", "stores/sql_server.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
@@ -200,6 +200,66 @@ MUTANTS = [
         (QUERIES, "CREATE TABLE penstock_held", "CREATE TEMP TABLE penstock_held"),
     ),
     mutant("a confirmed claim lapses", "never_lapses", (SQL, "claim, FOREVER, State.CONSUMED", "claim, 0, State.CONSUMED")),
+    mutant("a confirmed claim wakes", "never_lapses", (QUERIES, ":forever, asleep = 0 WHERE", "lapses_at WHERE")),
+    mutant(
+        "what lapsed sleeps on, for who looks",
+        "whoever_looks",
+        (CLAIMS, "            self._wake(self._queue(queue)[0], now)\n", "            pass\n"),
+    ),
+    mutant(
+        "what lapsed sleeps on, for who receives",
+        "lapsed",
+        (CLAIMS, "        self._wake(home, now)\n        return super()._visible", "        return super()._visible"),
+    ),
+    mutant(
+        "what lapsed sleeps on, at most once",
+        "waits_behind",
+        (QUERIES, "asleep = 1 AND lapses_at <= :now)\nRETURNING", "asleep = 2)\nRETURNING"),
+    ),
+    mutant(
+        "what lapses is not waited for", "whoever_looks", (CLAIMS, "(super().due(queue), wakes_at)", "(super().due(queue),)")
+    ),
+    mutant(
+        "a claim takes what is damaged",
+        "not_claimed_by_a_reader",
+        (
+            QUERIES,
+            "> :now\nAND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)\n\n-- name: hide",
+            "> :now\n\n-- name: hide",
+        ),
+    ),
+    mutant(
+        "a claim takes what is too old",
+        "retention",
+        (
+            QUERIES,
+            "AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
+            "AND COALESCE(:since, 0) > 0 AND COALESCE",
+        ),
+    ),
+    mutant(
+        "a claim takes what was received too often",
+        "too_often",
+        (
+            QUERIES,
+            "AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
+            "AND :most > 0 AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
+        ),
+    ),
+    mutant(
+        "a settlement takes what others got",
+        "released_from_a_claim",
+        (
+            QUERIES,
+            "queue = :queue AND penstock_message.delivery = penstock_held.delivery AND grp IS NULL",
+            "queue = :queue AND grp IS NULL",
+        ),
+    ),
+    mutant(
+        "a settlement leaves marks",
+        "leaves_no_marks",
+        (QUERIES, "grp IS NULL AND mark IS NULL\n    ) IS TRUE", "grp IS NULL\n    ) IS TRUE"),
+    ),
     mutant("a reader set back is not noticed", "set_back", ("claims.py", "epoch <= settled:", "epoch < 0:")),
     mutant("the checksum is not looked at", "damage", (SESSION, "intact = check ==", "intact = True or check ==")),
     mutant(

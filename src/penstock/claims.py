@@ -75,6 +75,12 @@ class NamedClaims(ABC):
             for claim in claims:
                 if claim.epoch == epoch:
                     self._store.give_back(self.name, reader, epoch, min(now, claim.lapses_at))
+            lapses_at, settings = now + micros(ttl), self.settings
+            if max_bytes is None:
+                since = now if visible_by is None else min(now, visible_by)
+                size = self._store.hold_visible(self.name, reader, epoch, limit, now, since, lapses_at, settings)
+                if size:
+                    return Claim(reader, epoch, size, False, lapses_at)
             messages: list[Message] = []
             more, part = True, limit if max_bytes is None else 1
             while more and part:
@@ -83,7 +89,6 @@ class NamedClaims(ABC):
                 part = limit - len(messages)
                 if max_bytes is not None:
                     part = min(part, _further(messages, max_bytes) if messages else 1)
-            lapses_at = now + micros(ttl)
             # A message may have a visibility of its own; the claim's is for all.
             self._store.extend(self.name, [each for each in messages if each.visible_at != lapses_at], lapses_at)
             self._store.hold(self.name, reader, epoch, messages, lapses_at)

@@ -214,6 +214,22 @@ class Store(ABC):
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         """Keep these claimed messages, in this order, under the name (reader, epoch), as a tentative claim."""
 
+    def hold_visible(
+        self,
+        queue: str,  # noqa: ARG002
+        reader: str,  # noqa: ARG002
+        epoch: int,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+        now: int,  # noqa: ARG002
+        visible_by: int,  # noqa: ARG002
+        lapses_at: int,  # noqa: ARG002
+        settings: Settings,  # noqa: ARG002
+    ) -> int:
+        """`claim` and `hold` in one: the first of what has been visible since ``visible_by``, if every one of these messages is
+        surely to be delivered; how many. 0, and nothing happens: claim and hold, as a store may always say that gains nothing
+        by this."""
+        return 0
+
     @abstractmethod
     def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
         """The last epoch that the reader settled, and the claims it has, by epoch."""

@@ -12,6 +12,7 @@
 --   penstock_settled  the history: processed (2) and failed (3) messages
 --   penstock_reader   how far a reader of named claims has settled
 --   penstock_claim    a named claim: tentative until confirmed
+--                       asleep      its messages are hidden for good, although it is tentative: whoever finds that it has lapsed wakes them
 --   penstock_held     its messages in order, each with the delivery that it was claimed under
 --   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' up to which messages may have one
 --   penstock_session  what a connection to a server has committed last: by this, a commit whose answer was lost is resolved
@@ -135,6 +136,9 @@ CREATE TABLE penstock_writer (
     batch {integer} NOT NULL,
     keep_until {integer} NOT NULL
 );
+
+-- step: 4
+ALTER TABLE penstock_claim ADD COLUMN asleep {integer} NOT NULL DEFAULT 0;
 
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
@@ -321,7 +325,8 @@ WHERE number = (
     AND visible_at >= 0 AND visible_at <= :now ORDER BY visible_at, number LIMIT 1
 )
 AND state = 0 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since
-AND deadline_at IS NULL AND grp IS NULL AND mark IS NULL AND checksum = checksum_of(body, head, sent_at)
+AND deadline_at IS NULL AND grp IS NULL AND mark IS NULL AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)
+AND NOT EXISTS (SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND asleep = 1 AND lapses_at <= :now)
 RETURNING {columns}
 
 -- name: found
@@ -444,7 +449,7 @@ UPDATE penstock_reader SET settled = :epoch WHERE queue = :queue AND name = :rea
 DELETE FROM penstock_reader WHERE queue = :queue AND name = :reader
 
 -- name: claims
-SELECT number, epoch, size, confirmed, lapses_at FROM penstock_claim WHERE queue = :queue AND reader = :reader ORDER BY epoch
+SELECT number, epoch, size, confirmed, lapses_at, asleep FROM penstock_claim WHERE queue = :queue AND reader = :reader ORDER BY epoch
 
 -- name: add_claim
 INSERT INTO penstock_claim (queue, reader, epoch, confirmed, lapses_at, size)
@@ -454,7 +459,58 @@ VALUES (:queue, :reader, :epoch, 0, :lapses_at, :size)
 INSERT INTO penstock_held (claim, place, message, delivery) VALUES (:claim, :place, :message, :delivery)
 
 -- name: confirm
-UPDATE penstock_claim SET confirmed = 1, lapses_at = :forever WHERE number = :claim
+UPDATE penstock_claim SET confirmed = 1, lapses_at = :forever, asleep = 0 WHERE number = :claim
+
+-- name: count_visible
+SELECT COUNT(*) FROM (
+    SELECT number FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now LIMIT :limit
+)
+
+-- name: hold_visible
+INSERT INTO penstock_held (claim, place, message, delivery)
+SELECT :claim, place, penstock_message.number, delivery + 1
+FROM (
+    SELECT number, ROW_NUMBER() OVER (ORDER BY visible_at, number) - 1 AS place FROM penstock_message
+    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by ORDER BY visible_at, number LIMIT :limit
+) AS picked CROSS JOIN penstock_message
+WHERE penstock_message.number = picked.number
+AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE(deadline_at, :forever) > :now
+AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)
+
+-- name: hide_held
+UPDATE penstock_message
+SET visible_at = :forever, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now)
+WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
+
+-- name: fall_asleep
+UPDATE penstock_claim SET asleep = 1 WHERE number = :claim
+
+-- name: sleepers
+SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1 AND lapses_at <= :now
+
+-- name: asleep
+SELECT {asleep_columns} FROM penstock_claim, penstock_held, penstock_message
+WHERE penstock_claim.queue = :queue AND asleep = 1 AND penstock_held.claim = penstock_claim.number
+AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
+ORDER BY penstock_claim.lapses_at, penstock_message.number LIMIT :limit
+
+-- name: wakes_at
+SELECT MIN(lapses_at) FROM penstock_claim WHERE queue = :queue AND asleep = 1
+
+-- name: wake
+UPDATE penstock_claim SET asleep = 0 WHERE number = :claim
+
+-- name: all_plain
+SELECT NOT EXISTS (
+    SELECT 1 FROM penstock_held LEFT JOIN penstock_message ON penstock_message.number = penstock_held.message
+    WHERE claim = :claim AND NOT (
+        queue = :queue AND penstock_message.delivery = penstock_held.delivery AND grp IS NULL AND mark IS NULL
+    ) IS TRUE
+)
+
+-- name: delete_held
+DELETE FROM penstock_message WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
 
 -- name: held
 SELECT message, delivery FROM penstock_held WHERE claim = :claim ORDER BY place

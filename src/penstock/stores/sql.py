@@ -16,6 +16,7 @@ from penstock.message import (
     Claim,
     Held,
     Message,
+    Settings,
     Settlement,
     State,
 )
@@ -34,14 +35,16 @@ class SqlStore(SqlMessages):
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._joined():
             home, _ = self._queue(queue)
-            if not self._rows("reader", {"queue": home, "reader": reader}):
-                self._run("add_reader", {"queue": home, "reader": reader})
-            fields = {"queue": home, "reader": reader, "epoch": epoch, "lapses_at": lapses_at, "size": len(receipts)}
-            self._run("add_claim", fields)
-            claim = self._claims(home, reader)[epoch]
+            claim = self._add_claim(home, reader, epoch, len(receipts), lapses_at)
             numbers = [receipt.number if isinstance(receipt, Message) else self._number(receipt) for receipt in receipts]
             deliveries = [receipt.delivery for receipt in receipts]
             self._many("add_held", zip(repeat(claim), count(), numbers, deliveries))
+
+    def _add_claim(self, home: int, reader: str, epoch: int, size: int, lapses_at: int) -> int:
+        if not self._rows("reader", {"queue": home, "reader": reader}):
+            self._run("add_reader", {"queue": home, "reader": reader})
+        self._run("add_claim", {"queue": home, "reader": reader, "epoch": epoch, "lapses_at": lapses_at, "size": size})
+        return self._claims(home, reader)[epoch]
 
     def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
         with self._reading():
@@ -49,7 +52,7 @@ class SqlStore(SqlMessages):
             found = self._rows("reader", {"queue": home, "reader": reader})
             claims = self._rows("claims", {"queue": home, "reader": reader})
             return found[0][0] if found else None, [
-                Claim(reader, epoch, size, bool(confirmed), lapses_at) for _, epoch, size, confirmed, lapses_at in claims
+                Claim(reader, epoch, size, bool(confirmed), lapses_at) for _, epoch, size, confirmed, lapses_at, _ in claims
             ]
 
     def readers(self, queue: str) -> list[str]:
@@ -76,7 +79,7 @@ class SqlStore(SqlMessages):
             gone = 0
             for number, claim in self._claims(home, reader).items():
                 if number <= epoch:
-                    gone += len(self._delete_all(home, settings, self._holding(home, claim), settlement))
+                    gone += self._delete_claimed(home, settings, claim, settlement)
                     self._forget_claim(claim)
             if not self._rows("reader", {"queue": home, "reader": reader}):
                 self._run("add_reader", {"queue": home, "reader": reader})
@@ -151,6 +154,9 @@ class SqlStore(SqlMessages):
     def leave(self, queue: str, consumer: str) -> None:
         with self._joined(durable=False):
             self._run("leave", {"queue": self._queue(queue)[0], "consumer": consumer})
+
+    def _delete_claimed(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
+        return len(self._delete_all(home, settings, self._holding(home, claim), settlement))
 
     def _holding(self, home: int, claim: int) -> list[Row]:
         """What is still as it was claimed, of the messages of a claim."""

@@ -266,12 +266,15 @@ class SqlMessages(SqlSession):
     ) -> list[Message]:
         with self._reading():
             home, _ = self._queue(queue)
-            wanted = {"queue": home, "state": None if state is None else int(state)}
-            place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
-            rows = self._rows("browse", {**wanted, **place, "limit": limit})
+            rows = self._in_order(home, now, limit, state, after)
             if now is None and len(rows) < limit:
-                rows += self._rows("browse_blocked", {**wanted, "limit": limit - len(rows)})
+                rows += self._rows("browse_blocked", {"queue": home, "state": _code(state), "limit": limit - len(rows)})
             return [self._message(queue, row) for row in rows]
+
+    def _in_order(self, home: int, now: int | None, limit: int, state: State | None, after: tuple[int, int]) -> list[Row]:
+        """What is not blocked."""
+        place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
+        return self._rows("browse", {"queue": home, "state": _code(state), **place, "limit": limit})
 
     def settled(self, queue: str, limit: int) -> list[Message]:
         with self._reading():
@@ -351,3 +354,7 @@ def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entr
     head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility))
     check = checksum(body, head, line, mark, sent_at, deadline_at)
     return number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body
+
+
+def _code(state: State | None) -> int | None:
+    return None if state is None else int(state)

@@ -38,13 +38,15 @@ Params = Mapping[str, Any] | Sequence[Any]
 
 def read_sql(dialect: Mapping[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
     """The schema's steps and the named statements of queue.sql, with the dialect's words in place."""
+    held = ", ".join(f"penstock_message.{column}" for column in COLUMNS.split(", "))
     words = {
         "columns": COLUMNS,
         "columns_settled": COLUMNS.replace(" state,", " :state,"),
         "columns_before": COLUMNS.replace(
             "visible_at, state, receives, delivery", "picked.visible_at, picked.state, receives - 1, delivery - 1"
         ),
-        "held_columns": ", ".join(f"penstock_message.{column}" for column in COLUMNS.split(", ")),
+        "held_columns": held,
+        "asleep_columns": held.replace("penstock_message.visible_at", "penstock_claim.lapses_at"),
         **dialect,
     }
     text = (files("penstock.stores") / "queue.sql").read_text()

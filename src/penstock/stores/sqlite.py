@@ -25,9 +25,9 @@ from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Sett
 from penstock.policy import micros
 from penstock.stores.disk import sync
 from penstock.stores.encoding import checksum, pack_settings
-from penstock.stores.sql import SqlStore
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_session import Params, Row
+from penstock.stores.sqlite_claims import NotPlain, SqliteClaims
 from penstock.stores.staging import StagedFiles, StagesInFiles, staging_folder
 
 SAFE_SQLITE = (3, 51, 3)
@@ -59,11 +59,7 @@ def lend(path: Path) -> Iterator[bool]:
         _lent.remove(file)
 
 
-class _NotPlain(Exception):
-    """The short way does not serve; what was done of it is undone."""
-
-
-class SqliteStore(StagesInFiles, SqlStore):
+class SqliteStore(StagesInFiles, SqliteClaims):
     dialect: ClassVar = {
         "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "integer": "INTEGER",
@@ -153,7 +149,7 @@ class SqliteStore(StagesInFiles, SqlStore):
             connection.set_busy_handler(self._wait_for_others)
             # Without this, SQLite prepares statements with a range anew for each set of values, which costs more than they do.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            connection.create_scalar_function("checksum_of", _checksum, 3, deterministic=True)
+            connection.create_scalar_function("checksum_of", _checksum, 6, deterministic=True)
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
             self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -373,14 +369,14 @@ class SqliteStore(StagesInFiles, SqlStore):
 
     def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
         """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
-        with suppress(_NotPlain), self.batch():
+        with suppress(NotPlain), self.batch():
             home, settings = self._queue(queue)
             keys = [(self._number(receipt), home, receipt.delivery) for receipt in receipts]
             connection = self._connect()
             before = connection.total_changes()
             self._many("delete_plain", keys)
             if settings.history or connection.total_changes() - before < len(keys):
-                raise _NotPlain
+                raise NotPlain
             return True
         return False
 
@@ -456,8 +452,7 @@ class SqliteStore(StagesInFiles, SqlStore):
 
 
 def _checksum(*values: Any) -> int | None:
-    body, head, sent_at = values
     try:
-        return checksum(body, head, None, None, sent_at, None)
+        return checksum(*values)
     except (TypeError, ValueError):  # damage can turn any value into any other
         return None

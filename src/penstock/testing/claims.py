@@ -52,6 +52,80 @@ class Claims:
                 call("spark", 1)
         assert bodies(queue.receive(9)) == [b"1", b"2"]
 
+    def test_what_lapsed_is_visible_to_whoever_looks(self, broker: Broker, clock: FakeClock) -> None:
+        queues = [broker.create(name) for name in ("counted", "looked-at", "taken", "claimed")]
+        for queue in queues:
+            queue.send_many([b"1", b"2"])
+            claim = queue.claim("spark", 1, 2, ttl=0.5)
+            queue.send(b"later", delay=20)
+            assert queue.stats().in_flight == 2
+            assert queue.pulse().due_at in (claim.lapses_at, 0)  # a store of files does not tell since when
+        clock.advance(0.5)
+        counted, looked_at, taken, claimed = queues
+        assert (counted.stats().visible, counted.stats().in_flight) == (2, 0)
+        assert bodies(looked_at.peek(9))[:2] == [b"1", b"2"]
+        assert bodies(taken.receive(mode="at_most_once")) == [b"1"]
+        assert bodies(taken.receive(9)) == [b"2"]
+        assert claimed.claim("other", 1, 9).size == 2
+        assert [message.receives for message in claimed.read("other", 1)] == [2, 2]
+
+    def test_what_lapsed_waits_behind_what_was_there_before(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
+        for mode in ("at_least_once", "at_most_once"):
+            queue.send(b"1")
+            queue.claim(mode, 1, 1, ttl=10)
+            queue.send(b"2")
+            clock.advance(10)
+            queue.send(b"3")
+            received = [queue.receive(mode=mode, visibility=100)[0].body for _ in range(3)]
+            assert received == [b"2", b"1", b"3"] if broker.store.ordered else sorted(received) == [b"1", b"2", b"3"]
+
+    def test_whoever_gets_what_lapsed_keeps_it(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2, ttl=10)
+        clock.advance(10)
+        (mine,) = queue.receive(visibility=100)
+        assert queue.claim("spark", 1, 9, ttl=10).size == 1
+        queue.confirm("spark", 1)
+        assert queue.settle("spark", 1) == 1
+        assert queue.delete(mine) is True
+        assert queue.stats().messages == 0
+
+    def test_what_others_deleted_of_a_claim_is_not_settled(self, queue: Queue) -> None:
+        first, second = queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2)
+        queue.confirm("spark", 1)
+        assert queue.delete(first.id) is True
+        assert bodies(queue.read("spark", 1)) == [b"2"]
+        assert queue.settle("spark", 1) == 1
+        assert queue.delete(second.id) is False
+
+    def test_what_was_released_from_a_claim_is_whose_who_gets_it(self, queue: Queue) -> None:
+        first, _ = queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2)
+        queue.confirm("spark", 1)
+        assert queue.release(first.id) is True
+        (mine,) = queue.receive(9, visibility=100)
+        assert queue.settle("spark", 1) == 1
+        assert queue.delete(mine) is True
+
+    def test_a_confirmed_claim_that_is_limited_by_bytes_never_lapses(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2, ttl=10, max_bytes=100)
+        queue.confirm("spark", 1)
+        clock.advance(10**8)
+        assert queue.receive(9) == []
+        assert queue.settle("spark", 1) == 2
+
+    def test_a_claim_outlasts_a_deadline(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"brief", deadline=5)
+        queue.claim("spark", 1, 1, ttl=10)
+        clock.advance(6)
+        assert queue.receive() == []
+        queue.confirm("spark", 1)
+        clock.advance(6)
+        assert queue.receive() == []
+        assert queue.settle("spark", 1) == 1
+
     def test_a_lapsed_claim_is_made_anew(self, queue: Queue, clock: FakeClock) -> None:
         queue.send_many([b"1", b"2"])
         queue.claim("spark", 1, 2, ttl=10)
@@ -193,6 +267,40 @@ class Claims:
         assert queue.claim("spark", 1, 9).size == 1
         assert bodies(queue.read("spark", 1)) == [b"good"]
         assert dead.stats().messages == 1
+
+    def test_what_was_received_too_often_is_not_claimed(self, broker: Broker) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send_many([b"poison", b"good"])
+        queue.receive()[0].release()
+        assert queue.claim("spark", 1, 9).size == 1
+        assert bodies(queue.read("spark", 1)) == [b"good"]
+        assert bodies(dead.peek()) == [b"poison"]
+
+    def test_what_has_outlived_its_retention_is_not_claimed(self, broker: Broker, clock: FakeClock) -> None:
+        queue = broker.create("brief", retention=10)
+        queue.send_many([b"old"] * 2)
+        clock.advance(10)
+        queue.send(b"new")
+        assert queue.claim("spark", 1, 9).size == 1
+        assert bodies(queue.read("spark", 1)) == [b"new"]
+
+    def test_retention_that_was_shortened_holds_for_claims(self, broker: Broker, clock: FakeClock) -> None:
+        queue = broker.create("shortened")
+        queue.send(b"old")
+        clock.advance(10)
+        queue.update(retention=10)
+        queue.send(b"new")
+        assert queue.claim("spark", 1, 9).size == 1
+
+    def test_a_settled_claim_frees_its_keys(self, broker: Broker) -> None:
+        queue = broker.create("keyed", deduplicate=True)
+        queue.send(b"x", key=b"k")
+        queue.claim("spark", 1, 9)
+        queue.confirm("spark", 1)
+        assert queue.send(b"x", key=b"k").duplicate is True
+        assert queue.settle("spark", 1) == 1
+        assert queue.send(b"x", key=b"k").duplicate is False
 
     def test_settled_claims_enter_the_history(self, broker: Broker) -> None:
         queue = broker.create("kept", history=60)
