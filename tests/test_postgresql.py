@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
 import penstock
+from penstock.stores.postgresql import PLANNING, PostgresqlStore
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.servers import PostgresqlServer
 
@@ -46,6 +50,76 @@ def test_a_steady_cycle_does_not_grow_the_disk(postgresql: PostgresqlServer) -> 
         for table in ("'penstock_message'::regclass", f"({kept})"):
             (options,) = looking.execute(f"SELECT reloptions FROM pg_class WHERE oid = {table}").fetchone() or ()
             assert "autovacuum_vacuum_threshold=2000" in options
+
+
+SQLITE_ONLY = {
+    "take_alone",
+    "insert_together",
+    "count_visible",
+    "hold_visible",
+    "hide_held",
+    "asleep",
+    "all_plain",
+    "delete_held",
+}
+
+
+def test_messages_are_found_by_their_index_even_where_statistics_say_there_are_none(postgresql: PostgresqlServer) -> None:
+    url = postgresql.new_url()
+    with penstock.open(url) as broker, psycopg.connect(url, autocommit=True) as vacuum:
+        assert isinstance(broker.store, PostgresqlStore)
+        statements = broker.store._statements
+        vacuum.execute("ALTER TABLE penstock_message SET (autovacuum_enabled = off)")
+        queue = broker.create("orders")
+        queue.send_many([b"x" * 100] * 5000)
+        queue.purge()
+        vacuum.execute("VACUUM penstock_message")  # of a queue that is just then empty, and was not before
+        queue.send_many([b"x" * 100] * 5000)
+        known = "SELECT reltuples, relpages > 0 FROM pg_class WHERE oid = 'penstock_message'::regclass"
+        assert vacuum.execute(known).fetchone() == (0, True)
+    seen = set()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in PLANNING.items():
+            connection.execute(f"SET {name} = {value}")  # type: ignore[call-overload]
+        for name, text in statements.items():
+            if b" penstock_message" not in text or name in SQLITE_ONLY:
+                continue
+            for scan in scans(plan(connection, text.decode())):
+                where, index = scan.get("Index Cond", ""), scan.get("Index Name")
+                wanted = {
+                    "penstock_message_pkey": "(number " in where,
+                    "penstock_ready": "(queue = " in where and "(number " not in where,
+                    "penstock_group": "(queue = " in where,
+                    None: scan["Node Type"] == "Tid Scan",
+                }
+                assert wanted[index], f"{name} goes through the whole table: {scan}"
+                seen.add(index)
+    assert seen == {"penstock_message_pkey", "penstock_ready", "penstock_group", None}
+
+
+def plan(connection: psycopg.Connection[Any], text: str) -> dict[str, Any]:
+    """How the server will run one of the store's statements, whatever its parameters are."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)b", text)))
+    for place, name in enumerate(names, 1):
+        text = text.replace(f"%({name})b", f"${place}")
+    kinds = {"numbers": "bigint[]", "checksums": "bigint[]", "bodies": "bytea[]"}
+    kinds |= dict.fromkeys(("name", "reader", "settings", "reason"), "text")
+    kinds |= dict.fromkeys(("grp", "mark", "head", "body"), "bytea")
+    types = ", ".join(kinds.get(name, "bigint") for name in names)
+    connection.execute(f"PREPARE planned ({types}) AS {text.replace('%%', '%')}")  # type: ignore[call-overload]
+    nothing = ", ".join(["NULL"] * len(names))
+    found = connection.execute(f"EXPLAIN (FORMAT JSON) EXECUTE planned ({nothing})").fetchone()  # type: ignore[call-overload]
+    connection.execute("DEALLOCATE planned")
+    top: dict[str, Any] = found[0][0]["Plan"]
+    return top
+
+
+def scans(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The parts of a plan that look for messages."""
+    if node.get("Relation Name") == "penstock_message" and "Scan" in node["Node Type"]:
+        yield node
+    for part in node.get("Plans", ()):
+        yield from scans(part)
 
 
 def test_a_server_that_does_not_sync_is_not_called_durable(postgresql: PostgresqlServer) -> None:

@@ -62,6 +62,11 @@ def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_sqlite.py", "tests/test_server_faults.py", "tests/test_joining.py"))
 
 
+def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A statement that PostgreSQL may run through the whole table."""
+    return Mutant(name, "found_by_their_index", changes, ("tests/test_postgresql.py",))
+
+
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
@@ -75,6 +80,12 @@ MUTANTS = [
         "taken_by_one_statement",
         (QUERIES, "name = :name AND settings = :settings)\n    AND", "name = :name AND :settings <> '')\n    AND"),
     ),
+    planned(
+        "by any index",
+        ("stores/postgresql.py", '"ready": "AND queue >= 0"', '"ready": ""'),
+        ("stores/postgresql.py", " WHERE queue >= 0\n", "\n"),
+    ),
+    planned("a claim's messages by a join", (SESSION, " OFFSET 0)", ")")),
     shared(
         "known by its number",
         "number_of_a_lost",

@@ -31,6 +31,7 @@ from penstock.message import State
 from penstock.policy import key_of
 from penstock.stores.base import Ids
 from penstock.stores.encoding import Head, unpack_head
+from penstock.stores.sql_session import MESSAGE_HELD
 
 SQLITE_ROWS = 2000
 """Rows of one batch from SQLite, which must stay below 2 GiB of bodies."""
@@ -75,7 +76,7 @@ EXPRESSIONS = {
     "postgresql": {"reason": "'=' || reason AS reason"},
 }
 CLAIM = """
-SELECT {columns} FROM penstock_held, penstock_message
+SELECT {columns} FROM penstock_held, {message}
 WHERE penstock_held.claim = {claim} AND penstock_held.place >= {start} AND penstock_held.place < {stop}
 AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
 ORDER BY penstock_held.place
@@ -105,7 +106,8 @@ class Columnar:
         """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim."""
         claim = self._value(FIND_CLAIM, self._queue(queue), reader, epoch)
         if claim is not None:
-            yield from self._select(CLAIM, queue, schema, claim=claim, start=start, stop=stop)
+            message = MESSAGE_HELD if self._dialect == "postgresql" else "penstock_message"
+            yield from self._select(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]

@@ -31,7 +31,7 @@ except ImportError as error:
 MIGRATION_LOCK = "penstock schema"
 LOOK_EVERY = 0.05
 """Seconds between two looks at what others have announced: each is a question to the server."""
-THERE_ALREADY = {ER.TABLE_EXISTS_ERROR, ER.DUP_KEYNAME}
+THERE_ALREADY = {ER.TABLE_EXISTS_ERROR, ER.DUP_KEYNAME, ER.DUP_FIELDNAME}
 NO_SUCH_THREAD = ER.NO_SUCH_THREAD
 LOST = {0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN}
 LOST |= {1927, 4031}  # killed; idle for too long
@@ -61,6 +61,9 @@ class MysqlStore(SqlServerStore):
         "among": "= chosen",
         "as_integer": "",
         "by_ready": "FORCE INDEX (penstock_ready)",
+        "ready": "",
+        "only_by_name": "",
+        "message_held": "penstock_message",
         "penstock_message": "penstock_message",
         "as_blob": "",
     }

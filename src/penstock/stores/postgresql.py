@@ -22,7 +22,7 @@ from penstock.stores.listener import Listener
 from penstock.stores.server_session import Session, Work
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_server import SqlServerStore
-from penstock.stores.sql_session import Row
+from penstock.stores.sql_session import MESSAGE_HELD, Row
 
 try:
     import psycopg
@@ -44,10 +44,10 @@ COPIED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at
 TUNED = {
     # The rows of a queue live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
     "penstock_message": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, "
-    "autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000",
+    "autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000, vacuum_truncate = off",
     # What is staged is read once and gone: the next batch finds its room again.
     "penstock_staged": "toast.autovacuum_vacuum_scale_factor = 0.0, toast.autovacuum_vacuum_threshold = 2000, "
-    "toast.autovacuum_vacuum_cost_delay = 0",
+    "toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off",
     # One small row a connection, written with every commit: room for its next version on the same page.
     "penstock_session": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, fillfactor = 10",
 }
@@ -71,6 +71,12 @@ class PostgresqlStore(SqlServerStore):
         "among": "= ANY(:numbers)",
         "as_integer": "::bigint",
         "by_ready": "",
+        "ready": "AND queue >= 0",
+        "only_by_name": """
+            DROP INDEX penstock_ready;
+            CREATE INDEX penstock_ready ON penstock_message (queue, visible_at, number) WHERE queue >= 0
+        """,
+        "message_held": MESSAGE_HELD,
         "chosen": "penstock_message",
         "penstock_message": "",
         "as_blob": "::bytea",

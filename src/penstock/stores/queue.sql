@@ -21,7 +21,8 @@
 --   penstock_writer   the last batch that each writer has published
 --
 -- Where a message is sought by its number, the statements see to it that no database finds it cheaper to go through the whole
--- queue: its statistics are always old (hence = ANY(…), queue + 0).
+-- queue: its statistics are always old, and may say that there is nothing (hence = ANY(…), queue + 0, and {message_held}; and on
+-- PostgreSQL penstock_ready serves only those statements that name it, by {ready}).
 --
 -- To change the schema: add a step with the next number; never edit one that was released.
 
@@ -139,6 +140,7 @@ CREATE TABLE penstock_writer (
 
 -- step: 4
 ALTER TABLE penstock_claim ADD COLUMN asleep {integer} NOT NULL DEFAULT 0;
+{only_by_name};
 
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
@@ -177,7 +179,7 @@ UPDATE penstock_queue SET settings = :settings WHERE number = :queue
 DELETE FROM penstock_queue WHERE number = :queue
 
 -- name: drop_messages
-DELETE FROM penstock_message WHERE queue = :queue
+DELETE FROM penstock_message WHERE queue = :queue {ready}
 
 -- name: drop_marks
 DELETE FROM penstock_mark WHERE queue = :queue
@@ -257,12 +259,12 @@ UPDATE penstock_message SET visible_at = -visible_at WHERE number = :number AND 
 
 -- name: visible
 SELECT {columns} FROM penstock_message {by_ready}
-WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now
+WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at <= :now
 ORDER BY visible_at, number LIMIT :limit {skip_locked}
 
 -- name: visible_share
 SELECT {columns} FROM penstock_message {by_ready}
-WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
+WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
 ORDER BY visible_at, number LIMIT :limit {skip_locked}
 
 -- name: claim
@@ -281,7 +283,7 @@ WHERE number {among}
 WITH picked AS (
     SELECT ctid AS spot, visible_at, state FROM penstock_message
     WHERE queue = COALESCE(:queue, (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings))
-    AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
+    {ready} AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
     ORDER BY visible_at, number LIMIT :limit {skip_locked}
 )
 UPDATE penstock_message
@@ -364,27 +366,27 @@ WHERE number = :number
 
 -- name: browse
 SELECT {columns} FROM penstock_message
-WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now AND (visible_at, number) > (:after_at, :after_number)
+WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at <= :now AND (visible_at, number) > (:after_at, :after_number)
 AND state = COALESCE(:state, state)
 ORDER BY visible_at, number LIMIT :limit
 
 -- name: browse_blocked
 SELECT {columns} FROM penstock_message
-WHERE queue = :queue AND visible_at < 0 AND state = COALESCE(:state, state)
+WHERE queue = :queue {ready} AND visible_at < 0 AND state = COALESCE(:state, state)
 ORDER BY visible_at DESC, number LIMIT :limit
 
 -- name: settled
 SELECT {columns}, settled_at, reason FROM penstock_settled WHERE queue = :queue ORDER BY settled_at, number LIMIT :limit
 
 -- name: span
-SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_message WHERE queue = :queue
+SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_message WHERE queue = :queue {ready}
 
 -- name: span_settled
 SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_settled WHERE queue = :queue
 
 -- name: scan
 SELECT {columns} FROM penstock_message
-WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
+WHERE queue = :queue {ready} AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
 
 -- name: scan_settled
 SELECT {columns}, settled_at, reason FROM penstock_settled
@@ -392,12 +394,12 @@ WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIM
 
 -- name: count
 SELECT 'visible', COUNT(*), MIN(number) FROM penstock_message
-WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now HAVING COUNT(*) > 0
+WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at <= :now HAVING COUNT(*) > 0
 UNION ALL
-SELECT 'blocked', COUNT(*), MIN(number) FROM penstock_message WHERE queue = :queue AND visible_at < 0 HAVING COUNT(*) > 0
+SELECT 'blocked', COUNT(*), MIN(number) FROM penstock_message WHERE queue = :queue {ready} AND visible_at < 0 HAVING COUNT(*) > 0
 UNION ALL
 SELECT CASE state WHEN 0 THEN 'delayed' WHEN 1 THEN 'in_flight' ELSE 'damaged' END, COUNT(*), MIN(number) FROM penstock_message
-WHERE queue = :queue AND visible_at > :now GROUP BY state
+WHERE queue = :queue {ready} AND visible_at > :now GROUP BY state
 
 -- name: count_settled
 SELECT COUNT(*) FROM penstock_settled WHERE queue = :queue
@@ -406,18 +408,18 @@ SELECT COUNT(*) FROM penstock_settled WHERE queue = :queue
 SELECT sent_at FROM penstock_message WHERE number = :number
 
 -- name: due
-SELECT visible_at FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at < :forever
+SELECT visible_at FROM penstock_message WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at < :forever
 ORDER BY visible_at LIMIT 1
 
 -- name: due_of
 SELECT penstock_queue.number, (
     SELECT visible_at FROM penstock_message
-    WHERE queue = penstock_queue.number AND visible_at >= 0 AND visible_at < :forever ORDER BY visible_at LIMIT 1
+    WHERE queue = penstock_queue.number {ready} AND visible_at >= 0 AND visible_at < :forever ORDER BY visible_at LIMIT 1
 ) FROM penstock_queue WHERE penstock_queue.name = :name
 
 -- name: purgeable
 SELECT number, delivery FROM penstock_message
-WHERE queue = :queue AND (number, delivery) NOT IN (
+WHERE queue = :queue {ready} AND (number, delivery) NOT IN (
     SELECT penstock_held.message, penstock_held.delivery FROM penstock_held, penstock_claim
     WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
 )
@@ -516,7 +518,7 @@ DELETE FROM penstock_message WHERE number IN (SELECT message FROM penstock_held 
 SELECT message, delivery FROM penstock_held WHERE claim = :claim ORDER BY place
 
 -- name: read
-SELECT {held_columns} FROM penstock_held, penstock_message
+SELECT {held_columns} FROM penstock_held, {message_held}
 WHERE penstock_held.claim = :claim AND penstock_held.place >= :start AND penstock_held.place < :stop
 AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
 ORDER BY penstock_held.place

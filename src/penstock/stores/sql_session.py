@@ -32,6 +32,9 @@ COLUMNS = (
 DELIVERY, LINE, MARK = (COLUMNS.split(", ").index(name) for name in ("delivery", "grp", "mark"))
 STATES = {int(state): state for state in State}
 CONSUMED = int(State.CONSUMED)
+MESSAGE_HELD = "LATERAL (SELECT * FROM penstock_message WHERE number = penstock_held.message OFFSET 0) AS penstock_message"
+"""On PostgreSQL, a claim's messages each by its number, whatever is known of the table: as a mere join they may be sought among
+all, for each."""
 Row = tuple[Any, ...]
 Params = Mapping[str, Any] | Sequence[Any]
 

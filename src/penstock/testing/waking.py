@@ -87,7 +87,7 @@ class Waking:
                 queue.receive(wait=1)
                 return time.thread_time() - before
 
-            assert best_of(3, measure) < 0.01
+            assert best_of(3, measure) < 0.03  # of a processor, which may be a slow one; to look again and again takes it whole
 
 
 SENDER = """
