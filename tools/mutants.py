@@ -74,11 +74,15 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 MUTANTS = [
-    mutant("taken though damaged", "set_aside_at_most_once", (QUERIES, " AND checksum = checksum_of(body, head, sent_at)", "")),
+    mutant(
+        "taken though damaged",
+        "set_aside_at_most_once",
+        (QUERIES, " AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)\nAND NOT", "\nAND NOT"),
+    ),
     mutant(
         "taken by old settings",
         "taken_by_one_statement",
-        (QUERIES, "name = :name AND settings = :settings)\n    AND", "name = :name AND :settings <> '')\n    AND"),
+        (QUERIES, "settings = :settings AND floor_at < 0)", ":settings <> '' AND floor_at < 0)"),
     ),
     planned(
         "by any index",
@@ -215,28 +219,77 @@ MUTANTS = [
     mutant(
         "what lapsed sleeps on, for who looks",
         "whoever_looks",
-        (CLAIMS, "            self._wake(self._queue(queue)[0], now)\n", "            pass\n"),
+        (CLAIMS, "after = max(after, self._awake(home, now))", "after = max(after, self._floor(home))"),
     ),
     mutant(
         "what lapsed sleeps on, for who receives",
         "lapsed",
-        (CLAIMS, "        self._wake(home, now)\n        return super()._visible", "        return super()._visible"),
+        (CLAIMS, "floor = self._awake(home, now)\n        if floor", "floor = self._floor(home)\n        if floor"),
     ),
     mutant(
         "what lapsed sleeps on, at most once",
         "waits_behind",
         (QUERIES, "asleep = 1 AND lapses_at <= :now)\nRETURNING", "asleep = 2)\nRETURNING"),
     ),
+    mutant("what lapses is not waited for", "whoever_looks", (CLAIMS, "(above, wakes_at)", "(above,)")),
     mutant(
-        "what lapses is not waited for", "whoever_looks", (CLAIMS, "(super().due(queue), wakes_at)", "(super().due(queue),)")
+        "what is sent comes to lie below the floor",
+        "clock_is_set_back",
+        (CLAIMS, "default=FOREVER) + 1", "default=FOREVER) + FOREVER"),
+        (QUERIES, "AND floor_at <= :earliest", "AND floor_at <= :earliest + 2000000000"),
+    ),
+    mutant(
+        "what is released comes to lie below the floor",
+        "comes_back_beside",
+        (CLAIMS, "self._keep_run(queue, receipts, until)", "self._keep_run(queue, receipts)"),
+    ),
+    mutant(
+        "what is moved comes to lie below the floor",
+        "moved_beside",
+        (CLAIMS, "            self._keep_run(target, visible_at=now)\n", ""),
+    ),
+    mutant(
+        "a run's message is touched",
+        "deleted_of_a_claim or by_its_receipt",
+        (
+            CLAIMS,
+            "            self._keep_run(queue, receipts)\n            return super().delete",
+            "            return super().delete",
+        ),
+    ),
+    mutant(
+        "a look shows a run as visible",
+        "after_it",
+        (CLAIMS, "after = max(after, self._awake(home, now))", "self._awake(home, now)"),
+    ),
+    mutant(
+        "a receive finds a run",
+        "after_it or do_not_get",
+        (CLAIMS, "if floor == NO_FLOOR:\n            return super()._visible", "if True:\n            return super()._visible"),
+    ),
+    mutant("a run is taken at most once", "after_it", (QUERIES, " AND floor_at < 0)", ")")),
+    mutant(
+        "a run is made of what was received",
+        "settled_by_its_receipt or released or judged or lapsed",
+        (QUERIES, "CASE WHEN delivery = 0 AND grp", "CASE WHEN grp"),
+    ),
+    mutant(
+        "settled without its history",
+        "changed_beside",
+        (CLAIMS, "if not create and self._look_up(name):", "if False:"),
+        (
+            CLAIMS,
+            "            if settlement.keep_until is None:\n                floor_at",
+            "            if True:\n                floor_at",
+        ),
     ),
     mutant(
         "a claim takes what is damaged",
         "not_claimed_by_a_reader",
         (
             QUERIES,
-            "> :now\nAND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)\n\n-- name: hide",
-            "> :now\n\n-- name: hide",
+            "> :now\nAND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)\n\n-- name: hold",
+            "> :now\n\n-- name: hold",
         ),
     ),
     mutant(
@@ -434,8 +487,8 @@ MUTANTS = [
         "together_obeys",
         (
             QUERIES,
-            "name = :name AND settings = :settings\n    AND (SELECT",
-            "name = :name AND :settings <> ''\n    AND (SELECT",
+            "name = :name AND settings = :settings AND floor_at <= :earliest\n    AND (SELECT",
+            "name = :name AND :settings <> '' AND floor_at <= :earliest\n    AND (SELECT",
         ),
     ),
     served(
@@ -607,7 +660,11 @@ MUTANTS = [
     ),
     mutant("bodies have the checksum of none", "what_a_sent_one_is", (MESSAGES, "add_body(body, begun)", "begun")),
     shared("what failed was read ahead and is gone", "cut_at_any_point_a_batch", (VERBS, '"ROLLBACK"', '"COMMIT"')),
-    shared("who read ahead is missed", "read_ahead_by_that_is_lost", (VERBS, "return name, None", "return name, []")),
+    shared(
+        "who read ahead is missed",
+        "read_ahead_by_that_is_lost",
+        (VERBS, "return lambda: self.fetch(writer, batch, name)", "return lambda: None"),
+    ),
     filed("a manifest is ignored", "interrupted_publication", (PUBLISHING, "if found.name == MANIFEST)", "if False)")),
     filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
     filed(

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +28,7 @@ import pyarrow.compute as pc
 from penstock import arrow
 from penstock.broker import location
 from penstock.errors import QueueNotFound, StoreError
-from penstock.message import State
+from penstock.message import FOREVER, State
 from penstock.policy import key_of
 from penstock.stores.base import Ids
 from penstock.stores.encoding import Head, unpack_head
@@ -81,9 +82,15 @@ WHERE penstock_held.claim = {claim} AND penstock_held.place >= {start} AND penst
 AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
 ORDER BY penstock_held.place
 """
+RUN = """
+SELECT {columns} FROM penstock_message WHERE queue = {home} AND visible_at >= 0
+ORDER BY penstock_message.visible_at, penstock_message.number LIMIT {count} OFFSET {start}
+"""
+"""Of a claim that is a run (`penstock.stores.sqlite_claims`), whose messages are as they were before it."""
 SCAN = "SELECT {columns} FROM {table} WHERE {by} = {home} AND number >= {start} AND number < {stop}{conditions}"
+NOTHING: Mapping[str, object] = MappingProxyType({})
 FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = $1"
-FIND_CLAIM = "SELECT number FROM penstock_claim WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1"
+FIND_CLAIM = "SELECT number, run_at, size FROM penstock_claim WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1"
 FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
 
 
@@ -104,10 +111,16 @@ class Columnar:
 
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim."""
-        claim = self._value(FIND_CLAIM, self._queue(queue), reader, epoch)
-        if claim is not None:
-            message = MESSAGE_HELD if self._dialect == "postgresql" else "penstock_message"
-            yield from self._select(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
+        home = self._queue(queue)
+        for claim, run_at, size in self._find(FIND_CLAIM, home, reader, epoch):
+            if run_at is None:
+                message = MESSAGE_HELD if self._dialect == "postgresql" else "penstock_message"
+                yield from self._select(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
+            else:
+                after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
+                after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
+                count = max(0, min(stop, size) - start)
+                yield from self._select(RUN, queue, schema, after, home=home, start=start, count=count)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]
@@ -127,12 +140,20 @@ class Columnar:
         return home
 
     def _value(self, query: str, *values: object) -> Any:
-        found = [value for rows in self._run(query, *values) if rows.num_columns for value in rows.column(0).to_pylist()]
-        return found[0] if found else None
+        found = self._find(query, *values)
+        return found[0][0] if found else None
 
-    def _select(self, query: str, queue: str, schema: pa.Schema, **words: object) -> Iterator[pa.RecordBatch]:
+    def _find(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        batches = [rows for rows in self._run(query, *values) if rows.num_columns]
+        return [row for rows in batches for row in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
+
+    def _select(
+        self, query: str, queue: str, schema: pa.Schema, changed: Mapping[str, object] = NOTHING, /, **words: object
+    ) -> Iterator[pa.RecordBatch]:
+        """``changed``: columns that are another value, or expression, than what the table has."""
         sources = dict.fromkeys(SOURCES[field.name] for field in schema if field.name in SOURCES) or ["number"]
-        columns = ", ".join(EXPRESSIONS[self._dialect].get(source, source) for source in sources)
+        terms = EXPRESSIONS[self._dialect] | {name: f"{value} AS {name}" for name, value in changed.items()}
+        columns = ", ".join(terms.get(source, source) for source in sources)
         for rows in self._run(query.format(columns=columns, **words)):
             if rows.num_rows:
                 yield decode(rows, queue, schema, self.ids)

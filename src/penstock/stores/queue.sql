@@ -2,6 +2,7 @@
 -- databases; the words in braces are the differences, which each store gives (see penstock.stores.sql.Dialect).
 --
 --   penstock_queue    a queue and its settings (JSON)
+--                       floor_at, floor_number   while a claim is a run (below): where its messages end; else -1
 --   penstock_message  a message that is in a queue
 --                       visible_at  hidden until then; negative: blocked behind its group's first, and then hidden until -visible_at
 --                       state       0 queued, 1 consumed, 4 damaged
@@ -13,6 +14,8 @@
 --   penstock_reader   how far a reader of named claims has settled
 --   penstock_claim    a named claim: tentative until confirmed
 --                       asleep      its messages are hidden for good, although it is tentative: whoever finds that it has lapsed wakes them
+--                       run_at      when it was made, if it is a run: the first messages of its queue, as many as its size, which
+--                                   are not touched and stand in no list; else null
 --   penstock_held     its messages in order, each with the delivery that it was claimed under
 --   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' up to which messages may have one
 --   penstock_session  what a connection to a server has committed last: by this, a commit whose answer was lost is resolved
@@ -142,6 +145,11 @@ CREATE TABLE penstock_writer (
 ALTER TABLE penstock_claim ADD COLUMN asleep {integer} NOT NULL DEFAULT 0;
 {only_by_name};
 
+-- step: 5
+ALTER TABLE penstock_queue ADD COLUMN floor_at {integer} NOT NULL DEFAULT -1;
+ALTER TABLE penstock_queue ADD COLUMN floor_number {integer} NOT NULL DEFAULT 0;
+ALTER TABLE penstock_claim ADD COLUMN run_at {integer};
+
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
 
@@ -207,13 +215,14 @@ VALUES (:number, :queue, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
 SELECT :number, number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
 FROM penstock_queue
-WHERE name = :name AND settings = :settings AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
+WHERE name = :name AND settings = :settings AND floor_at <= :earliest
+    AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
 -- name: insert_together
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
 SELECT column1, penstock_queue.number, column3, 0, 0, 0, column4, column5, column6, column7, column8, column9, column10, column11
 FROM (VALUES :rows) CROSS JOIN penstock_queue
-WHERE column1 IS NOT NULL AND name = :name AND settings = :settings
+WHERE column1 IS NOT NULL AND name = :name AND settings = :settings AND floor_at <= :earliest
     AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
 -- name: insert_told
@@ -312,18 +321,18 @@ RETURNING number, delivery, visible_at, state, grp, mark
 
 -- name: delete_alone
 DELETE FROM penstock_message
-WHERE number = :number AND delivery = :delivery AND grp IS NULL AND mark IS NULL
+WHERE number = :number AND delivery = :delivery AND delivery > 0 AND grp IS NULL AND mark IS NULL
 AND queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
 
 -- name: delete_plain
 DELETE FROM penstock_message
-WHERE number = :number AND queue = :queue AND delivery = :delivery AND grp IS NULL AND mark IS NULL
+WHERE number = :number AND queue = :queue AND delivery = :delivery AND delivery > 0 AND grp IS NULL AND mark IS NULL
 
 -- name: take_alone
 DELETE FROM penstock_message
 WHERE number = (
     SELECT number FROM penstock_message
-    WHERE queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
+    WHERE queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings AND floor_at < 0)
     AND visible_at >= 0 AND visible_at <= :now ORDER BY visible_at, number LIMIT 1
 )
 AND state = 0 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since
@@ -451,7 +460,7 @@ UPDATE penstock_reader SET settled = :epoch WHERE queue = :queue AND name = :rea
 DELETE FROM penstock_reader WHERE queue = :queue AND name = :reader
 
 -- name: claims
-SELECT number, epoch, size, confirmed, lapses_at, asleep FROM penstock_claim WHERE queue = :queue AND reader = :reader ORDER BY epoch
+SELECT number, epoch, size, confirmed, lapses_at, asleep, run_at FROM penstock_claim WHERE queue = :queue AND reader = :reader ORDER BY epoch
 
 -- name: add_claim
 INSERT INTO penstock_claim (queue, reader, epoch, confirmed, lapses_at, size)
@@ -463,21 +472,61 @@ INSERT INTO penstock_held (claim, place, message, delivery) VALUES (:claim, :pla
 -- name: confirm
 UPDATE penstock_claim SET confirmed = 1, lapses_at = :forever, asleep = 0 WHERE number = :claim
 
--- name: count_visible
-SELECT COUNT(*) FROM (
-    SELECT number FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :now LIMIT :limit
+-- name: floor
+SELECT floor_at, floor_number, EXISTS (
+    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_queue.number AND asleep = 1 AND lapses_at <= :now
+) FROM penstock_queue WHERE number = :queue
+
+-- name: set_floor
+UPDATE penstock_queue SET floor_at = :floor_at, floor_number = :floor_number WHERE number = :queue
+
+-- name: in_run
+SELECT 1 FROM penstock_message WHERE number {among} AND queue = :queue
+AND visible_at >= 0 AND (visible_at, number) <= (:floor_at, :floor_number) LIMIT 1
+
+-- name: visible_above
+SELECT * FROM (
+    SELECT {columns} FROM penstock_message
+    WHERE queue = :queue AND visible_at = :floor_at AND number > :floor_number AND number % :of = :place
+    ORDER BY number LIMIT :limit
+) UNION ALL SELECT * FROM (
+    SELECT {columns} FROM penstock_message
+    WHERE queue = :queue AND visible_at > :floor_at AND visible_at <= :now AND number % :of = :place
+    ORDER BY visible_at, number LIMIT :limit
+) LIMIT :limit
+
+-- name: due_above
+SELECT COALESCE(
+    (SELECT visible_at FROM penstock_message WHERE queue = :queue AND visible_at = :floor_at AND number > :floor_number LIMIT 1),
+    (SELECT MIN(visible_at) FROM penstock_message WHERE queue = :queue AND visible_at > :floor_at AND visible_at < :forever)
 )
 
--- name: hold_visible
-INSERT INTO penstock_held (claim, place, message, delivery)
-SELECT :claim, place, penstock_message.number, delivery + 1
+-- name: place_of
+SELECT visible_at, number FROM penstock_message WHERE queue = :queue AND visible_at >= 0
+ORDER BY visible_at, number LIMIT 1 OFFSET :place
+
+-- name: count_visible
+SELECT COUNT(*) FROM (
+    SELECT number FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by
+    AND (visible_at, number) > (:floor_at, :floor_number) LIMIT :limit
+)
+
+-- name: weigh
+SELECT COUNT(*), COALESCE(SUM(CASE WHEN delivery = 0 AND grp IS NULL AND mark IS NULL THEN 1 ELSE 0 END), 0)
 FROM (
-    SELECT number, ROW_NUMBER() OVER (ORDER BY visible_at, number) - 1 AS place FROM penstock_message
-    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by ORDER BY visible_at, number LIMIT :limit
+    SELECT number FROM penstock_message
+    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by
+    AND (visible_at, number) > (:floor_at, :floor_number) ORDER BY visible_at, number LIMIT :limit
 ) AS picked CROSS JOIN penstock_message
 WHERE penstock_message.number = picked.number
 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE(deadline_at, :forever) > :now
 AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)
+
+-- name: hold_first
+INSERT INTO penstock_held (claim, place, message, delivery)
+SELECT :claim, ROW_NUMBER() OVER (ORDER BY visible_at, number) - 1, number, delivery + 1 FROM penstock_message
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by AND (visible_at, number) > (:floor_at, :floor_number)
+ORDER BY visible_at, number LIMIT :limit
 
 -- name: hide_held
 UPDATE penstock_message
@@ -486,7 +535,23 @@ SET visible_at = :forever, state = 1, receives = receives + 1, delivery = delive
 WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
 
 -- name: fall_asleep
-UPDATE penstock_claim SET asleep = 1 WHERE number = :claim
+UPDATE penstock_claim SET asleep = 1, run_at = :run_at WHERE number = :claim
+
+-- name: runs
+SELECT number, size, run_at FROM penstock_claim WHERE queue = :queue AND run_at IS NOT NULL
+
+-- name: end_run
+UPDATE penstock_claim SET run_at = NULL WHERE number = :claim
+
+-- name: read_run
+SELECT {columns} FROM penstock_message WHERE queue = :queue AND visible_at >= 0
+ORDER BY visible_at, number LIMIT :count OFFSET :start
+
+-- name: delete_below
+DELETE FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at < :floor_at
+
+-- name: delete_upto
+DELETE FROM penstock_message WHERE queue = :queue AND visible_at = :floor_at AND number <= :floor_number
 
 -- name: sleepers
 SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1 AND lapses_at <= :now

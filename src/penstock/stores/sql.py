@@ -52,7 +52,7 @@ class SqlStore(SqlMessages):
             found = self._rows("reader", {"queue": home, "reader": reader})
             claims = self._rows("claims", {"queue": home, "reader": reader})
             return found[0][0] if found else None, [
-                Claim(reader, epoch, size, bool(confirmed), lapses_at) for _, epoch, size, confirmed, lapses_at, _ in claims
+                Claim(reader, epoch, size, bool(confirmed), lapses_at) for _, epoch, size, confirmed, lapses_at, *_ in claims
             ]
 
     def readers(self, queue: str) -> list[str]:

@@ -325,7 +325,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 for number, entry in enumerate(entries, first)
             ]
             self._set_durable(True)
-            known = (queue, self._packed(settings), last)
+            known = (queue, self._packed(settings), min(entry.visible_at for entry in entries), last)
             if count == 1:
                 number, _, *values = rows[0]
                 done = self._run("insert_alone", (number, *values, *known))

@@ -1,21 +1,32 @@
 """Named claims of an SQLite file, by whole sets: to make, confirm and settle a claim of any size is a few statements.
 
-A row is written as seldom as it can be, since to write it is to write its body too: once by the claim, which hides it for good.
-To confirm it is then to say so in the claim alone; and if it is never said, the claim has only fallen asleep: whoever looks for
-messages that are visible first wakes those whose claim has lapsed.
+A row is written as seldom as it can be, since to write it is to write its body too.
+
+    a run     the first messages of the queue, none of which was ever received: none is written. The queue's floor says where
+              they end; whoever looks for messages looks above it. Settled, they are deleted from the first up to the floor.
+    a list    each message is written once: hidden for good. To confirm the claim is to say so in the claim alone.
+
+A queue has one run at a time, and nothing may come to lie below its floor, or change there. So whoever is about to do that, or
+wants to see each message as it is, first makes the run a list, which is what it would have been.
+
+A claim that is never confirmed has only fallen asleep: whoever looks for visible messages first wakes those whose claim
+has lapsed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 
-from penstock.message import FOREVER, Message, Settings, Settlement, State
+from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import micros
 from penstock.stores.base import START
 from penstock.stores.sql import SqlStore
 from penstock.stores.sql_session import Row
+
+NO_FLOOR = START
 
 
 class NotPlain(Exception):
@@ -36,54 +47,183 @@ class SqliteClaims(SqlStore):
     ) -> int:
         with suppress(NotPlain), self.batch():
             home, _ = self._queue(queue)
-            self._wake(home, now)
-            size: int = self._rows("count_visible", {"queue": home, "now": visible_by, "limit": limit})[0][0]
+            floor_at, floor_number = floor = self._awake(home, now)
+            fields = {
+                "queue": home,
+                "visible_by": visible_by,
+                "limit": limit,
+                "floor_at": floor_at,
+                "floor_number": floor_number,
+            }
+            size: int = self._rows("count_visible", fields)[0][0]
             if not size or settings.groups:
                 raise NotPlain
-            claim = self._add_claim(home, reader, epoch, size, lapses_at)
-            fields = {"claim": claim, "queue": home, "visible_by": visible_by, "limit": limit, "now": now, "forever": FOREVER}
-            fields["most"] = settings.redrive.max_receives if settings.redrive else FOREVER
-            fields["since"] = now - micros(settings.retention)
-            if self._run("hold_visible", fields) < size:
+            most = settings.redrive.max_receives if settings.redrive else FOREVER
+            rules = {"now": now, "forever": FOREVER, "most": most, "since": now - micros(settings.retention)}
+            sure, fresh = self._rows("weigh", fields | rules)[0]
+            if sure < size:
                 raise NotPlain
-            self._run("hide_held", {"claim": claim, "now": now, "forever": FOREVER})
-            self._run("fall_asleep", {"claim": claim})
+            claim = self._add_claim(home, reader, epoch, size, lapses_at)
+            run = fresh == size and floor == NO_FLOOR and not settings.history
+            if run:
+                self._set_floor(home, self._rows("place_of", {"queue": home, "place": size - 1})[0])
+            else:
+                self._hide(claim, now, fields)
+            self._run("fall_asleep", {"claim": claim, "run_at": now if run else None})
             return size
         return 0
 
     def confirm(self, queue: str, reader: str, epoch: int) -> None:
         with self._joined():
-            for claim, known, _, _, _, asleep in self._rows("claims", {"queue": self._queue(queue)[0], "reader": reader}):
+            for claim, known, _, _, _, asleep, _ in self._rows("claims", {"queue": self._queue(queue)[0], "reader": reader}):
                 if known == epoch and asleep:
                     self._run("confirm", {"claim": claim, "forever": FOREVER})
                     return
             super().confirm(queue, reader, epoch)
 
+    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            for _, known, size, _, lapses_at, _, run_at in self._rows("claims", {"queue": home, "reader": reader}):
+                if known == epoch and run_at is not None:
+                    count = max(0, min(stop, size) - start)
+                    rows = self._rows("read_run", {"queue": home, "start": start, "count": count})
+                    return [self._message(queue, row, run_at, lapses_at) for row in rows]
+                if known == epoch:
+                    messages = super().read(queue, reader, epoch, start, stop)
+                    return [replace(message, visible_at=lapses_at) for message in messages]
+            return super().read(queue, reader, epoch, start, stop)
+
+    def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
+        with self._joined():
+            self._list_run(self._queue(queue)[0])
+            return super().give_back(queue, reader, epoch, now)
+
     def _delete_claimed(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
         """If all are as they were claimed and nothing hangs on them, without asking after each."""
+        if claim in (run for run, _, _ in self._rows("runs", {"queue": home})):
+            if settlement.keep_until is None:
+                floor_at, floor_number = self._floor(home)
+                gone = self._run("delete_below", {"queue": home, "floor_at": floor_at})
+                gone += self._run("delete_upto", {"queue": home, "floor_at": floor_at, "floor_number": floor_number})
+                self._set_floor(home, NO_FLOOR)
+                return gone
+            self._list_run(home)
         if settlement.keep_until is None and self._rows("all_plain", {"claim": claim, "queue": home})[0][0]:
             return self._run("delete_held", {"claim": claim})
         return super()._delete_claimed(home, settings, claim, settlement)
 
-    # whoever looks for what is visible
+    # the run and its floor
 
-    def _wake(self, home: int, now: int) -> None:
-        sleepers = self._rows("sleepers", {"queue": home, "now": now})  # seen without a write lock
-        if sleepers:
+    def _floor(self, home: int) -> tuple[int, int]:
+        at, number, _ = self._rows("floor", {"queue": home, "now": 0})[0]
+        return at, number
+
+    def _set_floor(self, home: int, floor: Row) -> None:
+        self._run("set_floor", {"queue": home, "floor_at": floor[0], "floor_number": floor[1]})
+
+    def _list_run(self, home: int) -> None:
+        if self._floor(home) != NO_FLOOR:  # seen without a write lock
             with self._joined():
-                for claim, lapses_at in self._rows("sleepers", {"queue": home, "now": now}):
-                    self._extend_all(home, claim, lapses_at, State.CONSUMED)
-                    self._run("wake", {"claim": claim})
+                for claim, size, run_at in self._rows("runs", {"queue": home}):
+                    fields = {"queue": home, "visible_by": FOREVER, "limit": size, "floor_at": -1, "floor_number": 0}
+                    self._hide(claim, run_at, fields)
+                    self._run("end_run", {"claim": claim})
+                    self._set_floor(home, NO_FLOOR)
+
+    def _hide(self, claim: int, now: int, fields: dict[str, int]) -> None:
+        self._run("hold_first", fields | {"claim": claim})
+        self._run("hide_held", {"claim": claim, "now": now, "forever": FOREVER})
+
+    def _keep_run(self, queue: str, receipts: Sequence[Held] = (), visible_at: int = FOREVER) -> None:
+        """In a batch, before these messages are touched, or any becomes visible at this instant: not if they are of a run, and
+        not below its floor."""
+        home, _ = self._queue(queue)
+        floor_at, floor_number = floor = self._floor(home)
+        if floor == NO_FLOOR:
+            return
+        fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number}
+        numbers = [self._number(receipt) for receipt in receipts]
+        if visible_at <= floor_at or (numbers and self._rows("in_run", fields | {"numbers": self._list(numbers)})):
+            self._list_run(home)
+
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        with self._joined():
+            if not create and self._look_up(name):
+                self._list_run(self._queue(name)[0])
+            return super().save(name, settings, create=create)
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        with self._joined():
+            # One more, as a new message has a higher number than all that are there.
+            self._keep_run(queue, visible_at=min((entry.visible_at for entry in entries), default=FOREVER) + 1)
+            return super().insert(queue, entries, now, settings)
+
+    def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
+        with self._joined():
+            self._keep_run(queue, visible_at=like.visible_at + 1)
+            return super().insert_bodies(queue, bodies, like, settings)
+
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        with self._joined():
+            self._keep_run(queue, receipts, until)
+            return super().extend(queue, receipts, until, release=release)
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        with self._joined():
+            self._keep_run(queue, receipts)
+            return super().delete(queue, receipts, settlement, settings)
+
+    def move(
+        self, queue: str, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
+    ) -> list[bool]:
+        with self._joined():
+            self._keep_run(queue, receipts)
+            self._keep_run(target, visible_at=now)
+            return super().move(queue, receipts, target, now, expires_at, deaths)
+
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
+        with self._joined():
+            self._keep_run(queue, receipts)
+            return super().set_aside(queue, receipts)
+
+    def purge(self, queue: str, limit: int) -> int:
+        with self._joined():
+            self._list_run(self._queue(queue)[0])
+            return super().purge(queue, limit)
+
+    # whoever looks for what is visible, or at all
+
+    def _awake(self, home: int, now: int) -> tuple[int, int]:
+        """The floor, after what has lapsed was woken."""
+        at, number, lapsed = self._rows("floor", (now, home))[0]  # seen without a write lock
+        if not lapsed:
+            return at, number
+        with self._joined():
+            self._list_run(home)
+            for claim, lapses_at in self._rows("sleepers", {"queue": home, "now": now}):
+                self._extend_all(home, claim, lapses_at, State.CONSUMED)
+                self._run("wake", {"claim": claim})
+        return NO_FLOOR
 
     def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
-        self._wake(home, now)
-        return super()._visible(home, limit, now, share)
+        floor_at, floor_number = floor = self._awake(home, now)
+        if floor == NO_FLOOR:
+            return super()._visible(home, limit, now, share)
+        place, of = share or (0, 1)
+        fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "now": now}
+        return self._rows("visible_above", fields | {"place": place, "of": of, "limit": limit})
 
     def browse(
         self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
     ) -> list[Message]:
-        if now is not None:
-            self._wake(self._queue(queue)[0], now)
+        home, _ = self._queue(queue)
+        if now is None:
+            self._list_run(home)
+        else:
+            after = max(after, self._awake(home, now))
         return super().browse(queue, limit, state=state, now=now, after=after)
 
     def _in_order(self, home: int, now: int | None, limit: int, state: State | None, after: tuple[int, int]) -> list[Row]:
@@ -94,12 +234,30 @@ class SqliteClaims(SqlStore):
             rows = sorted(found.values(), key=itemgetter(1, 0))[:limit]
         return rows
 
-    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
-        messages = super().read(queue, reader, epoch, start, stop)
-        lapses_at = next(claim.lapses_at for claim in self.held(queue, reader)[1] if claim.epoch == epoch)
-        return [replace(message, visible_at=lapses_at) for message in messages]
+    def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
+        if not settled:  # whoever asks will look at each message next
+            self._list_run(self._queue(queue)[0])
+        return super().span(queue, settled=settled)
+
+    def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
+        if not settled:
+            self._list_run(self._queue(queue)[0])
+        return super().scan(queue, start, stop, limit, settled=settled)
+
+    def count(self, queue: str, now: int) -> Counts:
+        home, _ = self._queue(queue)
+        if now < self._awake(home, now)[0]:  # the clock was set back
+            self._list_run(home)
+        with self._reading():
+            counts = super().count(queue, now)
+            run = sum(size for _, size, _ in self._rows("runs", {"queue": home}))
+            return replace(counts, visible=counts.visible - run, in_flight=counts.in_flight + run)
 
     def due(self, queue: str) -> int | None:
         with self._reading():
-            wakes_at: int | None = self._rows("wakes_at", {"queue": self._queue(queue)[0]})[0][0]
-            return min((at for at in (super().due(queue), wakes_at) if at is not None), default=None)
+            home, _ = self._queue(queue)
+            floor_at, floor_number = floor = self._floor(home)
+            fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "forever": FOREVER}
+            above: int | None = super().due(queue) if floor == NO_FLOOR else self._rows("due_above", fields)[0][0]
+            wakes_at: int | None = self._rows("wakes_at", {"queue": home})[0][0]
+            return min((at for at in (above, wakes_at) if at is not None), default=None)

@@ -108,6 +108,86 @@ class Claims:
         assert queue.settle("spark", 1) == 1
         assert queue.delete(mine) is True
 
+    def test_consumers_beside_a_claim_get_what_comes_after_it(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 9)
+        queue.confirm("spark", 1)
+        queue.send_many([b"3", b"4", b"5"])
+        assert sorted(bodies(queue.peek(9, state="queued"))) == [b"3", b"4", b"5"]
+        assert (queue.stats().visible, queue.stats().in_flight) == (3, 2)
+        (third,), (fourth,) = queue.receive(mode="at_most_once"), queue.receive(visibility=100)
+        assert [third.body, fourth.body] == [b"3", b"4"]
+        assert queue.delete(fourth) is True
+        assert queue.claim("other", 1, 9).size == 1
+        assert queue.settle("spark", 1) == 2
+        assert bodies(queue.read("other", 1)) == [b"5"]
+
+    def test_what_comes_back_beside_a_claim_is_not_settled_with_it(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        (first,) = queue.receive(visibility=100)
+        queue.claim("spark", 1, 9)
+        queue.confirm("spark", 1)
+        assert first.release() is True
+        assert queue.settle("spark", 1) == 2
+        assert bodies(queue.receive(9)) == [b"1"]
+
+    def test_what_is_sent_beside_a_claim_while_the_clock_is_set_back_is_not_settled_with_it(
+        self, broker: Broker, clock: FakeClock
+    ) -> None:
+        for batch in ([b"new"], [b"new"] * 200):
+            queue = broker.create(f"set-back-{len(batch)}")
+            queue.send(b"old")
+            queue.claim("spark", 1, 9)
+            queue.confirm("spark", 1)
+            clock.advance(-60)
+            assert queue.stats().in_flight == 1
+            queue.send_many(batch)
+            assert queue.stats().visible == len(batch)
+            assert queue.settle("spark", 1) == 1
+            assert bodies(queue.receive(1000)) == batch
+
+    def test_what_is_moved_beside_a_claim_is_not_settled_with_it(self, broker: Broker) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send(b"1")
+        dead.send(b"2")
+        queue.receive()[0].release()
+        dead.claim("spark", 1, 9)
+        dead.confirm("spark", 1)
+        assert queue.receive() == []
+        assert dead.settle("spark", 1) == 1
+        assert bodies(dead.receive(9)) == [b"1"]
+
+    def test_what_was_claimed_can_be_settled_by_its_receipt(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2"])
+        seen = queue.peek(1)
+        queue.claim("spark", 1, 9)
+        queue.confirm("spark", 1)
+        assert queue.delete(seen[0]) is False
+        (first, _) = queue.read("spark", 1)
+        assert (first.receives, first.state.name) == (1, "CONSUMED")
+        assert queue.delete(first) is True
+        assert queue.settle("spark", 1) == 1
+
+    def test_settings_changed_beside_a_claim_hold_for_its_settlement(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 9)
+        queue.confirm("spark", 1)
+        queue.update(history=60)
+        assert queue.settle("spark", 1) == 2
+        assert sorted(bodies(queue.settled())) == [b"1", b"2"]
+
+    def test_a_lapsed_claim_leaves_what_came_meanwhile(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 1, ttl=10)
+        queue.claim("other", 1, 1, ttl=20)
+        queue.confirm("other", 1)
+        clock.advance(10)
+        assert bodies(queue.receive(9, visibility=100)) == [b"1"]
+        assert bodies(queue.read("other", 1)) == [b"2"]
+        assert queue.settle("other", 1) == 1
+        assert queue.stats().in_flight == 1
+
     def test_a_confirmed_claim_that_is_limited_by_bytes_never_lapses(self, queue: Queue, clock: FakeClock) -> None:
         queue.send_many([b"1", b"2"])
         queue.claim("spark", 1, 2, ttl=10, max_bytes=100)
