@@ -8,14 +8,14 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
 import pytest
 
 import penstock
-from penstock import Draft, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVersion
+from penstock import Broker, Draft, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVersion
 from penstock.clock import system_clock
 from penstock.stores import sql_session
 from penstock.stores.sqlite import SAFE_SQLITE, SqliteStore
@@ -128,27 +128,87 @@ def test_a_damaged_message_is_not_claimed_by_a_reader(url: str, path: Path) -> N
         assert queue.stats().damaged == 1
 
 
-def test_a_claim_of_fresh_messages_writes_none_and_other_claims_write_each_once(url: str) -> None:
+def changes(broker: Broker, act: Callable[[], object]) -> int:
+    """How many rows it writes."""
+    assert isinstance(broker.store, SqliteStore)
+    before = broker.store._connect().total_changes()
+    act()
+    return broker.store._connect().total_changes() - before
+
+
+def test_a_claim_of_fresh_messages_writes_none_of_them(url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         queue.send_many([b"%d" % number for number in range(200)])
+        for reader in ("spark", "other"):
+            assert changes(broker, lambda: queue.claim(reader, 1, 100)) < 10  # noqa: B023
+            assert changes(broker, lambda: queue.confirm(reader, 1)) < 10  # noqa: B023
+            assert changes(broker, lambda: queue.settle(reader, 1)) < 10  # noqa: B023
+        assert changes(broker, lambda: broker.store.tidy("orders")) >= 100
+
+
+def test_a_claim_of_what_was_received_writes_each_message_once(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(100)])
+        queue.receive()[0].release()
+        assert 200 < changes(broker, lambda: queue.claim("spark", 1, 100)) < 210  # the messages, and the list of them
+        assert changes(broker, lambda: queue.confirm("spark", 1)) == 1
+        assert changes(broker, lambda: queue.settle("spark", 1)) < 210
+
+
+def test_what_is_settled_is_gone_for_all_before_it_is_removed(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        ids = [sent.id for sent in queue.send_many([b"%d" % number for number in range(4)])]
+        queue.claim("spark", 1, 2)
+        queue.claim("other", 1, 1)
+        queue.confirm("other", 1)
+        queue.confirm("spark", 1)
+        assert queue.settle("spark", 1) == 2
+    with penstock.open(url) as broker:
+        queue = broker["orders"]
+        stats = queue.stats()
+        assert (stats.messages, stats.visible, stats.in_flight) == (2, 1, 1)
+        assert [message.body for message in queue.peek(9, state="queued")] == [b"3"]
+        assert [message.body for message in queue.read("other", 1)] == [b"2"]
+        assert queue.readers()["spark"] == []
+        assert queue.delete(ids[0]) is False
+        assert queue.delete(ids[2]) is True
+        assert queue.settle("other", 1) == 0
+        assert [message.body for message in queue.receive(9)] == [b"3"]
+
+
+def test_what_is_settled_is_removed_some_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.stores.sqlite_claims.TIDY_AT_ONCE", 2)
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(5)])
+        queue.claim("spark", 1, 5)
+        queue.confirm("spark", 1)
+        assert queue.settle("spark", 1) == 5
         store = broker.store
         assert isinstance(store, SqliteStore)
-        connection = store._connect()
-        before = connection.total_changes()
-        queue.claim("spark", 1, 100)
+        for left in (3, 1, 0):
+            assert queue.stats().messages == 0
+            assert store.tidy("orders") is True
+            assert store._rows("span", {"queue": 1})[0][0] == left
+        assert store.tidy("orders") is False
+        assert store._floor(1) == (-1, 0)
+
+
+def test_what_is_settled_is_removed_by_whoever_uses_the_queue(url: str) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2)
         queue.confirm("spark", 1)
-        assert connection.total_changes() - before < 10
-        before = connection.total_changes()
-        queue.claim("other", 1, 100)  # a queue has one run at a time
-        queue.confirm("other", 1)
-        assert 200 < connection.total_changes() - before < 210  # the messages, and the list of them
-        before = connection.total_changes()
-        assert queue.settle("spark", 1) == 100
-        assert connection.total_changes() - before < 110
-        before = connection.total_changes()
-        assert queue.settle("other", 1) == 100
-        assert connection.total_changes() - before < 210
+        assert queue.settle("spark", 1) == 2
+        assert isinstance(broker.store, SqliteStore)
+        clock.advance(60)
+        queue.send(b"3")
+        assert broker.store._rows("span", {"queue": 1})[0][0] == 1
 
 
 def test_a_settled_claim_leaves_no_marks(url: str) -> None:

@@ -83,14 +83,19 @@ AND penstock_message.number = penstock_held.message AND penstock_message.deliver
 ORDER BY penstock_held.place
 """
 RUN = """
-SELECT {columns} FROM penstock_message WHERE queue = {home} AND visible_at >= 0
+SELECT {columns} FROM penstock_message
+WHERE queue = {home} AND penstock_message.visible_at >= 0
+AND (penstock_message.visible_at, penstock_message.number) > ({begin_at}, {begin_number})
 ORDER BY penstock_message.visible_at, penstock_message.number LIMIT {count} OFFSET {start}
 """
 """Of a claim that is a run (`penstock.stores.sqlite_claims`), whose messages are as they were before it."""
 SCAN = "SELECT {columns} FROM {table} WHERE {by} = {home} AND number >= {start} AND number < {stop}{conditions}"
 NOTHING: Mapping[str, object] = MappingProxyType({})
 FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = $1"
-FIND_CLAIM = "SELECT number, run_at, size FROM penstock_claim WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1"
+FIND_CLAIM = """
+SELECT number, size, run_at, begin_at, begin_number FROM penstock_claim
+WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1
+"""
 FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
 
 
@@ -112,15 +117,20 @@ class Columnar:
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim."""
         home = self._queue(queue)
-        for claim, run_at, size in self._find(FIND_CLAIM, home, reader, epoch):
+        for claim, size, run_at, *begin in self._find(FIND_CLAIM, home, reader, epoch):
             if run_at is None:
                 message = MESSAGE_HELD if self._dialect == "postgresql" else "penstock_message"
                 yield from self._select(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
             else:
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
                 after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
-                count = max(0, min(stop, size) - start)
-                yield from self._select(RUN, queue, schema, after, home=home, start=start, count=count)
+                places = {
+                    "begin_at": begin[0],
+                    "begin_number": begin[1],
+                    "start": start,
+                    "count": max(0, min(stop, size) - start),
+                }
+                yield from self._select(RUN, queue, schema, after, home=home, **places)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]

@@ -7,6 +7,7 @@ partitions      confirm the claims, which never lapse from then on
 read            the messages of a claim, by place: a replay reads the same ones in the same order
 (Spark commits the batch)
 commit          settle; the last batch of all is settled by the latestOffset that finds nothing more
+(meanwhile)     what is settled is removed, where the store leaves that for later
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.broker import Broker
-from penstock.errors import BadInput, ClaimError, ClaimLapsed, QueueNotFound, ReaderSetBack
+from penstock.errors import BadInput, ClaimError, ClaimLapsed, QueueNotFound, ReaderSetBack, StoreError
 from penstock.message import Claim
 from penstock.spark import columns, reading
 from penstock.spark.options import ReadOptions
@@ -69,10 +71,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The last epoch that is claimed of each queue: as long as Spark has not logged it, the claim is answered again."""
         self._settled = 0
         """The epoch up to which this process has settled, so that an idle poll need not ask."""
+        self._tidying: Thread | None = None
         self._count: tuple[float, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_broker": None}
+        return {**self.__dict__, "_broker": None, "_tidying": None}
 
     # what Spark asks, in the order of the picture above
 
@@ -161,6 +164,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"visible": self._count[1] if self._count else 0, "oldest_age": max(0, *ages, 0) / 1_000_000}
 
     def stop(self) -> None:
+        if self._tidying is not None:
+            self._tidying.join()
         if self._broker is not None:
             self._broker.close()
             self._broker = None
@@ -212,6 +217,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 except QueueNotFound:
                     logger.warning("queue %r is gone, and with it what the stream had read of it", name)
         self._settled = done["epoch"]
+        if isinstance(broker.store, Store) and not (self._tidying and self._tidying.is_alive()):
+            self._tidying = Thread(target=_tidy, args=(broker.store, sorted(done["claims"])), daemon=True)
+            self._tidying.start()
 
     def _confirm(self, name: str, end: Offset, size: int) -> int:
         """Make the claim last; how many messages it has."""
@@ -288,3 +296,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "`penstock readers QUEUE` shows who holds what"
             )
         logger.warning("%s; skipped, as failOnDataLoss is false", what)
+
+
+def _tidy(store: Store, queues: Sequence[str]) -> None:
+    for queue in queues:
+        with suppress(QueueNotFound, StoreError):  # it can wait for whoever uses the queue next
+            while store.tidy(queue):
+                pass

@@ -208,6 +208,10 @@ class Store(ABC):
     def sweep(self, queue: str, now: int) -> bool:
         """Clear away some of what no longer counts: old history and marks, free space; whether there is more."""
 
+    def tidy(self, queue: str) -> bool:  # noqa: ARG002
+        """Remove some of what is settled but lies there still, as nobody sees; whether there is more."""
+        return False
+
     # named claims
 
     @abstractmethod

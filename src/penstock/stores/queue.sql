@@ -2,7 +2,7 @@
 -- databases; the words in braces are the differences, which each store gives (see penstock.stores.sql.Dialect).
 --
 --   penstock_queue    a queue and its settings (JSON)
---                       floor_at, floor_number   while a claim is a run (below): where its messages end; else -1
+--                       floor_at, floor_number   where the last of its runs (below) ends; at -1 if it has none
 --   penstock_message  a message that is in a queue
 --                       visible_at  hidden until then; negative: blocked behind its group's first, and then hidden until -visible_at
 --                       state       0 queued, 1 consumed, 4 damaged
@@ -14,8 +14,8 @@
 --   penstock_reader   how far a reader of named claims has settled
 --   penstock_claim    a named claim: tentative until confirmed
 --                       asleep      its messages are hidden for good, although it is tentative: whoever finds that it has lapsed wakes them
---                       run_at      when it was made, if it is a run: the first messages of its queue, as many as its size, which
---                                   are not touched and stand in no list; else null
+--                       run_at      when it was made, if it is a run: all messages between two places (begin, end), which are not
+--                                   touched and stand in no list; else null. With no reader it is settled, to be removed
 --   penstock_held     its messages in order, each with the delivery that it was claimed under
 --   penstock_meta     'version' of this schema, 'salt' of the ids, 'number' up to which messages may have one
 --   penstock_session  what a connection to a server has committed last: by this, a commit whose answer was lost is resolved
@@ -149,6 +149,10 @@ ALTER TABLE penstock_claim ADD COLUMN asleep {integer} NOT NULL DEFAULT 0;
 ALTER TABLE penstock_queue ADD COLUMN floor_at {integer} NOT NULL DEFAULT -1;
 ALTER TABLE penstock_queue ADD COLUMN floor_number {integer} NOT NULL DEFAULT 0;
 ALTER TABLE penstock_claim ADD COLUMN run_at {integer};
+ALTER TABLE penstock_claim ADD COLUMN begin_at {integer};
+ALTER TABLE penstock_claim ADD COLUMN begin_number {integer};
+ALTER TABLE penstock_claim ADD COLUMN end_at {integer};
+ALTER TABLE penstock_claim ADD COLUMN end_number {integer};
 
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
@@ -478,7 +482,12 @@ SELECT floor_at, floor_number, EXISTS (
 ) FROM penstock_queue WHERE number = :queue
 
 -- name: set_floor
-UPDATE penstock_queue SET floor_at = :floor_at, floor_number = :floor_number WHERE number = :queue
+UPDATE penstock_queue SET
+    floor_at = COALESCE((SELECT MAX(end_at) FROM penstock_claim WHERE queue = :queue AND run_at IS NOT NULL), -1),
+    floor_number = COALESCE((
+        SELECT end_number FROM penstock_claim WHERE queue = :queue AND run_at IS NOT NULL ORDER BY end_at DESC, end_number DESC LIMIT 1
+    ), 0)
+WHERE number = :queue
 
 -- name: in_run
 SELECT 1 FROM penstock_message WHERE number {among} AND queue = :queue
@@ -501,8 +510,9 @@ SELECT COALESCE(
     (SELECT MIN(visible_at) FROM penstock_message WHERE queue = :queue AND visible_at > :floor_at AND visible_at < :forever)
 )
 
--- name: place_of
-SELECT visible_at, number FROM penstock_message WHERE queue = :queue AND visible_at >= 0
+-- name: place_above
+SELECT visible_at, number FROM penstock_message
+WHERE queue = :queue AND visible_at >= 0 AND (visible_at, number) > (:floor_at, :floor_number)
 ORDER BY visible_at, number LIMIT 1 OFFSET :place
 
 -- name: count_visible
@@ -535,23 +545,43 @@ SET visible_at = :forever, state = 1, receives = receives + 1, delivery = delive
 WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
 
 -- name: fall_asleep
-UPDATE penstock_claim SET asleep = 1, run_at = :run_at WHERE number = :claim
+UPDATE penstock_claim SET asleep = 1 WHERE number = :claim
+
+-- name: begin_run
+UPDATE penstock_claim SET run_at = :run_at, begin_at = :begin_at, begin_number = :begin_number, end_at = :end_at, end_number = :end_number
+WHERE number = :claim
 
 -- name: runs
-SELECT number, size, run_at FROM penstock_claim WHERE queue = :queue AND run_at IS NOT NULL
+SELECT number, reader, size, run_at, begin_at, begin_number, end_at, end_number FROM penstock_claim
+WHERE queue = :queue AND run_at IS NOT NULL ORDER BY end_at, end_number
 
 -- name: end_run
 UPDATE penstock_claim SET run_at = NULL WHERE number = :claim
 
 -- name: read_run
-SELECT {columns} FROM penstock_message WHERE queue = :queue AND visible_at >= 0
+SELECT {columns} FROM penstock_message
+WHERE queue = :queue AND visible_at >= 0 AND (visible_at, number) > (:begin_at, :begin_number)
 ORDER BY visible_at, number LIMIT :count OFFSET :start
 
--- name: delete_below
-DELETE FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at < :floor_at
+-- name: settle_run
+UPDATE penstock_claim SET reader = '', epoch = number, confirmed = 1, asleep = 0, lapses_at = :forever WHERE number = :claim
 
--- name: delete_upto
-DELETE FROM penstock_message WHERE queue = :queue AND visible_at = :floor_at AND number <= :floor_number
+-- name: remove_of_run
+DELETE FROM penstock_message WHERE number IN (
+    SELECT number FROM penstock_message
+    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :end_at
+    AND (visible_at, number) > (:begin_at, :begin_number) AND (visible_at, number) <= (:end_at, :end_number)
+    ORDER BY visible_at, number LIMIT :limit
+)
+
+-- name: shorten_run
+UPDATE penstock_claim SET size = size - :gone WHERE number = :claim
+
+-- name: first_unsettled
+SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND NOT EXISTS (
+    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = :queue AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0
+    AND (visible_at, penstock_message.number) > (begin_at, begin_number) AND (visible_at, penstock_message.number) <= (end_at, end_number)
+)
 
 -- name: sleepers
 SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1 AND lapses_at <= :now

@@ -79,8 +79,7 @@ class SqlStore(SqlMessages):
             gone = 0
             for number, claim in self._claims(home, reader).items():
                 if number <= epoch:
-                    gone += self._delete_claimed(home, settings, claim, settlement)
-                    self._forget_claim(claim)
+                    gone += self._settle_claim(home, settings, claim, settlement)
             if not self._rows("reader", {"queue": home, "reader": reader}):
                 self._run("add_reader", {"queue": home, "reader": reader})
             self._run("settle_reader", {"queue": home, "reader": reader, "epoch": epoch})
@@ -155,8 +154,10 @@ class SqlStore(SqlMessages):
         with self._joined(durable=False):
             self._run("leave", {"queue": self._queue(queue)[0], "consumer": consumer})
 
-    def _delete_claimed(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
-        return len(self._delete_all(home, settings, self._holding(home, claim), settlement))
+    def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
+        gone = self._delete_all(home, settings, self._holding(home, claim), settlement)
+        self._forget_claim(claim)
+        return len(gone)
 
     def _holding(self, home: int, claim: int) -> list[Row]:
         """What is still as it was claimed, of the messages of a claim."""

@@ -393,9 +393,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
 
     def sweep(self, queue: str, now: int) -> bool:
-        super().sweep(queue, now)
+        more = super().sweep(queue, now)
         with self._lock:
-            return self._depth == 0 and self._reclaim(self._connect())
+            return more or (self._depth == 0 and self._reclaim(self._connect()))
 
     def _reclaim(self, connection: apsw.Connection) -> bool:
         """Give free pages back to the disk, some at a time, while they are more than a quarter of the file."""

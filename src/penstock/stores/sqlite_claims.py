@@ -2,12 +2,13 @@
 
 A row is written as seldom as it can be, since to write it is to write its body too.
 
-    a run     the first messages of the queue, none of which was ever received: none is written. The queue's floor says where
-              they end; whoever looks for messages looks above it. Settled, they are deleted from the first up to the floor.
+    a run     all messages between two places of the queue, none of which was ever received: none is written. Runs lie below the
+              queue's floor, one behind the other, and nothing else does; whoever looks for messages looks above it. Settled, a
+              run has no reader any more, its messages are gone for all, and `tidy` removes them, some at a time.
     a list    each message is written once: hidden for good. To confirm the claim is to say so in the claim alone.
 
-A queue has one run at a time, and nothing may come to lie below its floor, or change there. So whoever is about to do that, or
-wants to see each message as it is, first makes the run a list, which is what it would have been.
+Nothing may come to lie below the floor, or change there. So whoever is about to do that, or wants to see each message as it is,
+first makes the runs lists, which is what they would have been.
 
 A claim that is never confirmed has only fallen asleep: whoever looks for visible messages first wakes those whose claim
 has lapsed.
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import micros
@@ -27,6 +29,18 @@ from penstock.stores.sql import SqlStore
 from penstock.stores.sql_session import Row
 
 NO_FLOOR = START
+TIDY_AT_ONCE = 5000
+
+
+class Run(NamedTuple):
+    claim: int
+    reader: str
+    size: int
+    run_at: int
+    begin_at: int
+    begin_number: int
+    end_at: int
+    end_number: int
 
 
 class NotPlain(Exception):
@@ -47,7 +61,7 @@ class SqliteClaims(SqlStore):
     ) -> int:
         with suppress(NotPlain), self.batch():
             home, _ = self._queue(queue)
-            floor_at, floor_number = floor = self._awake(home, now)
+            floor_at, floor_number = self._awake(home, now)
             fields = {
                 "queue": home,
                 "visible_by": visible_by,
@@ -64,12 +78,14 @@ class SqliteClaims(SqlStore):
             if sure < size:
                 raise NotPlain
             claim = self._add_claim(home, reader, epoch, size, lapses_at)
-            run = fresh == size and floor == NO_FLOOR and not settings.history
-            if run:
-                self._set_floor(home, self._rows("place_of", {"queue": home, "place": size - 1})[0])
+            if fresh == size and not settings.history:
+                end_at, end_number = self._rows("place_above", fields | {"place": size - 1})[0]
+                places = {"begin_at": floor_at, "begin_number": floor_number, "end_at": end_at, "end_number": end_number}
+                self._run("begin_run", places | {"claim": claim, "run_at": now})
+                self._run("set_floor", {"queue": home})
             else:
                 self._hide(claim, now, fields)
-            self._run("fall_asleep", {"claim": claim, "run_at": now if run else None})
+            self._run("fall_asleep", {"claim": claim})
             return size
         return 0
 
@@ -84,60 +100,92 @@ class SqliteClaims(SqlStore):
     def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
         with self._reading():
             home, _ = self._queue(queue)
-            for _, known, size, _, lapses_at, _, run_at in self._rows("claims", {"queue": home, "reader": reader}):
-                if known == epoch and run_at is not None:
-                    count = max(0, min(stop, size) - start)
-                    rows = self._rows("read_run", {"queue": home, "start": start, "count": count})
-                    return [self._message(queue, row, run_at, lapses_at) for row in rows]
-                if known == epoch:
-                    messages = super().read(queue, reader, epoch, start, stop)
-                    return [replace(message, visible_at=lapses_at) for message in messages]
-            return super().read(queue, reader, epoch, start, stop)
+            claims = {row[1]: row for row in self._rows("claims", {"queue": home, "reader": reader})}
+            claim, _, size, _, lapses_at, *_ = claims[epoch]
+            for run in self._runs(home):
+                if run.claim == claim:
+                    fields = {"queue": home, "start": start, "count": max(0, min(stop, size) - start)}
+                    rows = self._rows("read_run", fields | {"begin_at": run.begin_at, "begin_number": run.begin_number})
+                    return [self._message(queue, row, run.run_at, lapses_at) for row in rows]
+            messages = super().read(queue, reader, epoch, start, stop)
+            return [replace(message, visible_at=lapses_at) for message in messages]
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         with self._joined():
-            self._list_run(self._queue(queue)[0])
+            self._end_runs(self._queue(queue)[0])
             return super().give_back(queue, reader, epoch, now)
 
-    def _delete_claimed(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
+    def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
         """If all are as they were claimed and nothing hangs on them, without asking after each."""
-        if claim in (run for run, _, _ in self._rows("runs", {"queue": home})):
-            if settlement.keep_until is None:
-                floor_at, floor_number = self._floor(home)
-                gone = self._run("delete_below", {"queue": home, "floor_at": floor_at})
-                gone += self._run("delete_upto", {"queue": home, "floor_at": floor_at, "floor_number": floor_number})
-                self._set_floor(home, NO_FLOOR)
-                return gone
-            self._list_run(home)
+        for run in self._runs(home):
+            if run.claim == claim and settlement.keep_until is None:
+                self._run("settle_run", {"claim": claim, "forever": FOREVER})
+                return run.size
+            if run.claim == claim:
+                self._end_runs(home)
         if settlement.keep_until is None and self._rows("all_plain", {"claim": claim, "queue": home})[0][0]:
-            return self._run("delete_held", {"claim": claim})
-        return super()._delete_claimed(home, settings, claim, settlement)
+            gone = self._run("delete_held", {"claim": claim})
+            self._forget_claim(claim)
+            return gone
+        return super()._settle_claim(home, settings, claim, settlement)
 
-    # the run and its floor
+    def tidy(self, queue: str) -> bool:
+        home, _ = self._queue(queue)
+        if self._floor(home) != NO_FLOOR:  # seen without a write lock
+            with self._joined(durable=False):
+                for run in self._runs(home):
+                    if not run.reader:
+                        self._remove(home, run, TIDY_AT_ONCE)
+                        return True
+        return False
+
+    def sweep(self, queue: str, now: int) -> bool:
+        more = super().sweep(queue, now)
+        return self.tidy(queue) or more
+
+    # runs and their floor
 
     def _floor(self, home: int) -> tuple[int, int]:
-        at, number, _ = self._rows("floor", {"queue": home, "now": 0})[0]
+        at, number, _ = self._rows("floor", (0, home))[0]
         return at, number
 
-    def _set_floor(self, home: int, floor: Row) -> None:
-        self._run("set_floor", {"queue": home, "floor_at": floor[0], "floor_number": floor[1]})
+    def _runs(self, home: int) -> list[Run]:
+        return [Run(*row) for row in self._rows("runs", {"queue": home})]
 
-    def _list_run(self, home: int) -> None:
+    def _end_runs(self, home: int) -> None:
+        """Make runs lists, and remove those that are settled."""
         if self._floor(home) != NO_FLOOR:  # seen without a write lock
             with self._joined():
-                for claim, size, run_at in self._rows("runs", {"queue": home}):
-                    fields = {"queue": home, "visible_by": FOREVER, "limit": size, "floor_at": -1, "floor_number": 0}
-                    self._hide(claim, run_at, fields)
-                    self._run("end_run", {"claim": claim})
-                    self._set_floor(home, NO_FLOOR)
+                for run in self._runs(home):
+                    if run.reader:
+                        begin = {"floor_at": run.begin_at, "floor_number": run.begin_number}
+                        self._hide(run.claim, run.run_at, begin | {"queue": home, "visible_by": FOREVER, "limit": run.size})
+                        self._run("end_run", {"claim": run.claim})
+                    else:
+                        self._remove(home, run, FOREVER)
+                self._run("set_floor", {"queue": home})
+
+    def _remove(self, home: int, run: Run, limit: int) -> None:
+        places = {
+            "begin_at": run.begin_at,
+            "begin_number": run.begin_number,
+            "end_at": run.end_at,
+            "end_number": run.end_number,
+        }
+        gone = self._run("remove_of_run", places | {"queue": home, "limit": limit})
+        if gone < run.size:
+            self._run("shorten_run", {"claim": run.claim, "gone": gone})
+        else:
+            self._forget_claim(run.claim)
+            self._run("set_floor", {"queue": home})
 
     def _hide(self, claim: int, now: int, fields: dict[str, int]) -> None:
         self._run("hold_first", fields | {"claim": claim})
         self._run("hide_held", {"claim": claim, "now": now, "forever": FOREVER})
 
-    def _keep_run(self, queue: str, receipts: Sequence[Held] = (), visible_at: int = FOREVER) -> None:
-        """In a batch, before these messages are touched, or any becomes visible at this instant: not if they are of a run, and
-        not below its floor."""
+    def _keep_runs(self, queue: str, receipts: Sequence[Held] = (), visible_at: int = FOREVER) -> None:
+        """In a batch, before these messages are touched, or any becomes visible at this instant: runs stay only if it is not
+        below their floor."""
         home, _ = self._queue(queue)
         floor_at, floor_number = floor = self._floor(home)
         if floor == NO_FLOOR:
@@ -145,53 +193,53 @@ class SqliteClaims(SqlStore):
         fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number}
         numbers = [self._number(receipt) for receipt in receipts]
         if visible_at <= floor_at or (numbers and self._rows("in_run", fields | {"numbers": self._list(numbers)})):
-            self._list_run(home)
+            self._end_runs(home)
 
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
         with self._joined():
             if not create and self._look_up(name):
-                self._list_run(self._queue(name)[0])
+                self._end_runs(self._queue(name)[0])
             return super().save(name, settings, create=create)
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._joined():
             # One more, as a new message has a higher number than all that are there.
-            self._keep_run(queue, visible_at=min((entry.visible_at for entry in entries), default=FOREVER) + 1)
+            self._keep_runs(queue, visible_at=min((entry.visible_at for entry in entries), default=FOREVER) + 1)
             return super().insert(queue, entries, now, settings)
 
     def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
         with self._joined():
-            self._keep_run(queue, visible_at=like.visible_at + 1)
+            self._keep_runs(queue, visible_at=like.visible_at + 1)
             return super().insert_bodies(queue, bodies, like, settings)
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._joined():
-            self._keep_run(queue, receipts, until)
+            self._keep_runs(queue, receipts, until)
             return super().extend(queue, receipts, until, release=release)
 
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
         with self._joined():
-            self._keep_run(queue, receipts)
+            self._keep_runs(queue, receipts)
             return super().delete(queue, receipts, settlement, settings)
 
     def move(
         self, queue: str, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
     ) -> list[bool]:
         with self._joined():
-            self._keep_run(queue, receipts)
-            self._keep_run(target, visible_at=now)
+            self._keep_runs(queue, receipts)
+            self._keep_runs(target, visible_at=now)
             return super().move(queue, receipts, target, now, expires_at, deaths)
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self._joined():
-            self._keep_run(queue, receipts)
+            self._keep_runs(queue, receipts)
             return super().set_aside(queue, receipts)
 
     def purge(self, queue: str, limit: int) -> int:
         with self._joined():
-            self._list_run(self._queue(queue)[0])
+            self._end_runs(self._queue(queue)[0])
             return super().purge(queue, limit)
 
     # whoever looks for what is visible, or at all
@@ -202,7 +250,7 @@ class SqliteClaims(SqlStore):
         if not lapsed:
             return at, number
         with self._joined():
-            self._list_run(home)
+            self._end_runs(home)
             for claim, lapses_at in self._rows("sleepers", {"queue": home, "now": now}):
                 self._extend_all(home, claim, lapses_at, State.CONSUMED)
                 self._run("wake", {"claim": claim})
@@ -221,7 +269,7 @@ class SqliteClaims(SqlStore):
     ) -> list[Message]:
         home, _ = self._queue(queue)
         if now is None:
-            self._list_run(home)
+            self._end_runs(home)
         else:
             after = max(after, self._awake(home, now))
         return super().browse(queue, limit, state=state, now=now, after=after)
@@ -236,22 +284,27 @@ class SqliteClaims(SqlStore):
 
     def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
         if not settled:  # whoever asks will look at each message next
-            self._list_run(self._queue(queue)[0])
+            self._end_runs(self._queue(queue)[0])
         return super().span(queue, settled=settled)
 
     def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
         if not settled:
-            self._list_run(self._queue(queue)[0])
+            self._end_runs(self._queue(queue)[0])
         return super().scan(queue, start, stop, limit, settled=settled)
 
     def count(self, queue: str, now: int) -> Counts:
         home, _ = self._queue(queue)
         if now < self._awake(home, now)[0]:  # the clock was set back
-            self._list_run(home)
+            self._end_runs(home)
         with self._reading():
             counts = super().count(queue, now)
-            run = sum(size for _, size, _ in self._rows("runs", {"queue": home}))
-            return replace(counts, visible=counts.visible - run, in_flight=counts.in_flight + run)
+            runs = self._runs(home)
+            held, gone = (sum(run.size for run in runs if bool(run.reader) is live) for live in (True, False))
+            if gone:
+                first = self._rows("first_unsettled", {"queue": home})[0][0]
+                oldest = self._rows("sent_at", {"number": first})
+                counts = replace(counts, messages=counts.messages - gone, oldest_at=oldest[0][0] if oldest else None)
+            return replace(counts, visible=counts.visible - held - gone, in_flight=counts.in_flight + held)
 
     def due(self, queue: str) -> int | None:
         with self._reading():
