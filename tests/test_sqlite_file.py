@@ -186,15 +186,48 @@ def test_what_is_settled_is_removed_some_at_a_time(url: str, monkeypatch: pytest
         queue.send_many([b"%d" % number for number in range(5)])
         queue.claim("spark", 1, 5)
         queue.confirm("spark", 1)
+        queue.send(b"last")
         assert queue.settle("spark", 1) == 5
         store = broker.store
         assert isinstance(store, SqliteStore)
-        for left in (3, 1, 0):
-            assert queue.stats().messages == 0
+        for left in (4, 2, 1):
+            assert queue.stats().messages == 1
             assert store.tidy("orders") is True
             assert store._rows("span", {"queue": 1})[0][0] == left
         assert store.tidy("orders") is False
         assert store._floor(1) == (-1, 0)
+        assert [message.body for message in queue.receive(9)] == [b"last"]
+
+
+@pytest.mark.parametrize(
+    "other", ["none", "another queue", "a queue before", "delayed", "same instant", "claimed", "in flight"]
+)
+def test_what_is_settled_is_removed_at_once_if_nothing_else_is_there(url: str, other: str) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        before, queue, after = broker.create("before"), broker.create("orders"), broker.create("after")
+        if other == "in flight":
+            queue.send(b"other")
+            queue.receive(visibility=100)
+        queue.send_many([b"%d" % number for number in range(6)])
+        queue.claim("spark", 1, 6)
+        queue.confirm("spark", 1)
+        match other:
+            case "another queue":
+                after.send(b"other")
+            case "a queue before":
+                before.send(b"other")
+            case "delayed":
+                queue.send(b"other", delay=10)
+            case "same instant":
+                queue.send(b"other")
+            case "claimed":
+                queue.send(b"other")
+                queue.claim("other", 1, 1)
+        assert queue.settle("spark", 1) == 6
+        while broker.store.tidy("orders"):
+            pass
+        assert sum(each.stats().messages for each in (before, queue, after)) == (other != "none")
 
 
 def test_what_is_settled_is_removed_by_whoever_uses_the_queue(url: str) -> None:

@@ -56,7 +56,7 @@ class NamedClaims(ABC):
         so many bytes of bodies; with ``visible_by``, only what has been visible since that instant."""
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
-        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        check_count(limit, "limit", 1, policy.MAX_CLAIM)
         check_seconds(ttl, "ttl")
         if max_bytes is not None:
             check_count(max_bytes, "max_bytes", 1, 2**62)
@@ -82,6 +82,7 @@ class NamedClaims(ABC):
                 if size:
                     return Claim(reader, epoch, size, False, lapses_at)
             messages: list[Message] = []
+            limit = min(limit, policy.MAX_BATCH)
             more, part = True, limit if max_bytes is None else 1
             while more and part:
                 delivered, more = self._claim(part, self.settings, ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by)
@@ -106,8 +107,8 @@ class NamedClaims(ABC):
     def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None) -> list[Message]:
         """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order."""
         claim = self._claimed(reader, epoch)
-        check_count(start, "start", 0, policy.MAX_BATCH)
-        stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_BATCH)
+        check_count(start, "start", 0, policy.MAX_CLAIM)
+        stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
         return self._store.read(self.name, reader, epoch, start, stop)
 
     def settle(self, reader: str, epoch: int) -> int:

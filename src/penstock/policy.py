@@ -47,6 +47,7 @@ MAX_ATTRIBUTES_BYTES = 64 * 1024
 MAX_KEY = 256
 MAX_REASON = 4096
 MAX_BATCH = 100_000
+MAX_CLAIM = 1_000_000
 TOKEN_WINDOW = 600
 """Seconds for which a batch that was sent with a token is known again."""
 

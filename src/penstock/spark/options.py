@@ -13,7 +13,7 @@ from typing import Self
 
 import penstock
 from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
-from penstock.policy import MAX_BATCH, check_name
+from penstock.policy import MAX_BATCH, MAX_CLAIM, check_name
 
 VIEWS = ("messages", "settled")
 SPARKS_OWN = {"path", "checkpointlocation", "queryname", "__data_source_options__"}
@@ -52,7 +52,7 @@ class ReadOptions:
             queue=given.required("queue"),
             token=given.text("token"),
             view=given.one_of("view", VIEWS, "messages"),
-            max_messages=given.count("maxMessagesPerTrigger", 1, MAX_BATCH) or MAX_BATCH,
+            max_messages=given.count("maxMessagesPerTrigger", 1, MAX_CLAIM) or MAX_BATCH,
             max_bytes=given.count("maxBytesPerTrigger", 1, 2**62),
             min_partitions=given.count("minPartitions", 1, 100_000),
             fail_on_data_loss=given.flag("failOnDataLoss", True),

@@ -574,6 +574,16 @@ DELETE FROM penstock_message WHERE number IN (
     ORDER BY visible_at, number LIMIT :limit
 )
 
+-- name: is_all
+SELECT NOT EXISTS (SELECT 1 FROM penstock_message WHERE queue < :queue) AND NOT EXISTS (SELECT 1 FROM penstock_message WHERE queue > :queue)
+AND NOT EXISTS (SELECT 1 FROM penstock_message WHERE queue = :queue AND visible_at < 0)
+AND NOT EXISTS (SELECT 1 FROM penstock_message WHERE queue = :queue AND visible_at > :end_at)
+AND NOT EXISTS (SELECT 1 FROM penstock_message WHERE queue = :queue AND visible_at = :end_at AND number > :end_number)
+AND NOT EXISTS (SELECT 1 FROM penstock_claim WHERE queue = :queue AND run_at IS NOT NULL AND number <> :claim)
+
+-- name: delete_each
+DELETE FROM penstock_message
+
 -- name: shorten_run
 UPDATE penstock_claim SET size = size - :gone WHERE number = :claim
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadInput
+from penstock.policy import MAX_CLAIM
 from penstock.spark.pipelines.folders import File, Folder, checkpoint_id, without_password
 from penstock.spark.pipelines.progress import Totals, Watch
 
@@ -68,6 +69,8 @@ def archive(
     ``columns``: parse JSON bodies into a column ``data`` of this schema (DDL), or ``infer`` it. ``options``: the source's."""
     if compression not in COMPRESSIONS:
         raise BadInput(f"compression {compression!r:.80} is not one of {', '.join(COMPRESSIONS)}")
+    if once and url.startswith("sqlite:"):  # where a large claim costs little, and so much more is gained of each batch
+        options.setdefault("maxMessagesPerTrigger", str(MAX_CLAIM))
     names = queues if isinstance(queues, str) else ",".join(queues)
     home = Folder(folder)
     if columns is not None:
