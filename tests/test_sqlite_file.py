@@ -199,6 +199,23 @@ def test_what_is_settled_is_removed_some_at_a_time(url: str, monkeypatch: pytest
         assert [message.body for message in queue.receive(9)] == [b"last"]
 
 
+def test_a_claim_is_as_long_as_its_messages_are_fresh(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.stores.sqlite_claims.LIST_AT_ONCE", 2)
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(6)])
+        (first,) = queue.receive()
+        clock.advance(1)
+        first.release()
+        queue.send(b"6")
+        assert queue.claim("spark", 1, 9).size == 4
+        assert queue.claim("spark", 2, 9).size == 2  # whose list is no longer than that
+        assert queue.claim("spark", 3, 9).size == 1
+        read = [[message.body for message in queue.read("spark", epoch)] for epoch in (1, 2, 3)]
+        assert read == [[b"1", b"2", b"3", b"4"], [b"5", b"0"], [b"6"]]
+
+
 @pytest.mark.parametrize(
     "other", ["none", "another queue", "a queue before", "delayed", "same instant", "claimed", "in flight"]
 )
