@@ -218,7 +218,7 @@ MUTANTS = [
     mutant("a confirmed claim wakes", "never_lapses", (QUERIES, ":forever, asleep = 0 WHERE", "lapses_at WHERE")),
     mutant(
         "what lapsed sleeps on, for who looks",
-        "whoever_looks",
+        "redriven_once",
         (CLAIMS, "after = max(after, self._awake(home, now))", "after = max(after, self._floor(home))"),
     ),
     mutant(
@@ -241,26 +241,31 @@ MUTANTS = [
     mutant(
         "what is released comes to lie below the floor",
         "comes_back_beside",
-        (CLAIMS, "self._keep_run(queue, receipts, until)", "self._keep_run(queue, receipts)"),
+        (CLAIMS, "self._keep_runs(queue, receipts, until)", "self._keep_runs(queue, receipts)"),
     ),
     mutant(
         "what is moved comes to lie below the floor",
         "moved_beside",
-        (CLAIMS, "            self._keep_run(target, visible_at=now)\n", ""),
+        (CLAIMS, "            self._keep_runs(target, visible_at=now)\n", ""),
     ),
+    mutant(
+        "the whole table is emptied too soon",
+        "nothing_else",
+        (CLAIMS, 'delete_each", {}) if everything', 'delete_each", {}) if True'),
+    ),
+    mutant("a run in parts is settled whole", "some_at_a_time", (CLAIMS, "if gone < run.size:", "if False:")),
+    mutant(
+        "what is settled is still counted", "gone_for_all or some_at_a_time", (CLAIMS, "messages=counts.messages - gone, ", "")
+    ),
+    mutant("a claim goes on over what was received", "as_long_as", (CLAIMS, "if fresh < found or not", "if not")),
     mutant(
         "a run's message is touched",
         "deleted_of_a_claim or by_its_receipt",
         (
             CLAIMS,
-            "            self._keep_run(queue, receipts)\n            return super().delete",
+            "            self._keep_runs(queue, receipts)\n            return super().delete",
             "            return super().delete",
         ),
-    ),
-    mutant(
-        "a look shows a run as visible",
-        "after_it",
-        (CLAIMS, "after = max(after, self._awake(home, now))", "self._awake(home, now)"),
     ),
     mutant(
         "a receive finds a run",
@@ -270,18 +275,14 @@ MUTANTS = [
     mutant("a run is taken at most once", "after_it", (QUERIES, " AND floor_at < 0)", ")")),
     mutant(
         "a run is made of what was received",
-        "settled_by_its_receipt or released or judged or lapsed",
+        "from_before_a_claim",
         (QUERIES, "CASE WHEN delivery = 0 AND grp", "CASE WHEN grp"),
     ),
     mutant(
         "settled without its history",
         "changed_beside",
         (CLAIMS, "if not create and self._look_up(name):", "if False:"),
-        (
-            CLAIMS,
-            "            if settlement.keep_until is None:\n                floor_at",
-            "            if True:\n                floor_at",
-        ),
+        (CLAIMS, "if run.claim == claim and settlement.keep_until is None:", "if run.claim == claim:"),
     ),
     mutant(
         "a claim takes what is damaged",

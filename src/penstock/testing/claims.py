@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 import penstock
@@ -70,14 +72,16 @@ class Claims:
         assert [message.receives for message in claimed.read("other", 1)] == [2, 2]
 
     def test_what_lapsed_waits_behind_what_was_there_before(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
-        for mode in ("at_least_once", "at_most_once"):
+        for mode, received in product(("at_least_once", "at_most_once"), (False, True)):
             queue.send(b"1")
-            queue.claim(mode, 1, 1, ttl=10)
+            if received:
+                queue.receive()[0].release()
+            queue.claim(f"{mode}-{received}", 1, 1, ttl=10)
             queue.send(b"2")
             clock.advance(10)
             queue.send(b"3")
-            received = [queue.receive(mode=mode, visibility=100)[0].body for _ in range(3)]
-            assert received == [b"2", b"1", b"3"] if broker.store.ordered else sorted(received) == [b"1", b"2", b"3"]
+            order = [queue.receive(mode=mode, visibility=100)[0].body for _ in range(3)]
+            assert order == [b"2", b"1", b"3"] if broker.store.ordered else sorted(order) == [b"1", b"2", b"3"]
 
     def test_whoever_gets_what_lapsed_keeps_it(self, queue: Queue, clock: FakeClock) -> None:
         queue.send_many([b"1", b"2"])
@@ -113,10 +117,10 @@ class Claims:
         queue.claim("spark", 1, 9)
         queue.confirm("spark", 1)
         queue.send_many([b"3", b"4", b"5"])
-        assert sorted(bodies(queue.peek(9, state="queued"))) == [b"3", b"4", b"5"]
-        assert (queue.stats().visible, queue.stats().in_flight) == (3, 2)
         (third,), (fourth,) = queue.receive(mode="at_most_once"), queue.receive(visibility=100)
         assert [third.body, fourth.body] == [b"3", b"4"]
+        assert (queue.stats().visible, queue.stats().in_flight) == (1, 3)
+        assert bodies(queue.peek(9, state="queued")) == [b"5"]
         assert queue.delete(fourth) is True
         assert queue.claim("other", 1, 9).size == 1
         assert queue.settle("spark", 1) == 2
@@ -140,7 +144,6 @@ class Claims:
             queue.claim("spark", 1, 9)
             queue.confirm("spark", 1)
             clock.advance(-60)
-            assert queue.stats().in_flight == 1
             queue.send_many(batch)
             assert queue.stats().visible == len(batch)
             assert queue.settle("spark", 1) == 1
@@ -168,6 +171,27 @@ class Claims:
         assert (first.receives, first.state.name) == (1, "CONSUMED")
         assert queue.delete(first) is True
         assert queue.settle("spark", 1) == 1
+
+    def test_a_receipt_from_before_a_claim_is_stale(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send(b"x")
+        (mine,) = queue.receive(visibility=5)
+        clock.advance(5)
+        queue.claim("spark", 1, 9)
+        assert [mine.extend(9), mine.release(), mine.delete()] == [False] * 3
+        queue.confirm("spark", 1)
+        assert queue.settle("spark", 1) == 1
+
+    def test_dead_letters_are_redriven_once_their_claim_has_lapsed(self, broker: Broker, clock: FakeClock) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send_many([b"1", b"2"])
+        for message in queue.receive(2):
+            message.release()
+        assert queue.receive() == []
+        dead.claim("spark", 1, 9, ttl=10)
+        assert dead.redrive() == 0
+        clock.advance(10)
+        assert dead.redrive() == 2
 
     def test_settings_changed_beside_a_claim_hold_for_its_settlement(self, queue: Queue) -> None:
         queue.send_many([b"1", b"2"])
