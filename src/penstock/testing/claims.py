@@ -117,11 +117,11 @@ class Claims:
         queue.claim("spark", 1, 9)
         queue.confirm("spark", 1)
         queue.send_many([b"3", b"4", b"5"])
-        (third,), (fourth,) = queue.receive(mode="at_most_once"), queue.receive(visibility=100)
+        (third,), (fourth,) = queue.receive(visibility=100), queue.receive(mode="at_most_once")
         assert [third.body, fourth.body] == [b"3", b"4"]
         assert (queue.stats().visible, queue.stats().in_flight) == (1, 3)
         assert bodies(queue.peek(9, state="queued")) == [b"5"]
-        assert queue.delete(fourth) is True
+        assert queue.delete(third) is True
         assert queue.claim("other", 1, 9).size == 1
         assert queue.settle("spark", 1) == 2
         assert bodies(queue.read("other", 1)) == [b"5"]
@@ -177,7 +177,7 @@ class Claims:
         (mine,) = queue.receive(visibility=5)
         clock.advance(5)
         queue.claim("spark", 1, 9)
-        assert [mine.extend(9), mine.release(), mine.delete()] == [False] * 3
+        assert [mine.delete(), mine.extend(9), mine.release()] == [False] * 3
         queue.confirm("spark", 1)
         assert queue.settle("spark", 1) == 1
 
