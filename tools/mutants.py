@@ -257,7 +257,7 @@ MUTANTS = [
     mutant(
         "what is settled is still counted", "gone_for_all or some_at_a_time", (CLAIMS, "messages=counts.messages - gone, ", "")
     ),
-    mutant("a claim goes on over what was received", "as_long_as", (CLAIMS, "if fresh < found or not", "if not")),
+    mutant("a claim goes on over what was received", "as_long_as", (CLAIMS, "if not found or fresh < found:", "if not found:")),
     mutant(
         "a run's message is touched",
         "deleted_of_a_claim or by_its_receipt",

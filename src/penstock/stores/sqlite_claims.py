@@ -63,32 +63,43 @@ class SqliteClaims(SqlStore):
     ) -> int:
         with suppress(NotPlain), self.batch():
             home, _ = self._queue(queue)
-            begin = end = self._awake(home, now)
-            most = settings.redrive.max_receives if settings.redrive else FOREVER
-            rules = {"now": now, "forever": FOREVER, "most": most, "since": now - policy.micros(settings.retention)}
-            size = found = sure = 0
-            fields: dict[str, int] = {}
-            while size < limit and not settings.groups:
-                fields = {"queue": home, "visible_by": visible_by, "limit": min(limit - size, LIST_AT_ONCE)}
-                fields |= {"floor_at": end[0], "floor_number": end[1]}
-                found = self._rows("count_visible", fields)[0][0]
-                sure, fresh = self._rows("weigh", fields | rules)[0] if found else (0, 0)
-                if fresh < found or not found or settings.history:
-                    break
-                end = self._rows("place_above", fields | {"place": found - 1})[0]
-                size += found
-            if not size and (not found or sure < found):
-                raise NotPlain
-            claim = self._add_claim(home, reader, epoch, size or found, lapses_at)
+            floor_at, floor_number = self._awake(home, now)
+            fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "visible_by": visible_by, "now": now}
+            fields |= {"most": settings.redrive.max_receives if settings.redrive else FOREVER, "forever": FOREVER}
+            fields |= {"since": now - policy.micros(settings.retention), "limit": min(limit, LIST_AT_ONCE)}
+            size, (end_at, end_number) = self._fresh(fields, 0 if settings.groups or settings.history else limit)
             if size:
-                places = {"begin_at": begin[0], "begin_number": begin[1], "end_at": end[0], "end_number": end[1]}
+                claim = self._add_claim(home, reader, epoch, size, lapses_at)
+                places = {"begin_at": floor_at, "begin_number": floor_number, "end_at": end_at, "end_number": end_number}
                 self._run("begin_run", places | {"claim": claim, "run_at": now})
                 self._run("set_floor", {"queue": home})
             else:
+                size, sure, _ = self._weigh(fields)
+                if settings.groups or not size or sure < size:
+                    raise NotPlain
+                claim = self._add_claim(home, reader, epoch, size, lapses_at)
                 self._hide(claim, now, fields)
             self._run("fall_asleep", {"claim": claim})
-            return size or found
+            return size
         return 0
+
+    def _fresh(self, fields: dict[str, int], limit: int) -> tuple[int, Row]:
+        """How many of the first messages were never received, and where these end."""
+        size, end = 0, (fields["floor_at"], fields["floor_number"])
+        while size < limit:
+            part = fields | {"floor_at": end[0], "floor_number": end[1], "limit": min(limit - size, LIST_AT_ONCE)}
+            found, _, fresh = self._weigh(part)
+            if not found or fresh < found:
+                break
+            end = self._rows("place_above", part | {"place": found - 1})[0]
+            size += found
+        return size, end
+
+    def _weigh(self, fields: dict[str, int]) -> tuple[int, int, int]:
+        """How many there are, how many of them are surely to be delivered, and how many of these fresh."""
+        found: int = self._rows("count_visible", fields)[0][0]
+        sure, fresh = self._rows("weigh", fields)[0] if found else (0, 0)
+        return found, sure, fresh
 
     def confirm(self, queue: str, reader: str, epoch: int) -> None:
         with self._joined():
