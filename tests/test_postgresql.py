@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.stores.postgresql import PLANNING, PostgresqlStore
+from penstock import segments
+from penstock.stores.postgresql import PLANNING, Copy, PostgresqlStore
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.servers import PostgresqlServer
 
@@ -95,6 +96,71 @@ def test_messages_are_found_by_their_index_even_where_statistics_say_there_are_n
                 assert wanted[index], f"{name} goes through the whole table: {scan}"
                 seen.add(index)
     assert seen == {"penstock_message_pkey", "penstock_ready", "penstock_group", None}
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(2**25, 1), (1000, 4)])
+def test_a_publication_copies_on_while_its_messages_are_alike(
+    postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch, most: int, wanted: int
+) -> None:
+    made: list[Copy] = []
+    monkeypatch.setattr("penstock.stores.postgresql.COPY_BYTES", most)
+    monkeypatch.setattr("penstock.stores.postgresql.Copy", lambda connection: made.append(Copy(connection)) or made[-1])
+    with penstock.open(postgresql.new_url()) as broker:
+        queue = broker.create("q")
+        named = stage(broker, {f"s{part}": [bytes(400), b"%d" % part] for part in range(8)})
+        assert broker.publish("w", 0, named) == 16
+        assert len(made) == wanted
+        assert [message.body for message in queue.peek(99)][1::2] == [b"%d" % part for part in range(8)]
+        assert all(message.intact for message in queue.peek(99))
+
+
+def test_a_copy_ends_where_something_else_comes_between(postgresql: PostgresqlServer) -> None:
+    with penstock.open(postgresql.new_url()) as broker:
+        queue, other = broker.create("q"), broker.create("other")
+        alike = stage(broker, {"a": [b"1", b"2"]}) | stage(broker, {"b": [b"3"]}, "other") | stage(broker, {"c": [b"4"]})
+        own = stage(broker, {"d": [penstock.Draft(b"5", delay=0, attributes={"n": 1}), b"6"]})
+        assert broker.publish("w", 0, alike | own | stage(broker, {"e": [b"7", b"8"]})) == 8
+        assert [message.body for message in queue.peek(9)] == [b"1", b"2", b"4", b"5", b"6", b"7", b"8"]
+        assert [message.body for message in other.peek(9)] == [b"3"]
+
+
+@pytest.mark.parametrize("how", ["refused", "interrupted", "lost"])
+@pytest.mark.parametrize("at", [1, 3, 7])
+def test_a_copy_that_fails_is_a_publication_that_fails(
+    postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch, how: str, at: int
+) -> None:
+    """By the server, which has such a number already; by ourselves; or by the connection."""
+    with penstock.open(postgresql.new_url()) as broker:
+        store, queue = broker.store, broker.create("q")
+        assert isinstance(store, PostgresqlStore)
+        named = stage(broker, {f"s{part}": [b"%d" % part] for part in range(8)})
+        pieces: list[int] = []
+
+        def fail(home: int, first: int, *rest: Any) -> None:
+            pieces.append(first)
+            if len(pieces) == at + 1 and how == "interrupted":
+                raise KeyboardInterrupt
+            if len(pieces) == at + 1 and how == "lost":
+                with postgresql.connect() as side:
+                    side.execute("SELECT pg_terminate_backend(%s)", [store._here.work.session.server_id[0]])  # type: ignore[union-attr]
+            PostgresqlStore._add_bodies(store, home, pieces[0] if how == "refused" else first, *rest)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_add_bodies", fail)
+            with pytest.raises(KeyboardInterrupt if how == "interrupted" else penstock.StoreError):
+                broker.publish("w", 0, named)
+        assert len(pieces) > at
+        assert queue.stats().messages == 0
+        assert {found.name for found in store.staged()} == named.keys()
+        assert broker.publish("w", 0, named) == 8
+        assert sorted(message.body for message in queue.peek(9)) == [b"%d" % part for part in range(8)]
+
+
+def stage(broker: penstock.Broker, drafts: dict[str, list[Any]], queue: str = "q") -> dict[str, int]:
+    for name, some in drafts.items():
+        whole = [draft if isinstance(draft, penstock.Draft) else penstock.Draft(draft) for draft in some]
+        broker.stage("w", 0, name, segments.pack_drafts(queue, whole))
+    return {name: len(some) for name, some in drafts.items()}
 
 
 def plan(connection: psycopg.Connection[Any], text: str) -> dict[str, Any]:

@@ -29,10 +29,9 @@ ROWS = 256
 """How many rows are joined into one part."""
 
 
-def copy_stream(rows: Sequence[Row]) -> Iterator[bytes]:
+def copy_rows(rows: Sequence[Row]) -> Iterator[bytes]:
     """The parameters of the statement insert, row by row, and nought for state, receives and delivery."""
     first, check_and_length = FIRST.pack, CHECK.pack
-    yield HEADER
     for start in range(0, len(rows), ROWS):
         parts: list[bytes] = []
         for number, queue, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body in rows[
@@ -47,23 +46,20 @@ def copy_stream(rows: Sequence[Row]) -> Iterator[bytes]:
             parts.append(NULL if head is None else _field(head))
             parts += (check_and_length(8, check, len(body)), body, ZEROS)
         yield b"".join(parts)
-    yield TRAILER
 
 
 def copy_alike(row: Row, bodies: Sequence[bytes]) -> Iterator[bytes]:
     """As above, of rows that are like this one, but for their bodies, by whose checksums they go on, and their numbers, which
     count up from its own. Nothing is made for each row but what differs."""
     first, begun = row[0], row[-2]
-    _, alone, _ = copy_stream([row])
+    (alone,) = copy_rows([row])
     common = alone[NUMBER.size : -CHECK.size - len(ZEROS)]
     start = Struct(f"{NUMBER.format}{len(common)}s{CHECK.format[1:]}").pack
-    yield HEADER
     for place in range(0, len(bodies), ROWS):
         parts: list[bytes] = []
         for number, body in enumerate(bodies[place : place + ROWS], first + place):
             parts += (start(FIELDS, 8, number, common, 8, add_body(body, begun), len(body)), body, ZEROS)
         yield b"".join(parts)
-    yield TRAILER
 
 
 def read_value(parts: Iterable[bytes | memoryview]) -> memoryview | None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from operator import itemgetter
 from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.stores.base import Ids, Segment
-from penstock.stores.copying import copy_alike, copy_stream, read_value
+from penstock.stores.copying import HEADER, TRAILER, copy_alike, copy_rows, read_value
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
 from penstock.stores.server_session import Session, Work
@@ -27,6 +27,9 @@ from penstock.stores.sql_session import MESSAGE_HELD, Row
 try:
     import psycopg
     from psycopg import errors, sql
+    from psycopg.abc import Buffer
+    from psycopg.copy import LibpqWriter
+    from psycopg.generators import copy_to
     from psycopg.pq import TransactionStatus
     from psycopg.rows import tuple_row
 
@@ -41,6 +44,10 @@ PLANNING = {"enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "
 """Every statement goes by an index, in its order. Left to choose by statistics that are always old, the planner now and then
 reads and sorts a whole queue to find its first messages."""
 COPIED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at", "grp", "mark", "head", "checksum", "body")
+COPY = f"COPY penstock_message ({', '.join(COPIED)}, state, receives, delivery) FROM STDIN (FORMAT BINARY)".encode()
+PART = 128 * 1024
+COPY_BYTES = 32 * 1024 * 1024
+"""After so many a COPY is ended, and the next one has the whole of the statement's time again."""
 TUNED = {
     # The rows of a queue live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
     "penstock_message": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, "
@@ -51,6 +58,38 @@ TUNED = {
     # One small row a connection, written with every commit: room for its next version on the same page.
     "penstock_session": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, fillfactor = 10",
 }
+
+
+class Writer(LibpqWriter):
+    """Waits until each part is sent. The driver's own keeps what the server does not take yet, however much that becomes, and
+    moves all of it whenever some of it is sent."""
+
+    def write(self, data: Buffer) -> None:
+        whole = memoryview(data)
+        for start in range(0, len(whole), PART):
+            self.connection.wait(copy_to(self._pgconn, whole[start : start + PART], flush=True))
+
+
+class Copy:
+    """Messages on their way in, by a COPY that goes on until it is ended, or fails."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.size = 0
+        self._open = ExitStack()
+        cursor = connection.cursor()
+        self._copy = self._open.enter_context(cursor.copy(COPY, writer=Writer(cursor)))
+        self.write([HEADER])
+
+    def write(self, parts: Iterable[bytes]) -> None:
+        with self._open:
+            for part in parts:
+                self._copy.write(part)
+                self.size += len(part)
+            self._open = self._open.pop_all()
+
+    def end(self) -> None:
+        with self._open:
+            self._copy.write(TRAILER)
 
 
 class PostgresqlStore(SqlServerStore):
@@ -150,6 +189,8 @@ class PostgresqlStore(SqlServerStore):
         return re.sub(r"(?<!:):(\w+)", r"%(\1)b", text.replace("%", "%%")).encode()
 
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
+        if session.copy is not None:
+            self._end_copy(session)
         try:
             cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
             # Not by its description, which makes an object of each column.
@@ -158,32 +199,43 @@ class PostgresqlStore(SqlServerStore):
             raise self._translate(error, lost=session.connection.closed) from error
 
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
-        try:
-            with session.connection.cursor() as cursor:
-                cursor.executemany(self._statements[name], rows)
-        except psycopg.Error as error:
-            raise self._translate(error, lost=session.connection.closed) from error
+        self._end_copy(session)
+        with self._translating(session), session.connection.cursor() as cursor:
+            cursor.executemany(self._statements[name], rows)
 
     def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
         rows = list(rows)
         if name != "insert" or len(rows) < 2:
             return super()._many(name, rows)
-        self._copy(copy_stream(rows))
+        session = self._writing("insert").session
+        self._copy(session, copy_rows(rows))
+        self._end_copy(session)
         return []
 
     def _add_bodies(self, home: int, first: int, bodies: Sequence[bytes], like: Entry) -> None:
-        self._copy(copy_alike(insert_row(first, home, like.visible_at, None, like), bodies))
-
-    def _copy(self, stream: Iterable[bytes]) -> None:
+        """Whatever comes next ends the copy. If that is more of the same, the server does not wait for it meanwhile."""
         session = self._writing("insert").session
-        columns = f"{', '.join(COPIED)}, state, receives, delivery"
+        self._copy(session, copy_alike(insert_row(first, home, like.visible_at, None, like), bodies))
+        if session.copy.size > COPY_BYTES:
+            self._end_copy(session)
+
+    def _copy(self, session: Session, parts: Iterable[bytes]) -> None:
+        copy, session.copy = session.copy, None
+        with self._translating(session):
+            copy = copy or Copy(session.connection)
+            copy.write(parts)
+        session.copy = copy
+
+    def _end_copy(self, session: Session) -> None:
+        copy, session.copy = session.copy, None
+        if copy is not None:
+            with self._translating(session):
+                copy.end()
+
+    @contextmanager
+    def _translating(self, session: Session) -> Iterator[None]:
         try:
-            with (
-                session.connection.cursor() as cursor,
-                cursor.copy(f"COPY penstock_message ({columns}) FROM STDIN (FORMAT BINARY)".encode()) as copy,
-            ):
-                for part in stream:
-                    copy.write(part)
+            yield
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
 
@@ -191,11 +243,8 @@ class PostgresqlStore(SqlServerStore):
         text = sql.SQL("COPY (SELECT segment FROM penstock_staged WHERE {}) TO STDOUT (FORMAT BINARY)").format(
             sql.SQL(" AND ").join(sql.SQL("{} = {}").format(sql.Identifier(name), value) for name, value in fields.items())
         )
-        try:
-            with session.connection.cursor() as cursor, cursor.copy(text) as copy:
-                return read_value(copy)
-        except psycopg.Error as error:
-            raise self._translate(error, lost=session.connection.closed) from error
+        with self._translating(session), session.connection.cursor() as cursor, cursor.copy(text) as copy:
+            return read_value(copy)
 
     def _end(self, side: Session, lost: Session) -> None:
         pid, started = lost.server_id

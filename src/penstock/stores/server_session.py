@@ -40,6 +40,8 @@ class Session:
     server_id: Any
     number: int = 0
     token: int = 0
+    copy: Any = None
+    """What is being copied in by it: the next statement ends that first."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class Work:
     wrote: bool = False
     news: bool = False
     locked: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
     seen: dict[str, tuple[int, Settings]] = field(default_factory=dict)
     begun: bool = True
     lost: bool = False
@@ -179,13 +182,13 @@ class ServerSession(SqlSession):
     def _savepoint(self, work: Work) -> Iterator[None]:
         self._ready(work)
         work.depth += 1
-        name, locked = f"verb{work.depth}", set(work.locked)
+        name, locked, kept = f"verb{work.depth}", set(work.locked), set(work.kept)
         self._ask(work.session, f"SAVEPOINT {name}")
         try:
             yield
             self._ask(work.session, f"RELEASE SAVEPOINT {name}")
         except BaseException:
-            work.locked = locked
+            work.locked, work.kept = locked, kept
             work.seen.clear()
             self._ask(work.session, f"ROLLBACK TO SAVEPOINT {name}")
             raise

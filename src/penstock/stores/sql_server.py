@@ -47,13 +47,12 @@ class SqlServerStore(ServerSession, SqlStore):
     def _enter(self, name: str, *, alone: bool) -> tuple[int, Settings]:
         work = self._here.work
         assert work is not None
-        if name not in work.locked:
+        if name not in work.locked and (alone or name not in work.kept):
             rows = self._rows("lock_queue" if alone else "keep_queue", (name,))
             if not rows:
                 raise QueueNotFound(name)
             work.seen[name] = self._found(rows[0])
-            if alone:
-                work.locked.add(name)
+            (work.locked if alone else work.kept).add(name)
         return work.seen.get(name) or super()._queue(name)
 
     def reserve(self, name: str) -> None:
