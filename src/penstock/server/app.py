@@ -41,6 +41,7 @@ class App:
         self.commits.sizes = self.metrics.count_commit
         self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
         self.connections = Connections(self, loop)
+        self.commits.together = self.connections.together
         self._guard = Guard(settings.tokens, settings.host)
         self._log = log
         core = Core(broker, self.commits, self.polls, self.metrics, settings)

@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from queue import SimpleQueue
 from threading import Thread
@@ -80,6 +81,8 @@ class Commits:
         self.refused = 0
         self.sizes: Callable[[int, float], None] = lambda _size, _seconds: None
         """Told of each commit: how many operations were in it, and how long it took."""
+        self.together: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while those who waited for one commit are answered."""
         self._queues: dict[str, Queue] = {}
         self._gathered: deque[Operation] = deque()
         self._resting = False
@@ -124,16 +127,23 @@ class Commits:
         self._gathered.append(operation)
         if self._resting:  # call at the end of this turn of the loop, with all that it brings
             self._resting = False
+            self._loop.call_soon(self._call)
+
+    def _call(self) -> None:
+        if len(self._gathered) > 1:  # those who were answered together: the next turn has the rest of them
             self._loop.call_soon(self._calls.put, True)
+        else:
+            self._calls.put(True)
 
     def _answer(self, group: list[Operation]) -> None:
         self.pending -= len(group)
-        for operation in group:
-            if operation.gone:
-                if operation.error is None and operation.undo is not None and operation.answer is not None:
-                    operation.undo(operation.answer)
-            elif operation.wake is not None:
-                operation.wake()
+        with self.together():
+            for operation in group:
+                if operation.gone:
+                    if operation.error is None and operation.undo is not None and operation.answer is not None:
+                        operation.undo(operation.answer)
+                elif operation.wake is not None:
+                    operation.wake()
 
     async def stop(self) -> None:
         """Finish what was handed over."""

@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import httptools
@@ -48,13 +48,17 @@ class Phase(Enum):
     REFUSED = auto()
 
 
-class Connection(asyncio.Protocol):
+IDLE, HEAD, BODY, REFUSED = Phase
+"""By names of their own: in Python 3.11 an enum looks up each of its members by a function, and a request asks ten times."""
+
+
+class Connection(asyncio.BufferedProtocol):
     def __init__(self, connections: Connections) -> None:
         self._all = connections
         self._settings = connections.handler.settings
         self._loop = connections.loop
         self._parser = httptools.HttpRequestParser(self)
-        self._phase = Phase.IDLE
+        self._phase = IDLE
         self._line: deque[tuple[Request | Response, bool]] = deque()
         self._job: Serving | None = None
         self._undo: Callable[[], None] | None = None
@@ -93,7 +97,7 @@ class Connection(asyncio.Protocol):
         """A client that closes its half may still read an answer. But it looks like one who has gone for good, and who must not
         cost a message: a long poll ends, and what is claimed for it is given back."""
         self.ended = True
-        if self._phase in (Phase.HEAD, Phase.BODY):
+        if self._phase in (HEAD, BODY):
             self._refuse(400, "the request ends in the middle")
         if self._job is not None and self._serving.resting:
             self._job.cancel()
@@ -110,22 +114,25 @@ class Connection(asyncio.Protocol):
         self._undo = None  # every byte is with the system: as far as we can know, it was delivered
         self._go_on()
 
-    def data_received(self, data: bytes) -> None:
-        if self._phase is Phase.REFUSED:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._all.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._phase is REFUSED:
             return
-        if self._phase is Phase.IDLE:
+        if self._phase is IDLE:
             self._since = self._loop.time()
-            self._phase = Phase.HEAD
-        self._head += len(data)  # unless a request begins in these bytes: then we cannot tell how many of them are its own
+            self._phase = HEAD
+        self._head += nbytes  # unless a request begins in these bytes: then we cannot tell how many of them are its own
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._all.buffer[:nbytes])
         except httptools.HttpParserUpgrade:
-            self._phase = Phase.REFUSED  # the request is served as if it had not asked, and is the last one
+            self._phase = REFUSED  # the request is served as if it had not asked, and is the last one
         except httptools.HttpParserError as error:
-            if self._phase is not Phase.REFUSED:
+            if self._phase is not REFUSED:
                 text = str(error) if not isinstance(error, httptools.HttpParserCallbackError) else "it cannot be read"
                 self._refuse(400, f"malformed request: {text}")
-        if self._phase is Phase.HEAD and self._head > self._settings.max_head:
+        if self._phase is HEAD and self._head > self._settings.max_head:
             self._refuse_head()
         if self._line:
             self._go_on()
@@ -135,7 +142,7 @@ class Connection(asyncio.Protocol):
     # the parser's side
 
     def on_message_begin(self) -> None:
-        self._phase = Phase.HEAD
+        self._phase = HEAD
         self._refused = UNREAD
         self._head = 0
         self._target = b""
@@ -150,7 +157,7 @@ class Connection(asyncio.Protocol):
         self._size += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._request is not None or self._phase is Phase.REFUSED:
+        if self._request is not None or self._phase is REFUSED:
             return  # a trailer: nobody here asks for one
         self._count += 1
         self._size += len(name) + len(value) + 4
@@ -163,7 +170,7 @@ class Connection(asyncio.Protocol):
             headers[key] += ", " + value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        if self._phase is Phase.REFUSED:
+        if self._phase is REFUSED:
             return
         if self._size > self._settings.max_head or self._count > MAX_HEADERS:
             self._refuse_head()
@@ -191,7 +198,7 @@ class Connection(asyncio.Protocol):
             self._refuse(refusal.status, str(refusal), refusal.headers)
             return
         self._request = request
-        self._phase = Phase.BODY
+        self._phase = BODY
         if "expect" in self._headers:
             if self._headers["expect"].lower() != "100-continue":
                 self._refuse(417, "the only expectation that is met is 100-continue")
@@ -200,7 +207,7 @@ class Connection(asyncio.Protocol):
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
-        if self._phase is Phase.REFUSED:
+        if self._phase is REFUSED:
             return
         self._length += len(data)
         if self._length > self._settings.max_body:
@@ -215,13 +222,13 @@ class Connection(asyncio.Protocol):
                 self._refuse(503, "too much is being sent at once", {"Retry-After": "1"})
 
     def on_message_complete(self) -> None:
-        if self._phase is Phase.REFUSED or self._request is None:
+        if self._phase is REFUSED or self._request is None:
             return
         request = self._request
         request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         request.length = self._length
         self._body, self._kept = [], 0
-        self._phase = Phase.IDLE
+        self._phase = IDLE
         self._line.append((request, self._parser.should_keep_alive()))
 
     # serving
@@ -258,8 +265,14 @@ class Connection(asyncio.Protocol):
                 return
             self._overdue = False
             response = answer_error(503, "this took too long", {"Retry-After": "1"})
-        more = bool(self._line) or self._phase is not Phase.REFUSED
+        more = bool(self._line) or self._phase is not REFUSED
         keep_alive = self._keep_alive and more and not response.close and not self._all.handler.stopping
+        if self._all.held is None:
+            self._write_safely(response, keep_alive)
+        else:
+            self._all.held.append(partial(self._write_safely, response, keep_alive))
+
+    def _write_safely(self, response: Response, keep_alive: bool) -> None:
         try:
             self._write(response, keep_alive=keep_alive)
         except Exception:  # a defect, which is nobody else's fault, and others' answers may come after this one
@@ -278,7 +291,7 @@ class Connection(asyncio.Protocol):
             self._undo = None
         if not keep_alive:
             self._closing = True
-            if self._phase is Phase.REFUSED and self._transport.can_write_eof():
+            if self._phase is REFUSED and self._transport.can_write_eof():
                 # A close with bytes unread would make the system throw away the answer with them.
                 if self._blocked_since is None:
                     self._transport.write_eof()
@@ -292,9 +305,9 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         """Answer in place of the request that is being read, after those before it, and read no further."""
-        if self._phase is Phase.REFUSED:
+        if self._phase is REFUSED:
             return
-        self._phase = Phase.REFUSED
+        self._phase = REFUSED
         self._forget_body()
         answer = answer_error(status, text, headers)
         self._all.handler.note(self._refused, answer, 0)
@@ -324,10 +337,10 @@ class Connection(asyncio.Protocol):
             if spent > settings.request_timeout and not self._serving.resting:
                 self._overdue = True
                 self._job.cancel()
-        elif self._phase is Phase.REFUSED:
+        elif self._phase is REFUSED:
             if spent > LINGER:
                 self._transport.close()
-        elif self._phase in (Phase.HEAD, Phase.BODY):
+        elif self._phase in (HEAD, BODY):
             if spent > settings.read_timeout:
                 self._all.cut += 1
                 self._refuse(408, f"the request did not arrive within {settings.read_timeout} s")
@@ -335,7 +348,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def close_if_idle(self) -> None:
-        if self._job is None and not self._line and self._phase in (Phase.IDLE, Phase.HEAD) and self._blocked_since is None:
+        if self._job is None and not self._line and self._phase in (IDLE, HEAD) and self._blocked_since is None:
             self._transport.close()
 
     def abort(self) -> None:

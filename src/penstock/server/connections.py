@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Protocol
 
 from penstock.server.messages import Request, Response
 from penstock.server.settings import ServerSettings
+
+READ_BYTES = 256 * 1024
 
 
 class Handler(Protocol):
@@ -49,6 +53,11 @@ class Connections:
         self.kept = 0
         """Bytes of bodies in memory."""
         self.cut = 0
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """Where each connection reads what the parser takes at once. With a read into memory of its own, which asyncio does by
+        itself, the system hands out and takes back that memory each time, and that costs more than the read."""
+        self.held: list[Callable[[], None]] | None = None
+        """Answers to be written together."""
         self._date = (0, "")
         self._sweeper = loop.create_task(self._sweep())
 
@@ -57,6 +66,18 @@ class Connections:
         if self._date[0] != now:
             self._date = (now, formatdate(now, usegmt=True))
         return self._date[1]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Hold what is answered meanwhile, and write it all at the end. With some work between two writes, the system puts to
+        sleep and wakes, for each of them, the client or the proxy that has the other end of all these connections."""
+        held = self.held = []
+        try:
+            yield
+        finally:
+            self.held = None
+            for write in held:
+                write()
 
     async def _sweep(self) -> None:
         while True:

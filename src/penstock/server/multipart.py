@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock.errors import BadMessage
 
@@ -23,6 +24,7 @@ class Part:
     body: bytes
 
 
+@lru_cache(maxsize=256)
 def boundary_of(content_type: str) -> bytes | None:
     """The boundary, or None for any other type. A multipart type without one is malformed."""
     if not content_type.lower().startswith("multipart/mixed"):
