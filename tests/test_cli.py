@@ -123,7 +123,9 @@ def test_queues_are_listed_with_their_counts(jobs: Shell) -> None:
     assert jobs("queues") == 0
     heads, first, second = jobs.out.splitlines()
     assert heads.split("  ")[0] == "name"
-    assert re.split(r"\s{2,}", first) == ["jobs", "4", "2", "1", "1", "0 s"]
+    *counts, age = re.split(r"\s{2,}", first)
+    assert counts == ["jobs", "4", "2", "1", "1"]
+    assert re.fullmatch(r"\d s", age)
     assert re.split(r"\s{2,}", second) == ["other", "0", "0", "0", "0", "-"]
     assert jobs("queues --json") == 0
     assert [(queue["name"], queue["messages"], queue["in_flight"]) for queue in jobs.json] == [("jobs", 4, 1), ("other", 0, 0)]

@@ -623,7 +623,7 @@ def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("UPDATE penstock_meta SET value = 99 WHERE name = 'version'")
     other.close()
-    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 4"):
+    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 5"):
         penstock.open(url)
 
 
@@ -634,13 +634,13 @@ def test_an_older_file_is_brought_up_to_date_with_its_messages(url: str, monkeyp
 
     def with_one_more_step(dialect: dict[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
         steps, statements = read_sql(dialect)
-        return steps | {4: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
+        return steps | {6: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
 
     monkeypatch.setattr(sql_session, "read_sql", with_one_more_step)
     with penstock.open(url) as broker:
         assert broker["orders"].receive()[0].body == b"old"
         assert isinstance(broker.store, SqliteStore)
-        assert broker.store._meta("version") == 4
+        assert broker.store._meta("version") == 6
     penstock.open(url).close()
 
 

@@ -86,16 +86,25 @@ RUN = """
 SELECT {columns} FROM penstock_message
 WHERE queue = {home} AND penstock_message.visible_at >= 0
 AND (penstock_message.visible_at, penstock_message.number) > ({begin_at}, {begin_number})
+AND (penstock_message.visible_at, penstock_message.number) <= ({end_at}, {end_number})
 ORDER BY penstock_message.visible_at, penstock_message.number LIMIT {count} OFFSET {start}
 """
 """Of a claim that is a run (`penstock.stores.sqlite_claims`), whose messages are as they were before it."""
+IN_RUN = """EXISTS (
+    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND run_at IS NOT NULL AND reader {reader}
+    AND penstock_message.visible_at >= 0
+    AND (penstock_message.visible_at, penstock_message.number) > (begin_at, begin_number)
+    AND (penstock_message.visible_at, penstock_message.number) <= (end_at, end_number)
+)"""
+"""Whether a message is of a run: of a settled one (its reader is ''), and so gone; or of one that holds it."""
 SCAN = "SELECT {columns} FROM {table} WHERE {by} = {home} AND number >= {start} AND number < {stop}{conditions}"
 NOTHING: Mapping[str, object] = MappingProxyType({})
 FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = $1"
 FIND_CLAIM = """
-SELECT number, size, run_at, begin_at, begin_number FROM penstock_claim
+SELECT number, size, run_at, begin_at, begin_number, end_at, end_number FROM penstock_claim
 WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1
 """
+FIND_RUNS = "SELECT 1 FROM penstock_claim WHERE queue = $1 AND run_at IS NOT NULL LIMIT 1"
 FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
 
 
@@ -117,19 +126,15 @@ class Columnar:
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim."""
         home = self._queue(queue)
-        for claim, size, run_at, *begin in self._find(FIND_CLAIM, home, reader, epoch):
+        for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
             if run_at is None:
                 message = MESSAGE_HELD if self._dialect == "postgresql" else "penstock_message"
                 yield from self._select(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
             else:
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
                 after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
-                places = {
-                    "begin_at": begin[0],
-                    "begin_number": begin[1],
-                    "start": start,
-                    "count": max(0, min(stop, size) - start),
-                }
+                places = {"begin_at": begin_at, "begin_number": begin_number, "end_at": end_at, "end_number": end_number}
+                places |= {"start": start, "count": max(0, min(stop, size) - start)}
                 yield from self._select(RUN, queue, schema, after, home=home, **places)
 
     def scan(
@@ -140,8 +145,14 @@ class Columnar:
         where = "".join(f" AND {condition}" for condition in conditions)
         table = "penstock_settled" if settled else "penstock_message"
         home = self._queue(queue)
+        changed = NOTHING
+        if not settled and self._find(FIND_RUNS, home):
+            where += f" AND NOT {IN_RUN.format(reader='= ' + repr(''))}"
+            held = IN_RUN.format(reader="<> ''")
+            changed = {"state": f"CASE WHEN {held} THEN {int(State.CONSUMED)} ELSE state END", "receives": f"receives + {held}"}
+            changed |= {"visible_at": f"CASE WHEN {held} THEN {FOREVER} ELSE visible_at END"}
         words = {"table": table, "by": "queue + 0" if dense else "queue", "home": home, "conditions": where}
-        yield from self._select(SCAN, queue, schema, start=start, stop=stop, **words)
+        yield from self._select(SCAN, queue, schema, changed, start=start, stop=stop, **words)
 
     def _queue(self, name: str) -> int:
         home: int | None = self._value(FIND_QUEUE, name)

@@ -217,14 +217,14 @@ VALUES (:number, :queue, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_
 
 -- name: insert_alone
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
-SELECT :number, number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
+SELECT :number, number, MAX(:visible_at, floor_at), 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
 FROM penstock_queue
 WHERE name = :name AND settings = :settings AND floor_at <= :earliest
     AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
 -- name: insert_together
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
-SELECT column1, penstock_queue.number, column3, 0, 0, 0, column4, column5, column6, column7, column8, column9, column10, column11
+SELECT column1, penstock_queue.number, MAX(column3, floor_at), 0, 0, 0, column4, column5, column6, column7, column8, column9, column10, column11
 FROM (VALUES :rows) CROSS JOIN penstock_queue
 WHERE column1 IS NOT NULL AND name = :name AND settings = :settings AND floor_at <= :earliest
     AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
@@ -496,13 +496,13 @@ AND visible_at >= 0 AND (visible_at, number) <= (:floor_at, :floor_number) LIMIT
 -- name: visible_above
 SELECT * FROM (
     SELECT {columns} FROM penstock_message
-    WHERE queue = :queue AND visible_at = :floor_at AND number > :floor_number AND number % :of = :place
+    WHERE queue = :queue AND visible_at = :floor_at AND :floor_at <= :now AND number > :floor_number AND number % :of = :place
     ORDER BY number LIMIT :limit
-) UNION ALL SELECT * FROM (
+) AS at_floor UNION ALL SELECT * FROM (
     SELECT {columns} FROM penstock_message
     WHERE queue = :queue AND visible_at > :floor_at AND visible_at <= :now AND number % :of = :place
     ORDER BY visible_at, number LIMIT :limit
-) LIMIT :limit
+) AS above LIMIT :limit
 
 -- name: due_above
 SELECT COALESCE(
@@ -519,7 +519,7 @@ ORDER BY visible_at, number LIMIT 1 OFFSET :place
 SELECT COUNT(*) FROM (
     SELECT number FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by
     AND (visible_at, number) > (:floor_at, :floor_number) LIMIT :limit
-)
+) AS picked
 
 -- name: weigh
 SELECT COUNT(*), COALESCE(SUM(CASE WHEN delivery = 0 AND grp IS NULL AND mark IS NULL THEN 1 ELSE 0 END), 0)
@@ -532,11 +532,12 @@ WHERE penstock_message.number = picked.number
 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE(deadline_at, :forever) > :now
 AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)
 
--- name: hold_first
+-- name: hold_between
 INSERT INTO penstock_held (claim, place, message, delivery)
 SELECT :claim, ROW_NUMBER() OVER (ORDER BY visible_at, number) - 1, number, delivery + 1 FROM penstock_message
-WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by AND (visible_at, number) > (:floor_at, :floor_number)
-ORDER BY visible_at, number LIMIT :limit
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :end_at
+AND (visible_at, number) > (:begin_at, :begin_number) AND (visible_at, number) <= (:end_at, :end_number)
+ORDER BY visible_at, number
 
 -- name: hide_held
 UPDATE penstock_message
@@ -552,7 +553,7 @@ UPDATE penstock_claim SET run_at = :run_at, begin_at = :begin_at, begin_number =
 WHERE number = :claim
 
 -- name: runs
-SELECT number, reader, size, run_at, begin_at, begin_number, end_at, end_number FROM penstock_claim
+SELECT number, reader, size, run_at, begin_at, begin_number, end_at, end_number, lapses_at FROM penstock_claim
 WHERE queue = :queue AND run_at IS NOT NULL ORDER BY end_at, end_number
 
 -- name: end_run
@@ -560,7 +561,8 @@ UPDATE penstock_claim SET run_at = NULL WHERE number = :claim
 
 -- name: read_run
 SELECT {columns} FROM penstock_message
-WHERE queue = :queue AND visible_at >= 0 AND (visible_at, number) > (:begin_at, :begin_number)
+WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :end_at
+AND (visible_at, number) > (:begin_at, :begin_number) AND (visible_at, number) <= (:end_at, :end_number)
 ORDER BY visible_at, number LIMIT :count OFFSET :start
 
 -- name: settle_run
@@ -587,6 +589,13 @@ DELETE FROM penstock_message
 -- name: shorten_run
 UPDATE penstock_claim SET size = size - :gone WHERE number = :claim
 
+-- name: scan_unsettled
+SELECT {columns} FROM penstock_message
+WHERE queue = :queue AND number >= :start AND number < :stop AND NOT EXISTS (
+    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = :queue AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0
+    AND (visible_at, penstock_message.number) > (begin_at, begin_number) AND (visible_at, penstock_message.number) <= (end_at, end_number)
+) ORDER BY number LIMIT :limit
+
 -- name: first_unsettled
 SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND NOT EXISTS (
     SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = :queue AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0
@@ -601,6 +610,13 @@ SELECT {asleep_columns} FROM penstock_claim, penstock_held, penstock_message
 WHERE penstock_claim.queue = :queue AND asleep = 1 AND penstock_held.claim = penstock_claim.number
 AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
 ORDER BY penstock_claim.lapses_at, penstock_message.number LIMIT :limit
+
+-- name: hidden_for_good
+SELECT number FROM penstock_message WHERE number {among} AND queue = :queue AND state = 1 AND visible_at = :forever
+
+-- name: sleepers_of
+SELECT DISTINCT penstock_claim.number, lapses_at FROM penstock_claim, penstock_held
+WHERE queue = :queue AND asleep = 1 AND claim = penstock_claim.number AND message {among}
 
 -- name: wakes_at
 SELECT MIN(lapses_at) FROM penstock_claim WHERE queue = :queue AND asleep = 1

@@ -27,7 +27,7 @@ from penstock.stores.disk import sync
 from penstock.stores.encoding import checksum, pack_settings
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_session import Params, Row
-from penstock.stores.sqlite_claims import NotPlain, SqliteClaims
+from penstock.stores.sqlite_claims import LATE, NotPlain, SqliteClaims
 from penstock.stores.staging import StagedFiles, StagesInFiles, staging_folder
 
 SAFE_SQLITE = (3, 51, 3)
@@ -325,7 +325,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 for number, entry in enumerate(entries, first)
             ]
             self._set_durable(True)
-            known = (queue, self._packed(settings), min(entry.visible_at for entry in entries), last)
+            known = (queue, self._packed(settings), min(entry.visible_at for entry in entries) + LATE, last)
             if count == 1:
                 number, _, *values = rows[0]
                 done = self._run("insert_alone", (number, *values, *known))

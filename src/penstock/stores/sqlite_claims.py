@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import itemgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from penstock import policy
@@ -34,6 +35,11 @@ LIST_AT_ONCE = policy.MAX_BATCH
 TIDY_AT_ONCE = 5000
 
 
+LATE = policy.SECOND
+"""By how much a sender may be late, who reads the clock before it gets its turn: what it sends lies at the floor then, as its
+number is higher than all that are there."""
+
+
 class Run(NamedTuple):
     claim: int
     reader: str
@@ -43,6 +49,10 @@ class Run(NamedTuple):
     begin_number: int
     end_at: int
     end_number: int
+    lapses_at: int
+
+    def has(self, visible_at: int, number: int) -> bool:
+        return (self.begin_at, self.begin_number) < (visible_at, number) <= (self.end_at, self.end_number)
 
 
 class NotPlain(Exception):
@@ -78,7 +88,8 @@ class SqliteClaims(SqlStore):
                 if settings.groups or not size or sure < size:
                     raise NotPlain
                 claim = self._add_claim(home, reader, epoch, size, lapses_at)
-                self._hide(claim, now, fields)
+                end_at, end_number = self._rows("place_above", fields | {"place": size - 1})[0]
+                self._hide(home, Run(claim, reader, size, now, floor_at, floor_number, end_at, end_number, lapses_at))
             self._run("fall_asleep", {"claim": claim})
             return size
         return 0
@@ -113,18 +124,23 @@ class SqliteClaims(SqlStore):
         with self._reading():
             home, _ = self._queue(queue)
             claims = {row[1]: row for row in self._rows("claims", {"queue": home, "reader": reader})}
-            claim, _, size, _, lapses_at, *_ = claims[epoch]
+            claim, _, _, _, lapses_at, asleep, _ = claims[epoch]
             for run in self._runs(home):
                 if run.claim == claim:
-                    fields = {"queue": home, "start": start, "count": max(0, min(stop, size) - start)}
-                    rows = self._rows("read_run", run._asdict() | fields)
-                    return [self._message(queue, row, run.run_at, lapses_at) for row in rows]
+                    return self._read_run(queue, home, run, start, stop)
             messages = super().read(queue, reader, epoch, start, stop)
-            return [replace(message, visible_at=lapses_at) for message in messages]
+            return [replace(message, visible_at=lapses_at) for message in messages] if asleep else messages
+
+    def _read_run(self, queue: str, home: int, run: Run, start: int, stop: int) -> list[Message]:
+        fields = {"queue": home, "start": start, "count": max(0, min(stop, run.size) - start)}
+        rows = self._rows("read_run", run._asdict() | fields)
+        return [self._message(queue, row, run.run_at, run.lapses_at) for row in rows]
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         with self._joined():
-            self._end_runs(self._queue(queue)[0])
+            home, _ = self._queue(queue)
+            if any(run.reader == reader for run in self._runs(home)) or now <= self._floor(home)[0]:
+                self._end_runs(home)
             return super().give_back(queue, reader, epoch, now)
 
     def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
@@ -158,8 +174,9 @@ class SqliteClaims(SqlStore):
     # runs and their floor
 
     def _floor(self, home: int) -> tuple[int, int]:
-        at, number, _ = self._rows("floor", (0, home))[0]
-        return at, number
+        for at, number, _ in self._rows("floor", (0, home)):
+            return at, number
+        return NO_FLOOR  # the queue was dropped meanwhile
 
     def _runs(self, home: int) -> list[Run]:
         return [Run(*row) for row in self._rows("runs", {"queue": home})]
@@ -170,8 +187,7 @@ class SqliteClaims(SqlStore):
             with self._joined():
                 for run in self._runs(home):
                     if run.reader:
-                        begin = {"floor_at": run.begin_at, "floor_number": run.begin_number}
-                        self._hide(run.claim, run.run_at, begin | {"queue": home, "visible_by": FOREVER, "limit": run.size})
+                        self._hide(home, run)
                         self._run("end_run", {"claim": run.claim})
                     else:
                         self._remove(home, run, FOREVER)
@@ -182,15 +198,16 @@ class SqliteClaims(SqlStore):
         # To empty the whole table is quicker by far than to delete its rows.
         everything = self._rows("is_all", fields)[0][0]
         gone = self._run("delete_each", {}) if everything else self._run("remove_of_run", fields)
-        if gone < run.size:
+        if gone == limit:
             self._run("shorten_run", {"claim": run.claim, "gone": gone})
         else:
             self._forget_claim(run.claim)
             self._run("set_floor", {"queue": home})
 
-    def _hide(self, claim: int, now: int, fields: dict[str, int]) -> None:
-        self._run("hold_first", fields | {"claim": claim})
-        self._run("hide_held", {"claim": claim, "now": now, "forever": FOREVER})
+    def _hide(self, home: int, run: Run) -> None:
+        """Make the messages between these places the claim's list."""
+        self._run("hold_between", run._asdict() | {"queue": home})
+        self._run("hide_held", {"claim": run.claim, "now": run.run_at, "forever": FOREVER})
 
     def _keep_runs(self, queue: str, receipts: Sequence[Held] = (), visible_at: int = FOREVER) -> None:
         """In a batch, before these messages are touched, or any becomes visible at this instant: runs stay only if it is not
@@ -212,19 +229,47 @@ class SqliteClaims(SqlStore):
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._joined():
-            # One more, as a new message has a higher number than all that are there.
-            self._keep_runs(queue, visible_at=min((entry.visible_at for entry in entries), default=FOREVER) + 1)
-            return super().insert(queue, entries, now, settings)
+            return super().insert(queue, self._lift(queue, entries), now, settings)
 
     def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
         with self._joined():
-            self._keep_runs(queue, visible_at=like.visible_at + 1)
-            return super().insert_bodies(queue, bodies, like, settings)
+            return super().insert_bodies(queue, bodies, self._lift(queue, [like])[0], settings)
+
+    def _lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """What is sent, but not below the floor."""
+        home, _ = self._queue(queue)
+        floor_at, _ = self._floor(home)
+        earliest = min((entry.visible_at for entry in entries), default=FOREVER)
+        if earliest >= floor_at:
+            return entries
+        if earliest < floor_at - LATE:
+            self._end_runs(home)
+            return entries
+        return [entry._replace(visible_at=max(entry.visible_at, floor_at)) for entry in entries]
+
+    def claim(
+        self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None
+    ) -> list[Message] | None:
+        with self._joined(durable=False):
+            if until is not None and until <= now:  # it may have been sent before what the floor is made of
+                self._keep_runs(queue, visible_at=until)
+            return super().claim(queue, limit, now, until, share)
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._joined():
             self._keep_runs(queue, receipts, until)
+            self._rouse(queue, receipts)
             return super().extend(queue, receipts, until, release=release)
+
+    def _rouse(self, queue: str, receipts: Sequence[Held]) -> None:
+        """Before messages go their own way, hide the others of their claim until it lapses, and no longer for good."""
+        home, _ = self._queue(queue)
+        numbers = self._list([self._number(receipt) for receipt in receipts])
+        if self._rows("hidden_for_good", {"numbers": numbers, "queue": home, "forever": FOREVER}):
+            for claim, lapses_at in self._rows("sleepers_of", {"queue": home, "numbers": numbers}):
+                self._keep_runs(queue, visible_at=lapses_at)
+                self._extend_all(home, claim, lapses_at, State.CONSUMED)
+                self._run("wake", {"claim": claim})
 
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
@@ -255,9 +300,9 @@ class SqliteClaims(SqlStore):
 
     def _awake(self, home: int, now: int) -> tuple[int, int]:
         """The floor, after what has lapsed was woken."""
-        at, number, lapsed = self._rows("floor", (now, home))[0]  # seen without a write lock
-        if not lapsed:
-            return at, number
+        for at, number, lapsed in self._rows("floor", (now, home)):  # seen without a write lock
+            if not lapsed:
+                return at, number
         with self._joined():
             self._end_runs(home)
             for claim, lapses_at in self._rows("sleepers", {"queue": home, "now": now}):
@@ -277,36 +322,50 @@ class SqliteClaims(SqlStore):
         self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
     ) -> list[Message]:
         home, _ = self._queue(queue)
-        if now is None:
-            self._end_runs(home)
-        else:
-            after = max(after, self._awake(home, now))
-        return super().browse(queue, limit, state=state, now=now, after=after)
+        if now is not None:
+            self._awake(home, now)
+        with self._reading():
+            messages = super().browse(queue, limit, state=state, now=now, after=max(after, self._floor(home)))
+            if now is None and state in (None, State.CONSUMED):
+                held = [self._read_run(queue, home, run, 0, limit) for run in self._runs(home) if run.reader]
+                if held:  # to whoever looks at all, they are hidden until their claim lapses
+                    messages = sorted(chain(messages, *held), key=attrgetter("visible_at", "number"))[:limit]
+            return messages
 
     def _in_order(self, home: int, now: int | None, limit: int, state: State | None, after: tuple[int, int]) -> list[Row]:
         rows = super()._in_order(home, now, limit, state, after)
         asleep = self._rows("asleep", {"queue": home, "limit": limit}) if now is None else []
-        if asleep and state in (None, State.CONSUMED):  # to whoever looks at all, they are hidden until their claim lapses
+        if asleep and state in (None, State.CONSUMED):  # as above
             found = {row[0]: row for row in (*rows, *asleep)}
             rows = sorted(found.values(), key=itemgetter(1, 0))[:limit]
         return rows
 
     def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
-        if not settled:  # whoever asks will look at each message next
-            self._end_runs(self._queue(queue)[0])
-        return super().span(queue, settled=settled)
+        with self._reading():
+            count, first, last = super().span(queue, settled=settled)
+            gone = 0 if settled else sum(run.size for run in self._runs(self._queue(queue)[0]) if not run.reader)
+            return count - gone, first, last
 
     def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
-        if not settled:
-            self._end_runs(self._queue(queue)[0])
-        return super().scan(queue, start, stop, limit, settled=settled)
+        with self._reading():
+            home, _ = self._queue(queue)
+            runs = [] if settled else self._runs(home)
+            if not runs:
+                return super().scan(queue, start, stop, limit, settled=settled)
+            messages = []
+            for row in self._rows("scan_unsettled", {"queue": home, "start": start, "stop": stop, "limit": limit}):
+                run = next((run for run in runs if run.has(row[1], row[0])), None)
+                messages.append(
+                    self._message(queue, row) if run is None else self._message(queue, row, run.run_at, run.lapses_at)
+                )
+            return messages
 
     def count(self, queue: str, now: int) -> Counts:
         home, _ = self._queue(queue)
-        if now < self._awake(home, now)[0]:  # the clock was set back
+        if now < self._awake(home, now)[0] - LATE:  # the clock was set back
             self._end_runs(home)
         with self._reading():
-            counts = super().count(queue, now)
+            counts = super().count(queue, max(now, self._floor(home)[0]))
             runs = self._runs(home)
             held, gone = (sum(run.size for run in runs if bool(run.reader) is live) for live in (True, False))
             if gone:
