@@ -199,6 +199,58 @@ def test_what_is_settled_is_removed_some_at_a_time(url: str, monkeypatch: pytest
         assert [message.body for message in queue.receive(9)] == [b"last"]
 
 
+def test_a_sender_that_is_late_ends_no_run(url: str) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 9)
+        queue.confirm("spark", 1)
+        clock.advance(-0.5)
+        for batch in ([b"3"], [b"4"] * 2, [b"5"] * 200):
+            queue.send_many(batch)
+        assert isinstance(broker.store, SqliteStore)
+        assert broker.store._floor(1) != (-1, 0)
+        clock.advance(1)
+        assert len(queue.receive(1000)) == 203
+        assert queue.settle("spark", 1) == 2
+
+
+def test_looking_ends_no_run_and_shows_it_as_it_is(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"0", b"1", b"2", b"3"])
+        for epoch, size in ((1, 1), (2, 2)):
+            queue.claim("spark", epoch, size)
+            queue.confirm("spark", epoch)
+        queue.settle("spark", 1)
+        looks = [queue.peek(9), queue.scan()]
+        for messages in looks:
+            assert sorted((message.body, message.state.name, message.receives) for message in messages) == [
+                (b"1", "CONSUMED", 1),
+                (b"2", "CONSUMED", 1),
+                (b"3", "QUEUED", 0),
+            ]
+        assert [message.body for message in queue.peek(9, state="consumed")] == [b"1", b"2"]
+        assert queue.span()[0] == 3
+        assert isinstance(broker.store, SqliteStore)
+        assert len(broker.store._runs(1)) == 2
+
+
+def test_a_run_that_lacks_a_message_is_tidied_all_the_same(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2", b"3"])
+        queue.claim("spark", 1, 2)
+        queue.confirm("spark", 1)
+        assert isinstance(broker.store, SqliteStore)
+        broker.store._connect().execute("DELETE FROM penstock_message WHERE body = x'31'")
+        assert [message.body for message in queue.read("spark", 1)] == [b"2"]
+        queue.settle("spark", 1)
+        assert [broker.store.tidy("orders") for _ in range(2)] == [True, False]
+        assert [message.body for message in queue.receive(9)] == [b"3"]
+
+
 def test_a_claim_is_as_long_as_its_messages_are_fresh(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.stores.sqlite_claims.LIST_AT_ONCE", 2)
     clock = FakeClock()

@@ -149,6 +149,28 @@ class Claims:
             assert queue.settle("spark", 1) == 1
             assert bodies(queue.receive(1000)) == batch
 
+    def test_a_clock_that_is_set_back_does_not_change_a_claim(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"0", b"1", b"2"])
+        queue.receive(visibility=100)
+        queue.claim("spark", 1, 1)
+        queue.confirm("spark", 1)
+        clock.advance(-2)
+        queue.receive(visibility=0.5)
+        claimed = bodies(queue.read("spark", 1))
+        assert len(claimed) == 1
+        assert queue.settle("spark", 1) == 1
+        clock.advance(200)
+        assert sorted([*claimed, *bodies(queue.receive(9))]) == [b"0", b"1", b"2"]
+
+    def test_what_was_extended_alone_of_a_claim_goes_its_own_way(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 9, ttl=60)
+        assert queue.extend(queue.read("spark", 1)[0], 5) is True
+        assert queue.confirm("spark", 1).size == 2
+        clock.advance(10)
+        assert queue.receive(9) == []
+        assert queue.settle("spark", 1) == 2
+
     def test_what_is_moved_beside_a_claim_is_not_settled_with_it(self, broker: Broker) -> None:
         dead = broker.create("dead")
         queue = broker.create("jobs", redrive=("dead", 1))
