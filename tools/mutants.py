@@ -219,7 +219,7 @@ MUTANTS = [
     mutant(
         "what lapsed sleeps on, for who looks",
         "redriven_once",
-        (CLAIMS, "after = max(after, self._awake(home, now))", "after = max(after, self._floor(home))"),
+        (CLAIMS, "        if now is not None:\n            self._awake(home, now)\n", ""),
     ),
     mutant(
         "what lapsed sleeps on, for who receives",
@@ -235,7 +235,7 @@ MUTANTS = [
     mutant(
         "what is sent comes to lie below the floor",
         "clock_is_set_back",
-        (CLAIMS, "default=FOREVER) + 1", "default=FOREVER) + FOREVER"),
+        (CLAIMS, "        if earliest >= floor_at:\n", "        if True:\n"),
         (QUERIES, "AND floor_at <= :earliest", "AND floor_at <= :earliest + 2000000000"),
     ),
     mutant(
@@ -253,7 +253,15 @@ MUTANTS = [
         "nothing_else",
         (CLAIMS, 'delete_each", {}) if everything', 'delete_each", {}) if True'),
     ),
-    mutant("a run in parts is settled whole", "some_at_a_time", (CLAIMS, "if gone < run.size:", "if False:")),
+    mutant("a clock set back takes of the floor", "set_back_does", (QUERIES, " AND :floor_at <= :now", "")),
+    mutant("what is extended alone sleeps on", "its_own_way", (CLAIMS, "            self._rouse(queue, receipts)\n", "")),
+    mutant("a late sender ends a run", "late_ends_no_run", (CLAIMS, "LATE = policy.SECOND", "LATE = 0")),
+    mutant(
+        "a look shows what is settled",
+        "looking_ends",
+        (QUERIES, "AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0", "AND reader = '?' AND visible_at >= 0"),
+    ),
+    mutant("a run in parts is settled whole", "some_at_a_time", (CLAIMS, "if gone == limit:", "if False:")),
     mutant(
         "what is settled is still counted", "gone_for_all or some_at_a_time", (CLAIMS, "messages=counts.messages - gone, ", "")
     ),
