@@ -24,6 +24,8 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
         if master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.python.filterPushdown.enabled", "true")
+    # Who is killed while Spark writes its first offsets leaves a file that is none; by itself Spark then refuses to go on.
+    builder = builder.config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
     for setting, value in config.items():
         builder = builder.config(setting.replace("__", "."), value)
     return builder.getOrCreate()

@@ -130,3 +130,14 @@ def test_a_checkpoint_of_something_else_is_refused(spark: SparkSession, url: str
     archive(spark, url, "a", str(tmp_path / "lake"), once=True, checkpoint=check)
     with pytest.raises(BadInput, match=r"belongs to another pipeline: archive, store sqlite.*queues a, folder"):
         archive(spark, url, "a", str(tmp_path / "elsewhere"), once=True, checkpoint=check)
+
+
+def test_who_was_killed_while_spark_wrote_its_first_offsets_goes_on(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    half = tmp_path / "notes/offsets/.0.6b3f1f0e.tmp"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"v1\n")
+    with penstock.open(url) as broker:
+        broker.create("orders").send(b"x")
+        archive(spark, url, "orders", str(tmp_path / "lake"), once=True, checkpoint=str(tmp_path / "notes"))
+        assert broker["orders"].stats().messages == 0
+    assert rows(tmp_path / "lake", "body") == [{"body": b"x"}]
