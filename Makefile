@@ -61,9 +61,10 @@ lock: $(READY) ## renew the locks
 clean: ## remove everything that was made
 	rm -rf $(VENV) dist bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
+# The locks name all that is needed: left to look for more, pip wants the newest psycopg for psycopg[pool], which no lock has.
 define install
 	@tools/make-venv $(PYTHON) $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 endef
