@@ -260,6 +260,41 @@ def test_a_quick_run_on_postgresql_measures_the_limit_and_the_peers(tmp_path: Pa
     assert f"{postgresql.OURS}: ahead of pgqueuer on every row" in met
 
 
+PGMQ = """
+CREATE SCHEMA pgmq;
+CREATE TABLE pgmq.all (id BIGINT GENERATED ALWAYS AS IDENTITY, queue TEXT, body JSONB, taken BOOLEAN DEFAULT false);
+CREATE FUNCTION pgmq.create(TEXT) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION pgmq.send(TEXT, JSONB) RETURNS SETOF BIGINT LANGUAGE sql AS
+    'INSERT INTO pgmq.all (queue, body) VALUES ($1, $2) RETURNING id';
+CREATE FUNCTION pgmq.send_batch(TEXT, JSONB[]) RETURNS SETOF BIGINT LANGUAGE sql AS
+    'INSERT INTO pgmq.all (queue, body) SELECT $1, unnest($2) RETURNING id';
+CREATE FUNCTION pgmq.read(TEXT, INTEGER, INTEGER) RETURNS SETOF BIGINT LANGUAGE sql AS 'UPDATE pgmq.all SET taken = true
+    WHERE id IN (SELECT id FROM pgmq.all WHERE queue = $1 AND NOT taken LIMIT $3 FOR UPDATE SKIP LOCKED) RETURNING id';
+CREATE FUNCTION pgmq.delete(TEXT, BIGINT) RETURNS SETOF BIGINT LANGUAGE sql AS
+    'DELETE FROM pgmq.all WHERE id = $2 RETURNING id';
+CREATE FUNCTION pgmq.delete(TEXT, BIGINT[]) RETURNS SETOF BIGINT LANGUAGE sql AS
+    'DELETE FROM pgmq.all WHERE id = ANY($2) RETURNING id';
+"""
+"""Functions of the names and parameters of pgmq's, whose own are not ours to keep here."""
+
+
+def test_pgmqs_functions_are_measured_if_its_file_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "their.sql", tmp_path / "out"
+    file.write_text(PGMQ)
+    common = ["--targets", postgresql.OURS, "pgmq", "--out", str(out), "--folder", str(tmp_path)]
+    names = ["cycle-1x100B", "cycle-100x100B"]
+    given = ["--pgmq", str(file)]
+    assert bench.main(["--on", "postgresql", "--quick", "--no-plot", *common, *given, "--only", *names]) == 0
+    rows = {row["name"]: row["targets"] for row in json.loads((out / "bench.json").read_text())["rows"]}
+    assert all(row.keys() == {postgresql.OURS, "pgmq"} for row in rows.values())
+    short = ["--tasks", "30", "--workers", "2", "--repeats", "1"]
+    assert bench.main(["consumers", *short, *common, *given]) == 0
+    assert "ahead of pgmq with 2: " in (out / "consumers.md").read_text()
+    with pytest.raises(SystemExit):
+        bench.main(["consumers", *short, *common])
+    assert "--pgmq" in capsys.readouterr().err
+
+
 def test_consumers_are_measured_beside_those_of_the_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     arguments = ["--tasks", "30", "--workers", "1", "2", "--repeats", "1", "--out", str(out), "--folder", str(tmp_path)]

@@ -6,8 +6,8 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -21,7 +21,6 @@ from penstock.bench.runs import QUICK, Bench, Plan
 from penstock.bench.targets import TARGETS
 from penstock.bench.workloads import Target
 from penstock.errors import MissingExtra
-from penstock.testing.servers import PostgresqlServer
 
 
 def main(argv: list[str]) -> int:
@@ -58,7 +57,7 @@ def _measure(argv: list[str]) -> int:
 
         return consumers(argv[1:])
     arguments = _parser().parse_args(argv)
-    known_targets = TARGETS if arguments.on == "files" else postgresql.TARGETS
+    known_targets = TARGETS if arguments.on == "files" else postgresql.targets(arguments.pgmq)
     for name in arguments.targets or []:
         if name not in known_targets:
             print(f"no target is named {name!r}; there are: {', '.join(known_targets)}", file=sys.stderr)
@@ -77,7 +76,7 @@ def _measure(argv: list[str]) -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".penstock-bench-", dir=arguments.folder) as folder:
         known = facts(Path(folder))  # before the run, which is itself a load
-        with _server(arguments.on, Path(folder)):
+        with nullcontext() if arguments.on == "files" else postgresql.server(Path(folder), arguments.pgmq):
             results = Bench(plan, rows, targets, Path(folder).resolve()).run()
     page = markdown(results, known)
     print(page)
@@ -100,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--on", choices=["files", "postgresql"], default="files", help="what to measure on; a server is started for it"
     )
+    postgresql.add_pgmq(parser)
     parser.add_argument("--targets", metavar="NAME", nargs="+", help="whom to measure, if not all")
     parser.add_argument("--backlog", metavar="N", nargs="+", type=int, help="messages in the queue beforehand")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bench-results"), help="where the results go")
@@ -112,17 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-plot", dest="plot", action="store_false", help="draw no picture")
     return parser
-
-
-@contextmanager
-def _server(on: str, folder: Path) -> Iterator[None]:
-    """The server that the targets find by its URL in the folder."""
-    if on == "files":
-        yield
-        return
-    with PostgresqlServer(sync=True) as server:
-        (folder / postgresql.URL).write_text(server.url)
-        yield
 
 
 def _require(targets: Iterable[Target], *, plot: bool) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -25,10 +26,9 @@ from typing import Any
 import penstock
 from penstock.bench import postgresql
 from penstock.bench.machine import facts
-from penstock.bench.postgresql import OURS, TARGETS, Pgmq, schema_url
+from penstock.bench.postgresql import FUNCTIONS, OURS, TARGETS, schema_url
 from penstock.bench.report import si
 from penstock.errors import MissingExtra
-from penstock.testing.servers import PostgresqlServer
 
 BODY = b"x" * 100
 FILL = 1000
@@ -60,8 +60,8 @@ def penstock_consumer(path: Path, batch: int, handled: Handled, ready: Callable[
         consumer.run(until_empty=True)
 
 
-def pgmq_loop(path: Path, batch: int, handled: Handled, ready: Callable[[], Any]) -> None:
-    with closing(Pgmq(path)) as session:
+def loop(name: str, path: Path, batch: int, handled: Handled, ready: Callable[[], Any]) -> None:
+    with closing(KNOWN[name].open(path)) as session:
         ready()
         while held := session.receive(batch):
             for _ in held:
@@ -109,17 +109,19 @@ def pgqueuer_manager(path: Path, batch: int, handled: Handled, ready: Callable[[
     asyncio.run(work())
 
 
+KNOWN = TARGETS | {FUNCTIONS.name: FUNCTIONS}
 WORKERS: dict[str, Work] = {
     OURS: penstock_consumer,
-    "pgmq's SQL": pgmq_loop,
+    "pgmq's SQL": partial(loop, "pgmq's SQL"),
     "procrastinate": procrastinate_worker,
     "pgqueuer": pgqueuer_manager,
+    FUNCTIONS.name: partial(loop, FUNCTIONS.name),
 }
 
 
 def rate(name: str, path: Path, tasks: int, workers: int, batch: int) -> float:
     """Tasks a second of so many workers together, on a queue of their own."""
-    with closing(TARGETS[name].open(path)) as session:
+    with closing(KNOWN[name].open(path)) as session:
         for done in range(0, tasks, FILL):
             session.fill([BODY] * min(FILL, tasks - done))
         session.settings()  # refuses, by Unverified, what does not sync
@@ -157,22 +159,24 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tasks", metavar="N", type=int, default=5000, help="in the queue beforehand, each time (5000)")
     parser.add_argument("--workers", metavar="N", nargs="+", type=int, default=[1, 4], help="processes (1 4)")
     parser.add_argument("--batch", metavar="N", type=int, default=10, help="tasks that a worker takes at a time (10)")
-    parser.add_argument("--targets", metavar="NAME", nargs="+", choices=WORKERS, default=list(WORKERS), help="whom, if not all")
+    parser.add_argument("--targets", metavar="NAME", nargs="+", choices=WORKERS, help="whom, if not all")
+    postgresql.add_pgmq(parser)
     parser.add_argument("--repeats", metavar="N", type=int, default=3, help="turns of each (3)")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bench-results"), help="where the results go")
     parser.add_argument("--folder", metavar="DIR", type=Path, default=Path(), help="for what is kept meanwhile")
     arguments = parser.parse_args(argv)
-    if not all(find_spec(TARGETS[name].module or "") for name in arguments.targets):
+    known_targets = postgresql.targets(arguments.pgmq)
+    names = arguments.targets or [name for name in WORKERS if name in known_targets]
+    if not set(names) <= known_targets.keys():
+        parser.error("to measure pgmq's functions, say with --pgmq where its pgmq.sql is")
+    if not all(find_spec(KNOWN[name].module or "") for name in names):
         raise MissingExtra("the benchmark", "bench")
-    rates: dict[int, dict[str, list[float]]] = {
-        workers: {name: [] for name in arguments.targets} for workers in arguments.workers
-    }
+    rates: dict[int, dict[str, list[float]]] = {workers: {name: [] for name in names} for workers in arguments.workers}
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".penstock-bench-", dir=arguments.folder) as name:
         folder = Path(name).resolve()
         known = facts(folder)
-        with PostgresqlServer(sync=True) as server:
-            (folder / postgresql.URL).write_text(server.url)
+        with postgresql.server(folder, arguments.pgmq):
             for repeat in range(arguments.repeats):
                 for workers, found in rates.items():
                     for place, target in enumerate(found):

@@ -13,17 +13,21 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.targets import Penstock
 from penstock.bench.workloads import ACKED, ONCE, Session, Target, Unverified, Verb
+from penstock.testing.servers import PostgresqlServer
 
 BARE = "bare psycopg"
 OURS = "penstock postgresql"
 URL = "postgresql.url"
+PGMQ = "pgmq.sql"
 HIDDEN = 3600 * 1_000_000
 
 
@@ -127,7 +131,7 @@ class Pgmq(OnServer):
     def send(self, bodies: Sequence[bytes]) -> None:
         self._connection.execute(
             "INSERT INTO q_bench (vt, message) SELECT clock_timestamp(), unnest(%s::jsonb[]) RETURNING msg_id",
-            ([f'"{body.decode()}"' for body in bodies],),
+            ([_json(body) for body in bodies],),
         ).fetchall()
 
     def receive(self, limit: int) -> list[Any]:
@@ -140,6 +144,43 @@ class Pgmq(OnServer):
 
     def delete(self, held: list[Any]) -> None:
         self._connection.execute("DELETE FROM q_bench WHERE msg_id = ANY(%s) RETURNING msg_id", ([row[0] for row in held],))
+
+
+class PgmqFunctions(OnServer):
+    """pgmq as it ships: its functions in PL/pgSQL, as its own pgmq.sql, which lies beside the server's URL, makes them. Called
+    as its clients do, one by one or in batches, but prepared, which is in its favour."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "CREATE TABLE made ()")
+        self._queue = f"bench_{path.name.replace('.', '_')}"
+        with self._connection.transaction():
+            self._connection.execute("SELECT pg_advisory_xact_lock(1)")
+            if not self._connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'pgmq'").fetchone():
+                self._connection.execute((path.parent / PGMQ).read_bytes(), prepare=False)
+            self._connection.execute("SELECT pgmq.create(%s)", (self._queue,))
+
+    def send(self, bodies: Sequence[bytes]) -> None:
+        if len(bodies) == 1:
+            text, sent = "SELECT * FROM pgmq.send(%s::text, %s::jsonb)", _json(bodies[0])
+            self._connection.execute(text, (self._queue, sent)).fetchall()
+        else:
+            text = "SELECT * FROM pgmq.send_batch(%s::text, %s::jsonb[])"
+            self._connection.execute(text, (self._queue, [_json(body) for body in bodies])).fetchall()
+
+    def receive(self, limit: int) -> list[Any]:
+        text = "SELECT * FROM pgmq.read(%s::text, 3600, %s::integer)"
+        return self._connection.execute(text, (self._queue, limit)).fetchall()
+
+    def delete(self, held: list[Any]) -> None:
+        if len(held) == 1:
+            self._connection.execute("SELECT pgmq.delete(%s::text, %s::bigint)", (self._queue, held[0][0])).fetchall()
+        else:
+            numbers = [row[0] for row in held]
+            self._connection.execute("SELECT * FROM pgmq.delete(%s::text, %s::bigint[])", (self._queue, numbers)).fetchall()
+
+
+def _json(body: bytes) -> str:
+    return f'"{body.decode()}"'
 
 
 class Procrastinate(OnServer):
@@ -218,6 +259,32 @@ class Pgqueuer(Session):
     def close(self) -> None:
         self._do(self._connection.close())
         self._loop.close()
+
+
+FUNCTIONS = Target(
+    "pgmq", PgmqFunctions, ACKED, ACKED, peer=True, limit=BARE, module="psycopg", note="its functions, by its own pgmq.sql"
+)
+
+
+def targets(pgmq: Path | None) -> dict[str, Target]:
+    """All; with pgmq's own SQL, its functions too."""
+    return TARGETS if pgmq is None else TARGETS | {FUNCTIONS.name: FUNCTIONS}
+
+
+@contextmanager
+def server(folder: Path, pgmq: Path | None) -> Iterator[None]:
+    """One that the targets find by what lies in the folder."""
+    if pgmq is not None:
+        (folder / PGMQ).write_bytes(pgmq.read_bytes())
+    with PostgresqlServer(sync=True) as started:
+        (folder / URL).write_text(started.url)
+        yield
+
+
+def add_pgmq(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--pgmq", metavar="FILE", type=Path, help="pgmq's own pgmq.sql, which is not part of Penstock, to measure its functions"
+    )
 
 
 ALL = ACKED | ONCE

@@ -173,7 +173,7 @@ def report(rates: dict[str, list[float]], run: Run) -> str:
             asked = "ahead wanted" if ahead else f"at least {wanted:.0%} wanted"
             lines.append(f"* {name}: {share:.0%} of {limit}, {asked}: **{'met' if share >= wanted else 'NOT met'}**")
         else:
-            lines.append(f"* {name}: not compared with {limit}, whose driver {JDBC} is not there")
+            lines.append(f"* {name}: not compared with {limit}: there is no {JDBC} (Debian's libpostgresql-jdbc-java has it)")
 
     compare("read SQLite", "read Parquet", SQLITE_SHARE)
     compare("read PostgreSQL", "read Parquet", POSTGRESQL_SHARE)
