@@ -19,6 +19,7 @@ from penstock.server import BackgroundServer
 from penstock.server import connection as connection_module
 from penstock.server.commits import Commits
 from penstock.server.messages import Response, render
+from penstock.server.serving import Serving
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, until
 
@@ -75,6 +76,36 @@ def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
             await commits.stop()
 
     asyncio.run(run())
+
+
+def test_who_waits_shares_a_commit_with_those_who_were_just_answered() -> None:
+    begun, end = Event(), Event()
+    sizes: list[int] = []
+
+    def hold() -> None:
+        begun.set()
+        assert end.wait(10)
+
+    async def run() -> None:
+        with penstock.open("memory:") as broker:
+            commits = Commits(broker, asyncio.get_running_loop(), max_pending=10)
+            commits.sizes = lambda size, _: sizes.append(size)
+
+            async def ask_twice() -> Response:
+                await commits.run(hold)
+                await commits.run(int)
+                return Response(204)
+
+            for _ in range(3):
+                Serving(ask_twice(), lambda _: None).go_on()
+            await asyncio.sleep(0)
+            assert begun.wait(10)
+            commits.soon(int)
+            end.set()
+            await commits.stop()
+
+    asyncio.run(run())
+    assert sizes == [3, 4]
 
 
 def test_what_was_sent_together_is_there_in_the_order_it_came(broker: Broker) -> None:

@@ -92,6 +92,30 @@ def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, ur
         assert proxy.cuts >= 1
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_cut_at_any_point_an_exchange_is_answered_as_it_was_done(server: Server, url: str, how: str) -> None:
+    with Proxy(server.port) as proxy, penstock.open(url) as direct:
+        looking = direct.create("orders")
+        for point in range(1, POINTS):
+            with penstock.open(url.replace(f":{server.port}/", f":{proxy.port}/")) as broker:
+                queue = broker["orders"]
+                looking.send_many([b"0", b"1", b"2", b"3", b"4"])
+                (first,) = queue.receive()
+                answers, held = queue.exchange([first], 2)
+                assert (answers, len(held)) == ([True], 2)
+                proxy.cut_at(point, how)
+                try:
+                    answers, taken = queue.exchange(held, 2)
+                except penstock.StoreUnreachable:
+                    answers, taken = [False, False], []
+                proxy.cut_at(0, how)
+                settled = {message.text for message in held} - bodies(looking).keys()
+                assert (answers, len(settled)) in [([True, True], 2), ([False, False], 0)], f"cut {how} {point}"
+                assert queue.delete_many(taken) == [True] * len(taken), "what was taken is ours"
+                looking.purge()
+        assert proxy.cuts >= 1
+
+
 def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(own: Server) -> None:
     hows = [PostgresqlServer.FAST, PostgresqlServer.IMMEDIATE]
     if isinstance(own, MariadbServer):

@@ -72,11 +72,14 @@ class App:
         except Exception:  # a defect: the client hears that it is ours, the operator where
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
             response = answer_error(500, "the server hit a defect of its own")
-        self.note(request, response, time.perf_counter() - started)
+        self._note(dialect, request, response, time.perf_counter() - started)
         return response
 
     def note(self, request: Request, response: Response, seconds: float) -> None:
-        self.metrics.count_request(self._dialect(request).name, request.method, response.status, seconds)
+        self._note(self._dialect(request), request, response, seconds)
+
+    def _note(self, dialect: Dialect, request: Request, response: Response, seconds: float) -> None:
+        self.metrics.count_request(dialect.name, request.method, response.status, seconds)
         self._log.write(request, response, seconds)
 
     def _dialect(self, request: Request) -> Dialect:

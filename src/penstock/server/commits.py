@@ -85,8 +85,11 @@ class Commits:
         """Entered while those who waited for one commit are answered."""
         self._queues: dict[str, Queue] = {}
         self._gathered: deque[Operation] = deque()
-        self._resting = False
-        self._calls: SimpleQueue[bool] = SimpleQueue()
+        self._called = False
+        """A commit is under way, or will be soon."""
+        self._expected = 0
+        """Operations that the next commit waits for, as long as each turn of the loop brings some."""
+        self._groups: SimpleQueue[list[Operation]] = SimpleQueue()
         self._thread = Thread(target=self._work, name="penstock-commits", daemon=True)
         self._thread.start()
 
@@ -107,7 +110,7 @@ class Commits:
         return self._submit(Operation(act, promise, alone, undo))
 
     def send(self, queue: str, drafts: Sequence[Draft]) -> Awaitable[list[Sent]]:
-        return self._submit(Operation(None, queue=queue, drafts=drafts))
+        return self._submit(Operation(None, True, False, None, queue, drafts))
 
     def soon(self, act: Callable[[], Any]) -> None:
         """Call ``act`` in the next commit, however many wait, and for nobody's sake but the queue's."""
@@ -125,18 +128,30 @@ class Commits:
     def _gather(self, operation: Operation) -> None:
         self.pending += 1
         self._gathered.append(operation)
-        if self._resting:  # call at the end of this turn of the loop, with all that it brings
-            self._resting = False
-            self._loop.call_soon(self._call)
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._call, 0)
 
-    def _call(self) -> None:
-        if len(self._gathered) > 1:  # those who were answered together: the next turn has the rest of them
-            self._loop.call_soon(self._calls.put, True)
+    def _call(self, before: int) -> None:
+        """Hand over what has gathered, at the end of a turn of the loop. Those who were answered together ask again together:
+        as long as there were ``before`` fewer of them, and not yet all, the next turn has more."""
+        gathered = self._gathered
+        if before < len(gathered) < self._expected:
+            self._loop.call_soon(self._call, len(gathered))
         else:
-            self._calls.put(True)
+            self._groups.put(self._take())
 
-    def _answer(self, group: list[Operation]) -> None:
+    def _take(self) -> list[Operation]:
+        return [self._gathered.popleft() for _ in range(min(len(self._gathered), MOST))]
+
+    def _answer(self, group: list[Operation], last: bool) -> None:
+        """``last``: no commit follows unless we call for it."""
         self.pending -= len(group)
+        if last:
+            self._expected = len(group) + len(self._gathered)
+            self._called = bool(self._gathered)
+            if self._called:
+                self._loop.call_soon(self._call, 0)
         with self.together():
             for operation in group:
                 if operation.gone:
@@ -149,29 +164,23 @@ class Commits:
         """Finish what was handed over."""
         while self.pending:
             await asyncio.sleep(0.005)
-        self._calls.put(False)
+        self._groups.put([])
         self._thread.join()
 
     # in the thread of commits
 
     def _work(self) -> None:
-        while group := self._take():
+        group = self._groups.get()
+        while group:
             started = time.perf_counter()
             live = [operation for operation in group if not operation.gone]
             self._commit(live)
             if live:
                 self.sizes(len(live), time.perf_counter() - started)
-            self._loop.call_soon_threadsafe(self._answer, group)
-
-    def _take(self) -> list[Operation]:
-        """What has gathered meanwhile, or else what comes next; nothing at the end."""
-        while not self._gathered:
-            self._resting = True
-            # Who has come just now may not have seen that we rest; then its call may come later, when it is no longer needed.
-            if not self._gathered and not self._calls.get():
-                return []
-        self._resting = False
-        return [self._gathered.popleft() for _ in range(min(len(self._gathered), MOST))]
+            # If fewer wait than are answered now, they go with those, who ask again sooner than a sync of their own would take.
+            last = len(self._gathered) < len(group)
+            self._loop.call_soon_threadsafe(self._answer, group, last)
+            group = self._groups.get() if last else self._take()
 
     def _commit(self, group: list[Operation]) -> None:
         shared = [operation for operation in group if not operation.alone]

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import httptools
@@ -64,7 +64,9 @@ class Connection(asyncio.BufferedProtocol):
         self._undo: Callable[[], None] | None = None
         self._blocked_since: float | None = None
         self._overdue = False
-        self._head = 0
+        self._head = self._size = 0
+        self._known: list[tuple[bytes, bytes]] = []
+        self._headers: Mapping[str, str] = {}
         self._since = self._loop.time()
         self._closing = False
         self.ended = False
@@ -120,8 +122,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._phase is REFUSED:
             return
-        if self._phase is IDLE:
-            self._since = self._loop.time()
+        begins = self._phase is IDLE
+        if begins:
             self._phase = HEAD
         self._head += nbytes  # unless a request begins in these bytes: then we cannot tell how many of them are its own
         try:
@@ -132,8 +134,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._phase is not REFUSED:
                 text = str(error) if not isinstance(error, httptools.HttpParserCallbackError) else "it cannot be read"
                 self._refuse(400, f"malformed request: {text}")
-        if self._phase is HEAD and self._head > self._settings.max_head:
-            self._refuse_head()
+        if self._phase is not IDLE:  # there is more to come of it
+            if begins:
+                self._since = self._loop.time()
+            if self._phase is HEAD and self._head > self._settings.max_head:
+                self._refuse_head()
         if self._line:
             self._go_on()
             if self._line:  # one request is served; who sends more before the answer waits
@@ -144,42 +149,33 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         self._phase = HEAD
         self._refused = UNREAD
-        self._head = 0
         self._target = b""
-        self._headers: dict[str, str] = {}
-        self._count = self._size = 0
+        self._fields: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._length = self._kept = 0
+        self._head = self._length = self._kept = 0
         self._request: Request | None = None
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        self._size += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._request is not None or self._phase is REFUSED:
-            return  # a trailer: nobody here asks for one
-        self._count += 1
-        self._size += len(name) + len(value) + 4
-        key, headers = _lower(name), self._headers
-        if key not in headers:
-            headers[key] = value.decode("latin-1")
-        elif key == "host":
-            self._refuse(400, "there are two Host headers")
-        else:
-            headers[key] += ", " + value.decode("latin-1")
+        if self._phase is HEAD:  # and not a trailer: nobody here asks for one
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self._phase is REFUSED:
             return
-        if self._size > self._settings.max_head or self._count > MAX_HEADERS:
+        if self._fields != self._known and not self._read_fields():
+            return
+        headers = self._headers
+        if len(self._target) + self._size > self._settings.max_head or len(self._fields) > MAX_HEADERS:
             self._refuse_head()
             return
         version = self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
             self._refuse(505, f"HTTP {version} is not spoken here")
             return
-        if version == "1.1" and "host" not in self._headers:
+        if version == "1.1" and "host" not in headers:
             self._refuse(400, "there is no Host header")
             return
         try:
@@ -188,8 +184,8 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(400, "the target of the request cannot be read")
             return
         method = self._parser.get_method().decode("ascii")
-        request = self._refused = Request(method, segments, query, self._headers, b"", 0, NOBODY)
-        if int(self._headers.get("content-length", "0") or "0") > self._settings.max_body:
+        request = self._refused = Request(method, segments, query, headers, b"", 0, NOBODY)
+        if int(headers.get("content-length", "0") or "0") > self._settings.max_body:
             self._refuse_body()
             return
         try:
@@ -199,12 +195,30 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._request = request
         self._phase = BODY
-        if "expect" in self._headers:
-            if self._headers["expect"].lower() != "100-continue":
+        if "expect" in headers:
+            if headers["expect"].lower() != "100-continue":
                 self._refuse(417, "the only expectation that is met is 100-continue")
                 return
             if version == "1.1" and not self._job and not self._line:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _read_fields(self) -> bool:
+        """The headers by their names; False if they were refused. Who keeps a connection mostly sends the same ones again: they
+        stay known, and nobody changes them."""
+        headers: dict[str, str] = {}
+        size = 0
+        for name, value in self._fields:
+            size += len(name) + len(value) + 4
+            key = _lower(name)
+            if key not in headers:
+                headers[key] = value.decode("latin-1")
+            elif key == "host":
+                self._refuse(400, "there are two Host headers")
+                return False
+            else:
+                headers[key] += ", " + value.decode("latin-1")
+        self._known, self._headers, self._size = self._fields, headers, size
+        return True
 
     def on_body(self, data: bytes) -> None:
         if self._phase is REFUSED:
@@ -270,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._all.held is None:
             self._write_safely(response, keep_alive)
         else:
-            self._all.held.append(partial(self._write_safely, response, keep_alive))
+            self._all.held.append((self._write_safely, response, keep_alive))
 
     def _write_safely(self, response: Response, keep_alive: bool) -> None:
         try:

@@ -56,7 +56,7 @@ class Connections:
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Where each connection reads what the parser takes at once. With a read into memory of its own, which asyncio does by
         itself, the system hands out and takes back that memory each time, and that costs more than the read."""
-        self.held: list[Callable[[], None]] | None = None
+        self.held: list[tuple[Callable[[Response, bool], None], Response, bool]] | None = None
         """Answers to be written together."""
         self._date = (0, "")
         self._sweeper = loop.create_task(self._sweep())
@@ -76,8 +76,8 @@ class Connections:
             yield
         finally:
             self.held = None
-            for write in held:
-                write()
+            for write, response, keep_alive in held:
+                write(response, keep_alive)
 
     async def _sweep(self) -> None:
         while True:

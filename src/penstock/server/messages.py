@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
@@ -33,7 +33,7 @@ class Request:
     method: str
     segments: tuple[str, ...]
     query: str
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     body: bytes
     length: int
     grant: Grant
@@ -76,8 +76,13 @@ def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
     return tuple(unquote(segment, errors="strict") for segment in path[1:].split("/")), query
 
 
+@lru_cache(maxsize=64)
+def _begin(status: int, date: str) -> str:
+    return f"HTTP/1.1 {status} {REASONS[status]}\r\nDate: {date}\r\n"
+
+
 def render(response: Response, *, keep_alive: bool, date: str) -> bytes:
-    head = f"HTTP/1.1 {response.status} {REASONS[response.status]}\r\nDate: {date}\r\n"
+    head = _begin(response.status, date)
     for name, value in response.headers.items():
         if "\r" in value or "\n" in value or "\0" in value:  # no name, id or content type may write headers of its own
             raise ValueError(f"header {name} has a line break")

@@ -129,7 +129,9 @@ class Mqs(Dialect):
         if boundary is None:
             draft = self._draft(content_type, request.headers.get("content-encoding"), request.body, request.length)
             (sent,) = await self.core.send(queue, [draft])
-            headers = {"X-MQS-MESSAGE-ID": self.uuid(queue, sent.id), **_truncated(request.length)}
+            headers = {"X-MQS-MESSAGE-ID": self.uuid(queue, sent.id)}
+            if request.length > MAX_BODY:
+                headers |= _truncated(request.length)
             return Response(200 if sent.duplicate else 201, headers)
         parts = split_parts(request.body, boundary)
         if not 1 <= len(parts) <= MOST_MESSAGES:
