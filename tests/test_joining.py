@@ -168,3 +168,19 @@ def test_the_callers_commit_waits_for_the_disk_as_before(postgresql: PostgresqlS
     with penstock.open(url) as broker, psycopg.connect(url) as connection:
         broker.create("orders").send(b"invoice 17", connection=connection)
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+def test_what_a_batch_that_was_undone_had_claimed_does_not_count_in_the_callers_transaction(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/queue.db"
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        with pytest.raises(RuntimeError), broker.store.batch():
+            broker.store.claim("orders", 1, 2**61, None)
+            raise RuntimeError
+        (message,) = other["orders"].receive()
+        connection = apsw.Connection(f"{tmp_path}/queue.db")
+        connection.execute("BEGIN IMMEDIATE")
+        assert queue.delete(message.receipt, connection=connection)
+        connection.execute("COMMIT")
+        connection.close()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -62,9 +65,12 @@ SQLITE_ONLY = {
     "due_above",
     "place_above",
     "count_visible",
+    "count_early",
     "weigh",
     "hold_between",
     "hide_held",
+    "show_run",
+    "purgeable_above",
     "read_run",
     "remove_of_run",
     "is_all",
@@ -257,3 +263,96 @@ def test_a_missing_driver_names_its_extra(scheme: str, module: str, extra: str) 
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert answer == f'a {scheme}: store needs an optional library: pip install "penstock[{extra}]"\n'
+
+
+@pytest.fixture
+def exchanging(postgresql: PostgresqlServer) -> Iterator[tuple[penstock.Queue, list[penstock.Message], str]]:
+    """A queue, two of its messages, held by a connection that has exchanged before, and its URL."""
+    url = postgresql.new_url()
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(8)])
+        yield queue, queue.exchange(queue.receive(2), 2)[1], url
+
+
+@pytest.mark.timeout(30)
+def test_an_exchange_that_is_interrupted_leaves_no_connection_in_its_middle(
+    exchanging: tuple[penstock.Queue, list[penstock.Message], str],
+) -> None:
+    queue, held, url = exchanging
+    with psycopg.connect(url) as side:
+        side.execute("SELECT 1 FROM penstock_message WHERE number = %s FOR UPDATE", (held[0].number,))
+
+        def interrupt() -> None:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+            side.rollback()
+
+        interrupting = threading.Thread(target=interrupt)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which test workers ignore
+        try:
+            interrupting.start()
+            with pytest.raises(KeyboardInterrupt):
+                queue.exchange(held, 2)
+        finally:
+            interrupting.join()
+            signal.signal(signal.SIGINT, before)
+    assert queue.exchange(queue.receive(1), 1)[0] == [True]
+
+
+def test_a_deletion_whose_session_is_swept_meanwhile_says_what_it_did(
+    exchanging: tuple[penstock.Queue, list[penstock.Message], str],
+) -> None:
+    queue, held, url = exchanging
+    answers: list[list[bool]] = []
+    with psycopg.connect(url) as side:
+        side.execute("DELETE FROM penstock_session")
+        deleting = threading.Thread(target=lambda: answers.append(queue.delete_many(held)))
+        deleting.start()
+        time.sleep(0.5)  # it waits for the row
+        side.commit()
+        deleting.join()
+    assert (answers, queue.stats().messages) == ([[True, True]], 4)
+
+
+def test_settings_that_change_in_the_middle_of_an_exchange_leave_nothing_taken_by_nobody(
+    exchanging: tuple[penstock.Queue, list[penstock.Message], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, held, url = exchanging
+    queue.update(deduplicate=True)
+    queue.send_many([b"a", b"b", b"c"])
+    queue.delete_many([*held, *queue.receive(4)])
+    held = queue.receive(1)  # which has a mark, and is not deleted by the statement for plain ones
+    store: Any = queue._store
+    rest = store._delete_rest
+
+    def changed(*arguments: Any) -> Any:
+        monkeypatch.setattr(store, "_delete_rest", rest)
+        with penstock.open(url) as other:
+            other["orders"].update(visibility=60)
+        return rest(*arguments)
+
+    monkeypatch.setattr(store, "_delete_rest", changed)
+    answers, taken = queue.exchange(held, 2)
+    assert (answers, len(taken)) == ([True], 2)
+    assert queue.stats().in_flight == 2
+
+
+def test_a_connection_whose_last_commit_cannot_be_resolved_is_not_lent_for_ever(
+    exchanging: tuple[penstock.Queue, list[penstock.Message], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, held, _ = exchanging
+    store: Any = queue._store
+
+    def lost(*_: object) -> None:
+        raise penstock.StoreUnreachable("gone")
+
+    def unknown(*_: object) -> None:
+        raise penstock.OutcomeUnknown("and nobody knows")
+
+    with monkeypatch.context() as patch, pytest.raises(penstock.OutcomeUnknown):
+        patch.setattr(store, "_ask_both", lost)
+        patch.setattr(store, "_was_committed", unknown)
+        queue.exchange(held, 2)
+    assert store._pool._lent == []

@@ -300,3 +300,12 @@ def test_a_server_without_arrow_names_the_extra(server: BackgroundServer, monkey
 
 def _missing(name: str) -> None:
     raise ImportError(name)
+
+
+def test_an_exchange_that_is_refused_settles_nothing(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("shift").send(b"x")
+    with penstock.open(server.url) as remote:
+        held = remote["shift"].receive()
+        with pytest.raises(penstock.BadMessage, match="limit 0"):
+            remote["shift"].exchange(held, 0)
+        assert remote["shift"].stats().in_flight == 1

@@ -147,6 +147,34 @@ def test_a_claim_of_fresh_messages_writes_none_of_them(url: str) -> None:
         assert changes(broker, lambda: broker.store.tidy("orders")) >= 100
 
 
+def test_what_ends_a_run_writes_each_of_its_messages_once_and_no_other_run_s(url: str) -> None:
+    with penstock.open(url, clock=(clock := FakeClock())) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(400)])
+        clock.advance(1)
+        for reader, ttl in (("lasting", 60), ("short", 1), ("other", 60)):
+            queue.claim(reader, 1, 100, ttl=ttl)
+        assert changes(broker, lambda: queue.update(visibility=7)) < 10
+        assert changes(broker, lambda: queue.purge()) < 110
+        clock.advance(1)
+        assert 200 <= changes(broker, lambda: queue.stats()) < 210  # the messages, and the list of them
+        assert queue.stats().visible == 100
+        assert 100 <= changes(broker, lambda: queue.give_up("other")) < 110
+        assert changes(broker, lambda: queue.confirm("lasting", 1)) < 10
+        assert changes(broker, lambda: queue.settle("lasting", 1)) < 10
+        assert len(queue.receive(1000)) == queue.stats().messages == 200
+
+
+def test_what_is_settled_of_one_run_by_its_id_ends_no_other(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(200)])
+        for reader in ("spark", "other"):
+            queue.claim(reader, 1, 100)
+        assert 200 <= changes(broker, lambda: queue.delete(queue.read("other", 1)[0].id)) < 210
+        assert (len(queue.read("spark", 1)), len(queue.read("other", 1))) == (100, 99)
+
+
 def test_a_claim_of_what_was_received_writes_each_message_once(url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
@@ -357,7 +385,7 @@ def test_damage_to_anything_but_the_body_is_seen_too(url: str, path: Path, part:
 
 
 def test_single_flipped_bits_never_give_a_wrong_body(url: str, path: Path) -> None:
-    body = bytes(range(256)) * 3
+    body = bytes(range(256)) * 12  # most of the file
     with penstock.open(url) as broker:
         broker.create("orders").send_many([body] * 20)
     content = path.read_bytes()
@@ -775,8 +803,8 @@ def test_what_is_sent_together_is_one_statement(url: str) -> None:
     with penstock.open(url) as broker:
         store, queue = broker.store, broker.create("orders")
         assert isinstance(store, SqliteStore)
-        for _ in range(2):
-            queue.send(b"")  # now the process has numbers in reserve
+        for _ in range(3):
+            queue.send(b"")  # now the process has numbers in reserve, and knows that of the queue
         ran: list[str] = []
         sent = []
         store._connect().exec_trace = lambda _cursor, text, _values: ran.append(text) is None
@@ -800,3 +828,33 @@ def test_what_is_sent_together_obeys_settings_that_another_process_changed(url: 
         other["orders"].send_many([b"d", b"e"])  # with numbers beyond those that the first has in reserve
         queue.send_many([b"f", b"g"])
         assert [one.body for one in queue.receive(100)][4:] == [b"c", b"d", b"e", b"f", b"g"]
+
+
+def test_what_is_sent_to_a_queue_that_another_made_again_is_in_the_new_one(url: str) -> None:
+    with penstock.open(url) as ours, penstock.open(url) as theirs:
+        queue = ours.create("orders")
+        for _ in range(3):  # by now it is sent by what is known of the queue
+            queue.send(b"old")
+        held = queue.receive()[0]
+        theirs.delete("orders")
+        theirs.create("orders")
+        for _ in range(3):
+            queue.send(b"new")
+        assert not queue.delete(held)
+        assert [message.body for message in theirs["orders"].receive(10)] == [b"new"] * 3
+        assert queue.receive(mode="at_most_once") == []
+
+
+def test_a_number_that_was_undone_leads_into_no_other_queue(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        for _ in range(3):
+            queue.send(b"before")
+        with pytest.raises(RuntimeError), broker.store.batch():
+            broker.delete("orders")
+            broker.create("orders").send(b"undone")
+            raise RuntimeError
+        other = broker.create("other")  # it gets the number that "orders" had for a while
+        for _ in range(3):
+            queue.send(b"after")
+        assert (queue.stats().messages, other.stats().messages) == (6, 0)

@@ -73,16 +73,87 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
+def exchanged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of PostgreSQL's own ways."""
+    return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_joining.py"))
+
+
 MUTANTS = [
+    mutant(
+        "a number that was undone is known",
+        "undone_leads",
+        (
+            SQLITE,
+            "    def _list(self, numbers",
+            "    def _look_up(self, name):\n        found = super()._look_up(name)\n        if found:\n"
+            "            self._homes[name] = found[0]\n        return found\n\n    def _list(self, numbers",
+        ),
+    ),
+    mutant(
+        "given back twice",
+        "gives_each_message_once",
+        (CLAIMS, " or (len(own) > 1 and now <= max(run.end_at for run in own))", ""),
+    ),
+    exchanged(
+        "a connection is left in a pipeline",
+        "interrupted",
+        ("stores/postgresql_prepared.py", "        connection.close()  # in", "        pass  # in"),
+    ),
+    exchanged(
+        "who is swept has done nothing",
+        "swept",
+        (
+            QUERIES,
+            "SELECT CASE (SELECT token FROM told) WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END\n",
+            "SELECT CASE token WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END FROM told\n",
+        ),
+    ),
+    exchanged("a lease that began long ago", "whole_leases", ("queue.py", "came_at - now > EXCHANGE_LATE", "False")),
+    exchanged(
+        "an exchange is undone by half",
+        "taken_by_nobody",
+        ("stores/postgresql.py", "None if claimed else settings,", "settings,"),
+    ),
+    exchanged(
+        "lent for ever",
+        "lent_for_ever",
+        (
+            "stores/postgresql.py",
+            "            try:\n                committed = self._was_committed(session)\n            finally:\n"
+            "                self._pool.drop(session)\n",
+            "            committed = self._was_committed(session)\n            self._pool.drop(session)\n",
+        ),
+    ),
+    exchanged(
+        "an undone claim counts in another transaction",
+        "does_not_count_in",
+        (SQLITE, "        self._uncounted.clear()\n", ""),
+        (SQLITE, "                self._uncounted = uncounted\n", ""),
+    ),
     mutant(
         "taken though damaged",
         "set_aside_at_most_once",
-        (QUERIES, " AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)\nAND NOT", "\nAND NOT"),
+        (QUERIES, "_at, deadline_at) END\nAND NOT", "_at, deadline_at) END IS NOT NULL\nAND NOT"),
     ),
     mutant(
         "taken by old settings",
         "taken_by_one_statement",
         (QUERIES, "settings = :settings AND floor_at < 0)", ":settings <> '' AND floor_at < 0)"),
+    ),
+    mutant(
+        "who is buried at most once was not received",
+        "before_a_burial",
+        (MESSAGES, """                    self._many("claim", [(now, now, number)])\n""", ""),
+    ),
+    cached(
+        "settled at once, it is hidden for a minute",
+        "random_calls",
+        (CACHED_MESSAGES, "                message.visible_at = FOREVER\n", "                pass\n"),
+    ),
+    mutant(
+        "a claim is counted twice",
+        "in_the_same_batch",
+        (MESSAGES, "                    self._uncounted.remove((number, receipt.delivery))\n", ""),
     ),
     planned(
         "by any index",
@@ -191,7 +262,11 @@ MUTANTS = [
         "claim_settles_the_message",
         ("queue.py", "if chosen is Mode.AT_MOST_ONCE:", "if chosen is None:"),
     ),
-    mutant("the delay is ignored", "a_delay_hides", ("policy.py", "now + micros(delay),", "now,")),
+    mutant(
+        "the delay is ignored",
+        "a_delay_hides",
+        ("policy.py", "        visible_at,\n        expires_at,\n", "        now,\n        expires_at,\n"),
+    ),
     mutant(
         "the deadline is ignored",
         "past_its_deadline",
@@ -253,6 +328,36 @@ MUTANTS = [
         "nothing_else",
         (CLAIMS, 'delete_each", {}) if everything', 'delete_each", {}) if True'),
     ),
+    mutant(
+        "a clock set back shows more than it gives",
+        "set_back_a_little",
+        (CLAIMS, "counts = super().count(queue, now)", "counts = super().count(queue, max(now, self._floor(home)[0]))"),
+        (CLAIMS, "if now < floor_at:  #", "if False:  #"),
+    ),
+    mutant(
+        "settled unconfirmed, it was hidden for good",
+        "settled_unconfirmed",
+        (CLAIMS, "if sleeper == claim:  # the", "if False:  # the"),
+    ),
+    mutant(
+        "whoever lapses ends all runs",
+        "no_other_run_s",
+        (CLAIMS, "<= _floor_of(runs, over):", "<= FOREVER:"),
+    ),
+    mutant(
+        "what is given back comes to lie below the floor",
+        "with_another_claim",
+        (CLAIMS, "now <= _floor_of(runs, own) or", "now < 0 or"),
+    ),
+    mutant(
+        "a purge takes what is in a run",
+        "retention_does_not_touch",
+        (
+            CLAIMS,
+            "        if floor == NO_FLOOR:\n            return super()._purgeable",
+            "        if True:\n            return super()._purgeable",
+        ),
+    ),
     mutant("a clock set back takes of the floor", "set_back_does", (QUERIES, " AND :floor_at <= :now", "")),
     mutant("what is extended alone sleeps on", "its_own_way", (CLAIMS, "            self._rouse(queue, receipts)\n", "")),
     mutant("a late sender ends a run", "late_ends_no_run", (CLAIMS, "LATE = policy.SECOND", "LATE = 0")),
@@ -289,7 +394,6 @@ MUTANTS = [
     mutant(
         "settled without its history",
         "changed_beside",
-        (CLAIMS, "if not create and self._look_up(name):", "if False:"),
         (CLAIMS, "if run.claim == claim and settlement.keep_until is None:", "if run.claim == claim:"),
     ),
     mutant(
@@ -297,8 +401,8 @@ MUTANTS = [
         "not_claimed_by_a_reader",
         (
             QUERIES,
-            "> :now\nAND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)\n\n-- name: hold",
-            "> :now\n\n-- name: hold",
+            "_at, deadline_at) END\n\n-- name: hold",
+            "_at, deadline_at) END IS NOT NULL\n\n-- name: hold",
         ),
     ),
     mutant(
@@ -472,9 +576,9 @@ MUTANTS = [
         ("server/commits.py", "            self._commit(live)\n", "            __import__('time').sleep(0.01)\n"),
         (
             "server/commits.py",
-            "self._loop.call_soon_threadsafe(self._answer, group)",
+            "self._loop.call_soon_threadsafe(self._answer, group, last)",
             "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in live if o.drafts]; "
-            "self._loop.call_soon_threadsafe(self._answer, group); __import__('time').sleep(0.01); self._commit(live)",
+            "self._loop.call_soon_threadsafe(self._answer, group, last); __import__('time').sleep(0.01); self._commit(live)",
         ),
     ),
     served(
@@ -496,8 +600,8 @@ MUTANTS = [
         "together_obeys",
         (
             QUERIES,
-            "name = :name AND settings = :settings AND floor_at <= :earliest\n    AND (SELECT",
-            "name = :name AND :settings <> '' AND floor_at <= :earliest\n    AND (SELECT",
+            "number = :queue AND settings = :settings AND floor_at <= :earliest\n    AND (SELECT",
+            "number = :queue AND :settings <> '' AND floor_at <= :earliest\n    AND (SELECT",
         ),
     ),
     served(
@@ -514,10 +618,15 @@ MUTANTS = [
         "wait_for_the_event_loop",
         (
             "server/commits.py",
-            "self._loop.call_soon_threadsafe(self._answer, group)",
+            "self._loop.call_soon_threadsafe(self._answer, group, last)",
             "done = __import__('threading').Event(); "
-            "self._loop.call_soon_threadsafe(lambda group=group: (self._answer(group), done.set())); done.wait(15)",
+            "self._loop.call_soon_threadsafe(lambda group=group: (self._answer(group, last), done.set())); done.wait(15)",
         ),
+    ),
+    served(
+        "who comes late gets a commit alone",
+        "who_waits_shares",
+        ("server/commits.py", "last = len(self._gathered) < len(group)", "last = not self._gathered"),
     ),
     served("what was not delivered stays hidden", "does_not_take", ("server/connection.py", "            self._undo()\n", "")),
     served("an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._job.cancel()", "None")),
@@ -560,6 +669,11 @@ MUTANTS = [
         "a lost connection is left to finish",
         "postgresql and cut_at",
         (SERVER, "            self._end(side, session)\n", "            pass\n"),
+    ),
+    shared(
+        "an exchange whose answer was lost is taken for none",
+        "postgresql and cut_at",
+        ("stores/postgresql.py", "| None = ([(None,)], 1), NOTHING", "| None = NOTHING, NOTHING"),
     ),
     shared(
         "the machine's clock instead of the database's",

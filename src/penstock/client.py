@@ -17,12 +17,12 @@ from urllib.parse import quote
 from penstock import policy
 from penstock.broker import Broker, Listing
 from penstock.clock import Clock, system_clock
-from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
+from penstock.errors import BadInput, BadURL, QueueNotFound, StoreError, Unsupported
 from penstock.line import Line
 from penstock.message import Claim, Draft, Message, Mode, Pulse, Receipt, Sent, Settings, State, Stats
 from penstock.policy import check_count, check_seconds
 from penstock.publishing import MAX_SEGMENT, check_segment, check_staging
-from penstock.queue import Queue, check_many
+from penstock.queue import Queue, check_many, check_taking
 from penstock.stores.roster import Roster
 
 if TYPE_CHECKING:
@@ -189,10 +189,8 @@ class RemoteQueue(Queue):
         mode: Mode | str | None = None,
         share: tuple[int, int] | None = None,
     ) -> list[Message]:
-        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        check_taking(limit, visibility, share)  # and no more of the share: it is a hint, which a server cannot take
         check_seconds(wait, "wait")
-        if share is not None:
-            policy.check_share(share)  # and no more: a share is a hint, which a server cannot take
         give_up_at = time.monotonic() + wait
         while True:
             left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
@@ -210,6 +208,21 @@ class RemoteQueue(Queue):
         _refuse(connection)
         held = _receipts(self._held(check_many(messages, "delete_many", "delete")))
         return list(self._call("delete_many", messages=held)) if held else []
+
+    def exchange(
+        self,
+        messages: Sequence[Message | Receipt | str],
+        limit: int = 1,
+        *,
+        visibility: float | None = None,
+        share: tuple[int, int] | None = None,
+    ) -> tuple[list[bool], list[Message]]:
+        check_taking(limit, visibility, share)
+        settled = self.delete_many(messages)
+        try:
+            return settled, self.receive(limit, visibility=visibility, mode=Mode.AT_LEAST_ONCE, share=share)
+        except (StoreError, QueueNotFound):
+            return settled, []  # the next receive will tell
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         return bool(self._call("fail", message=self._one(message), reason=policy.check_reason(reason)))

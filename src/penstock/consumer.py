@@ -118,27 +118,33 @@ class Consumer:
             raise BadInput("the consumer has no callback: decorate one with @consumer.process")
         runner = make_runner(self._kind, self._handler, self._workers)
         flying: dict[Outcome, Message] = {}
+        processed: list[Message] = []
         self._heart.start()
         try:
             with self._signals():
                 while not self._stopping.is_set():
-                    taken = self._fill(runner, flying, 0 if until_empty else IDLE_WAIT)
+                    taken = self._fill(runner, flying, processed, 0 if until_empty else IDLE_WAIT)
                     if until_empty and not taken and not flying:
                         break
-                    self._land(runner, flying)
+                    processed = self._land(runner, flying)
+                self._settle(processed)
                 runner.cancel()
                 while flying:
-                    self._land(runner, flying)
+                    self._settle(self._land(runner, flying))
         finally:
             runner.close()
             self._heart.stop()
         return self.tally
 
-    def _fill(self, runner: Runner, flying: dict[Outcome, Message], patience: float) -> int:
-        """Take as many as there is room for, and begin with them."""
+    def _fill(self, runner: Runner, flying: dict[Outcome, Message], processed: list[Message], patience: float) -> int:
+        """Settle what was processed, take as many as there is room for, and begin with them."""
         room = max(self._batch_size, self._workers) - len(flying)
+        limit = min(room, self._batch_size)
+        messages = self._exchange(processed, limit) if processed else []
+        processed.clear()
         try:
-            messages = self._take(min(room, self._batch_size), 0 if flying else patience) if room > 0 else []
+            if room > 0 and not messages:
+                messages = self._take(limit, 0 if flying else patience)
         except QueueNotFound:
             raise
         except PenstockError as error:
@@ -156,6 +162,21 @@ class Consumer:
                 flying[runner.submit(message)] = message
         return len(messages)
 
+    def _exchange(self, processed: list[Message], limit: int) -> list[Message]:
+        """Settle and take of our own share, in one commit; none also if that could not be."""
+        if self._mode is Mode.AT_LEAST_ONCE:
+            share = self._heart.share if self._heart.share[1] > 1 else None
+            self._heart.let_go(*processed)
+            try:
+                answers, messages = self.queue.exchange(processed, limit, visibility=self._visibility, share=share)
+            except PenstockError:
+                pass  # what is wrong is told by the next to try
+            else:
+                self._count(answers)
+                return messages
+        self._settle(processed)
+        return []
+
     def _take(self, limit: int, wait: float) -> list[Message]:
         """The oldest of our own share; when there is none, of anyone's."""
         share = self._heart.share
@@ -166,8 +187,8 @@ class Consumer:
                 return messages
         return self.queue.receive(limit, wait=wait, **options)
 
-    def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> None:
-        """Settle what has ended."""
+    def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> list[Message]:
+        """Look after what has ended; what was processed is to be settled."""
         done = runner.ended(flying)
         processed: list[Message] = []
         for outcome in [outcome for outcome in flying if outcome in done]:
@@ -181,7 +202,7 @@ class Consumer:
                 logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
             else:
                 self._after(message, error)
-        self._settle(processed)
+        return processed
 
     def _settle(self, messages: list[Message]) -> None:
         self._heart.let_go(*messages)
@@ -193,8 +214,11 @@ class Consumer:
         except PenstockError as error:
             logger.warning("%d processed messages of queue %r could not be settled: %s", len(messages), self.queue.name, error)
             answers = [False] * len(messages)
-        self.tally.processed += sum(answers)
-        self.tally.lost += len(answers) - sum(answers)
+        self._count(answers)
+
+    def _count(self, settled: list[bool]) -> None:
+        self.tally.processed += sum(settled)
+        self.tally.lost += len(settled) - sum(settled)
 
     def _after(self, message: Message, error: BaseException) -> None:
         logger.warning("message %s of queue %r: %s: %s", message.id, self.queue.name, type(error).__name__, error)

@@ -79,7 +79,7 @@ class Settings:
     history: float = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
     """A message as its sender means it; what is None comes from the queue's settings."""
 
@@ -221,8 +221,7 @@ class Message:
         return self.home
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """How messages left the queue; ``keep_until`` None means that no history is kept."""
 
     state: State

@@ -148,7 +148,7 @@ def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int, con
     return [
         Entry(draft, content_type, {}, now, visible_at, expires_at, None, None, None, None, 0)
         if plain and type(draft) is bytes and len(draft) <= MAX_BODY
-        else admit(Draft(draft, content_type) if isinstance(draft, bytes) else draft, settings, now)
+        else _admit(Draft(draft, content_type) if isinstance(draft, bytes) else draft, settings, now, visible_at, expires_at)
         for draft in drafts
     ]
 
@@ -163,12 +163,18 @@ def admit_alike(bodies: Sequence[Draft | bytes], settings: Settings, now: int, c
 
 def admit(draft: Draft, settings: Settings, now: int) -> Entry:
     """Check a draft against every limit and turn its durations into instants."""
+    return _admit(draft, settings, now, now + micros(settings.delay), now + micros(settings.retention))
+
+
+def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_at: int) -> Entry:
+    """With the instants that follow from the queue's settings, which a batch has in common."""
     if not isinstance(draft, Draft):
         raise BadMessage(f"a message is bytes or a Draft, not {type(draft).__name__}: {draft!r:.200}")
     body = draft.body
     if type(body) is not bytes or len(body) > MAX_BODY:
         body = _check_body(body)
-    delay = settings.delay if draft.delay is None else check_seconds(draft.delay, "delay")
+    if draft.delay is not None:
+        visible_at = now + micros(check_seconds(draft.delay, "delay"))
     if draft.visibility is not None:
         check_seconds(draft.visibility, "visibility")
     if draft.group is not None:
@@ -180,8 +186,8 @@ def admit(draft: Draft, settings: Settings, now: int) -> Entry:
         _check_content_type(draft.content_type),
         _check_attributes(draft.attributes) if draft.attributes or type(draft.attributes) is not dict else {},
         now,
-        now + micros(delay),
-        now + micros(settings.retention),
+        visible_at,
+        expires_at,
         None if draft.deadline is None else _deadline_at(draft.deadline, now),
         draft.visibility,
         draft.group,

@@ -18,6 +18,7 @@ from penstock.message import (
     Attributes,
     Death,
     Draft,
+    Entry,
     Held,
     Message,
     Mode,
@@ -40,6 +41,8 @@ TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
 EXPIRE_BATCH = 500
 PURGE_BATCH = 10_000
+EXCHANGE_LATE = policy.SECOND // 10
+NOTHING = (None,) * 6
 SHARE_PAUSE = 0.05
 """Seconds to rest when there are messages, but none of the share that was asked for."""
 
@@ -47,13 +50,15 @@ SHARE_PAUSE = 0.05
 class Queue(Sets, NamedClaims):
     """One named queue of a store; made by a `Broker`. Safe to share between threads."""
 
+    _known: Settings | None = None
+    """The settings as they were last read; a queue behind HTTP knows none."""
+
     def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock) -> None:
         self.name = name
         self._store = store
         self._waiting = waiting
         self._clock = clock
         self._tend_at = 0
-        self._known: Settings | None = None
         self._busy = False
 
     def __repr__(self) -> str:
@@ -93,9 +98,18 @@ class Queue(Sets, NamedClaims):
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
         content; ``delay`` and ``visibility`` take the place of the queue's own. With your own ``connection`` to the same
         database, the message is sent when you commit, together with what else you have written (SQLite, PostgreSQL)."""
-        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group) == (None,) * 6:
-            return self.send_many([body], connection=connection)[0]
-        draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+        draft: Draft | bytes = body
+        extras: tuple[object, ...] = (attributes, delay, visibility, deadline, key, group)
+        if content_type is OCTETS and extras == NOTHING:
+            known = self._known
+            if known is not None and connection is None:  # the common case, as short as can be
+                now = self._clock()
+                sent = self._store.insert(self.name, policy.admit_all((body,), known, now), now, known)
+                if sent is not None:
+                    self._sent(now)
+                    return sent[0]
+        else:
+            draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
         return self.send_many([draft], connection=connection)[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
@@ -109,24 +123,29 @@ class Queue(Sets, NamedClaims):
         if not batch:
             return []
         now = self._clock()
-
-        def insert(settings: Settings) -> list[Sent] | None:
-            return self._insert(batch, settings, token, now)
-
         if connection is not None:
             with self._store.joining(connection):
-                return self._decide(insert)
-        sent = self._decide(insert)
-        self._waiting.notify()
-        self._tend(now)
+                return self._insert(batch, token, now)
+        sent = self._insert(batch, token, now)
+        self._sent(now)
         return sent
 
-    def _insert(self, batch: Sequence[Draft | bytes], settings: Settings, token: str | None, now: int) -> list[Sent] | None:
+    def _sent(self, now: int) -> None:
+        self._waiting.notify()
+        if now >= self._tend_at:
+            self._tend(now)
+
+    def _insert(self, batch: Sequence[Draft | bytes], token: str | None, now: int) -> list[Sent]:
+        settings = self._known or self.settings
+        while (sent := self._store.insert(self.name, self._admit(batch, settings, token, now), now, settings)) is None:
+            settings = self.settings  # they have changed: again by the new ones
+        # What was sent with a token twice is no duplicate by the queue's own rule.
+        return sent if token is None or settings.deduplicate is not False else [Sent(one.id) for one in sent]
+
+    @staticmethod
+    def _admit(batch: Sequence[Draft | bytes], settings: Settings, token: str | None, now: int) -> list[Entry]:
         entries = policy.admit_all(batch, settings, now)
-        if token is None or settings.deduplicate is not False:
-            return self._store.insert(self.name, entries, now, settings)
-        sent = self._store.insert(self.name, policy.mark_batch(entries, token, now), now, settings)
-        return sent and [Sent(one.id) for one in sent]
+        return entries if token is None or settings.deduplicate is not False else policy.mark_batch(entries, token, now)
 
     # receiving
 
@@ -144,12 +163,8 @@ class Queue(Sets, NamedClaims):
         They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
         mode at_most_once they are settled already. A ``share`` is (place, of): of so many consumers, what is for this one,
         if the store can tell."""
-        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        check_taking(limit, visibility, share)
         check_seconds(wait, "wait")
-        if visibility is not None:
-            check_seconds(visibility, "visibility")
-        if share is not None:
-            policy.check_share(share)
         chosen = _mode(mode)
         give_up_at = time.monotonic() + wait
         while True:
@@ -211,7 +226,6 @@ class Queue(Sets, NamedClaims):
     ) -> tuple[list[Message], bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
-        delivered: list[Message] = []
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
         only: dict[str, Any] = {} if share is None else {"share": share}
         claimed_at = now
@@ -225,12 +239,22 @@ class Queue(Sets, NamedClaims):
         if claimed is None:
             self._known = None  # they have changed: again by the new ones
             return [], True
+        delivered = self._judge(claimed, settings, visibility, mode, now, None if at_once else until)
+        # What is hidden for no time at all is visible again: a second look would deliver it twice in one answer.
+        more = len(claimed) == limit or len(delivered) < len(claimed)
+        return delivered, more and all(message.visible_at > now for message in delivered)
+
+    def _judge(
+        self, claimed: list[Message], settings: Settings, visibility: float | None, mode: Mode, now: int, until: int | None
+    ) -> list[Message]:
+        """Carry out the verdicts on what was claimed; those to deliver."""
+        delivered: list[Message] = []
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
             if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
                 verdict = Verdict.DELIVER
             if verdict is Verdict.DELIVER:
-                if not at_once:
+                if until is not None:
                     hidden_until = policy.lease(message, until, visibility is not None, now)
                     if hidden_until != until:
                         self._store.extend(self.name, [message], hidden_until)
@@ -242,9 +266,7 @@ class Queue(Sets, NamedClaims):
             elif verdict is Verdict.SET_ASIDE:
                 self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
                 logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
-        # What is hidden for no time at all is visible again: a second look would deliver it twice in one answer.
-        more = len(claimed) == limit or len(delivered) < len(claimed)
-        return delivered, more and all(message.visible_at > now for message in delivered)
+        return delivered
 
     def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
         """Move it to the dead letter queue; False if that is gone."""
@@ -273,6 +295,54 @@ class Queue(Sets, NamedClaims):
         with self._store.joining(connection):
             return self._settle_held(held, State.PROCESSED, None)
 
+    def exchange(
+        self,
+        messages: Sequence[Message | Receipt | str],
+        limit: int = 1,
+        *,
+        visibility: float | None = None,
+        share: tuple[int, int] | None = None,
+    ) -> tuple[list[bool], list[Message]]:
+        """`delete_many`, and then `receive` at least once and without waiting: the answers of both. On a database server it is
+        one commit. This is how a consumer goes on."""
+        check_taking(limit, visibility, share)
+        held = self._held(check_many(messages, "exchange", "delete"))
+        share = share if self._store.shares else None
+        if not self._store.exchanges:
+            settled = self._settle_held(held, State.PROCESSED, None)
+            try:
+                return settled, self._take(limit, visibility, Mode.AT_LEAST_ONCE, share)
+            except (StoreError, QueueNotFound):
+                return settled, []  # what is settled is settled: the next receive will tell
+        settings = self._known or self.settings
+        while True:
+            now = self._clock()
+            lease = micros(settings.visibility if visibility is None else visibility)
+            processed = settlement(settings, State.PROCESSED, None, now)
+            answer = self._store.exchange(self.name, held, processed, settings, limit, now, now + lease, share)
+            if answer is not None:
+                break
+            settings = self.settings
+        settled, claimed = answer
+        delivered: list[Message] = []
+        try:
+            with self._store.batch(durable=False):
+                came_at = self._clock()
+                if claimed and came_at - now > EXCHANGE_LATE:  # locks were long in coming: the leases begin only now
+                    now = came_at
+                    kept = self._store.extend(self.name, claimed, now + lease)
+                    claimed = [message for message, ours in zip(claimed, kept, strict=True) if ours]
+                    for message in claimed:
+                        message.visible_at = now + lease
+                delivered = self._judge(claimed, settings, visibility, Mode.AT_LEAST_ONCE, now, now + lease)
+        except StoreError as error:  # what is settled is settled, and what was taken comes back by itself
+            logger.warning("what was taken from queue %r could not be delivered: %s", self.name, error)
+        self._busy = bool(delivered)
+        if settings.groups:
+            self._waiting.notify()
+        self._tend(now)
+        return settled, delivered
+
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
         policy.check_reason(reason)
@@ -296,10 +366,10 @@ class Queue(Sets, NamedClaims):
         if not held:
             return []
         now = self._clock()
-        settled = self._decide(
-            lambda settings: self._store.delete(self.name, held, settlement(settings, state, reason, now), settings)
-        )
-        if self._known and self._known.groups:
+        settings = self._known or self.settings
+        while (settled := self._store.delete(self.name, held, settlement(settings, state, reason, now), settings)) is None:
+            settings = self.settings  # they have changed: again by the new ones
+        if settings.groups:
             self._waiting.notify()  # the next of a group may be free
         return settled
 
@@ -314,11 +384,11 @@ class Queue(Sets, NamedClaims):
     def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
         held: list[Held] = []
         for message in messages:
-            if isinstance(message, str):
-                message = Receipt(self.name, message, None)
-            elif not isinstance(message, Message | Receipt):
-                raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
             if not isinstance(message, Message):
+                if isinstance(message, str):
+                    message = Receipt(self.name, message, None)
+                elif not isinstance(message, Receipt):
+                    raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
                 if not isinstance(message.id, str):
                     raise BadMessage(f"an id is text, not {type(message.id).__name__}: {message.id!r:.200}")
                 if message.delivery is not None:
@@ -474,8 +544,10 @@ def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None
 
 
 def _mode(mode: Mode | str | None) -> Mode | None:
+    if mode is None or type(mode) is Mode:
+        return mode
     try:
-        return None if mode is None else Mode(mode)
+        return Mode(mode)
     except ValueError:
         raise BadInput(f"mode {mode!r:.200} is not one of {', '.join(Mode)}") from None
 
@@ -485,6 +557,14 @@ def _state(state: object) -> State:
         if state is known or (isinstance(state, str) and state.upper() == known.name):
             return known
     raise BadInput(f"state {state!r:.200} is not one of queued, consumed, damaged; what is settled is in settled()")
+
+
+def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | None) -> None:
+    check_count(limit, "limit", 1, policy.MAX_BATCH)
+    if visibility is not None:
+        check_seconds(visibility, "visibility")
+    if share is not None:
+        policy.check_share(share)
 
 
 def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from threading import Condition
+from threading import Condition, RLock
 
 from penstock.forking import watch
 from penstock.stores.base import Store
@@ -17,33 +17,40 @@ class Waiting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._condition = Condition()
+        self._lock = RLock()  # a signal may come while it is held, and its handler send
+        self._condition = Condition(self._lock)
         self._events = 0
+        self._resting = 0
         self._version = store.version()
         self._looked = time.monotonic()
         watch(self)
 
     def before_fork(self) -> None:
-        self._condition.acquire()
+        self._lock.acquire()
 
     def after_fork(self, *, child: bool) -> None:  # noqa: ARG002
-        self._condition.release()
+        self._lock.release()
 
     def events(self) -> int:
         """How much has happened; take it before you look, and `rest` returns if more has happened since."""
         return self._events
 
     def notify(self) -> None:
-        with self._condition:
+        with self._lock:
             self._events += 1
-            self._condition.notify_all()
+            if self._resting:
+                self._condition.notify_all()
 
     def rest(self, events: int, until: float) -> None:
         """Return when something has happened since ``events`` was taken, or at ``until`` (of the monotonic clock)."""
         while self._events == events and (left := until - time.monotonic()) > 0:
-            with self._condition:
+            with self._lock:
                 if self._events == events:
-                    self._condition.wait(min(left, LOOK_EVERY))
+                    self._resting += 1
+                    try:
+                        self._condition.wait(min(left, LOOK_EVERY))
+                    finally:
+                        self._resting -= 1
             self._look()
 
     def _look(self) -> None:

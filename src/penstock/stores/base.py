@@ -61,6 +61,8 @@ class Store(ABC):
     compares: bool = False
     """To look up a queue's settings costs a round trip: `claim` takes ``settings`` that the caller knows, and answers None, and
     nothing happens, if these are no longer the queue's."""
+    exchanges: bool = False
+    """A claim waits for the disk as a settlement does, and both can be one commit: `exchange`."""
 
     atomic: bool = True
     """A batch is done whole or not at all, even by who is killed in the middle of it."""
@@ -137,6 +139,21 @@ class Store(ABC):
         """Take messages out, into the history if it is kept. False for each stale receipt.
 
         With ``settings``, None, and nothing happens, if these are no longer the queue's."""
+
+    def exchange(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        settlement: Settlement,
+        settings: Settings,
+        limit: int,
+        now: int,
+        until: int,
+        share: tuple[int, int] | None = None,
+    ) -> tuple[list[bool], list[Message]] | None:
+        """`delete` and then `claim` in one commit, if the store ``exchanges``. None, and nothing is done, if these are not
+        its settings any more. An error says that nothing was done, as far as that can be known."""
+        raise NotImplementedError
 
     @abstractmethod
     def move(

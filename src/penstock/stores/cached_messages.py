@@ -45,6 +45,8 @@ class CachedMessages(CachedSending):
                 for at in chunk:
                     if len(messages) < limit:
                         messages += self._take(home, survey, at, read[at], limit - len(messages), now, hidden_until)
+            for message in messages if until is None else ():
+                message.visible_at = FOREVER
             return messages
 
     def _ready(self, queue: str) -> tuple[Home, dict[str, tuple[bytes, bytes]]]:

@@ -64,7 +64,7 @@ def unpack_head(packed: bytes | None) -> Head:
 def checksum(
     body: bytes, head: bytes | None, group: bytes | None, mark: bytes | None, sent_at: int, deadline_at: int | None
 ) -> int:
-    total = _begin(sent_at)
+    total = crc32(b"%d" % sent_at)
     if head is not None:
         total = crc32(head, crc32(b"h", total))
     if group is not None:
@@ -76,13 +76,13 @@ def checksum(
     return crc32(body, total)
 
 
+def plain_checksum(body: bytes, sent_at: int) -> int:
+    """That of a message which has nothing else."""
+    return crc32(body, crc32(b"%d" % sent_at))
+
+
 add_body = crc32
 """A message's checksum, by its body, and by the checksum that it would have if that were empty."""
-
-
-@lru_cache(maxsize=16)
-def _begin(sent_at: int) -> int:
-    return crc32(b"%d" % sent_at)  # the messages of a batch have it in common
 
 
 def pack_settings(settings: Settings) -> str:

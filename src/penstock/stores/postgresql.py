@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from penstock.stores.base import Ids, Segment
 from penstock.stores.copying import HEADER, TRAILER, copy_alike, copy_rows, read_value
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
-from penstock.stores.server_session import Session, Work
+from penstock.stores.server_session import Answer, Session, Work
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_server import SqlServerStore
 from penstock.stores.sql_session import MESSAGE_HELD, Row
@@ -33,7 +33,7 @@ try:
     from psycopg.pq import TransactionStatus
     from psycopg.rows import tuple_row
 
-    from penstock.stores.postgresql_arrays import Blobs, Numbers, register_arrays
+    from penstock.stores.postgresql_prepared import Prepared, ask_together, command
 except ImportError as error:
     raise MissingExtra("a postgresql: store", "postgres") from error
 
@@ -43,6 +43,10 @@ CHANNEL = "penstock"
 PLANNING = {"enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
 """Every statement goes by an index, in its order. Left to choose by statistics that are always old, the planner now and then
 reads and sorts a whole queue to find its first messages."""
+OFTEN = frozenset({"insert_told", "insert_batch_told", "delete_told", "claim_at_once"})
+"""The statements of a queue at work."""
+Asked = tuple[list[Row], int]
+NOTHING: Asked = ([], 0)
 COPIED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at", "grp", "mark", "head", "checksum", "body")
 COPY = f"COPY penstock_message ({', '.join(COPIED)}, state, receives, delivery) FROM STDIN (FORMAT BINARY)".encode()
 PART = 128 * 1024
@@ -141,12 +145,15 @@ class PostgresqlStore(SqlServerStore):
         }
         self._listener: Listener | None = None
         self._asked = False
+        self._often: dict[Any, Prepared] = {}
         place = known.get("host") or "localhost"
         super().__init__(
             f"the PostgreSQL database {known.get('dbname', '')} at {place}:{known.get('port') or 5432}",
             timeout=timeout,
             pool=pool,
         )
+        texts: dict[str, Any] = self._statements
+        self._often = {texts[name]: Prepared(name, texts[name]) for name in OFTEN}
 
     # connections
 
@@ -159,13 +166,13 @@ class PostgresqlStore(SqlServerStore):
                 prepare_threshold=2,
                 connect_timeout=max(2, round(self._timeout)),
                 application_name="penstock",
+                client_encoding="UTF8",
                 options=f"{self._options} {settings}",
                 keepalives_idle=30,
                 tcp_user_timeout=60_000,
             )
         except psycopg.Error as error:
             raise self._translate(error, lost=True) from error
-        register_arrays(connection)
         try:
             row = connection.execute(
                 # By the function, as the view around it loads half the catalogue into every new backend.
@@ -192,11 +199,23 @@ class PostgresqlStore(SqlServerStore):
         if session.copy is not None:
             self._end_copy(session)
         try:
+            often = self._often.get(text)
+            if often is not None and params is not None and session.server_id is not None:  # None: the caller's own connection
+                return often.ask(session.connection, session.prepared, params)
             cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
             # Not by its description, which makes an object of each column.
             return (cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []), cursor.rowcount
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
+
+    def _command(self, session: Session, text: str) -> None:
+        """Not by a cursor, which forgets all that the connection has prepared, also by itself, after a ROLLBACK or an ALTER."""
+        if session.server_id is None:  # the caller's: what is prepared on it is not ours
+            self._ask(session, text)
+            return
+        self._end_copy(session)
+        with self._translating(session):
+            command(session.connection, text)
 
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
         self._end_copy(session)
@@ -281,8 +300,9 @@ class PostgresqlStore(SqlServerStore):
         else:
             name, fields = "insert_batch_told", {"first": first - 1, "visible_at": entries[0].visible_at}
             fields |= {"sent_at": entries[0].sent_at, "expires_at": entries[0].expires_at}
-            fields |= {"checksums": Numbers(row[9] for row in rows), "bodies": Blobs(row[10] for row in rows)}
-        if not self._tell_at_once(name, fields | {"name": queue, "settings": pack_settings(settings)}, ([], len(rows)))[1]:
+            fields |= {"checksums": [row[9] for row in rows], "bodies": [row[10] for row in rows]}
+        fields |= {"name": queue, "settings": pack_settings(settings)}
+        if not self._tell_at_once(lambda session: self._ask_told(session, name, fields), ([], len(rows)), NOTHING)[1]:
             return None
         self._announcer.announce()
         return [Sent(self._ids.make(row[0])) for row in rows]
@@ -291,18 +311,40 @@ class PostgresqlStore(SqlServerStore):
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
         """Those that are plain and ours by one statement, and then what is left, which is mostly nothing."""
-        if settings is None or settlement.keep_until is not None or settings.groups or not receipts or self._in_batch():
+        plain = None if settings is None else self._plain_deletion(queue, receipts, settlement, settings)
+        if plain is None:
             return super().delete(queue, receipts, settlement, settings)
-        numbers = [self._number(receipt) for receipt in receipts]
+        rows, _ = self._surely(
+            lambda: self._tell_at_once(lambda session: self._ask_told(session, "delete_told", plain), ([(None,)], 1), NOTHING)
+        )
+        return self._delete_rest(queue, receipts, settlement, settings, plain["numbers"], rows)
+
+    def _plain_deletion(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings
+    ) -> dict[str, Any] | None:
+        """The fields of the statement that deletes those which have the first one's delivery; None if it cannot be."""
+        if settlement.keep_until is not None or settings.groups or not receipts or self._in_batch():
+            return None
         delivery = receipts[0].delivery
-        wanted = sorted({number for number, receipt in zip(numbers, receipts, strict=True) if receipt.delivery == delivery})
-        if delivery is None or len(set(numbers)) < len(numbers):  # by their id alone, or some twice
-            return super().delete(queue, receipts, settlement, settings)
-        fields = {"numbers": Numbers(wanted), "delivery": delivery, "count": len(wanted)}
-        fields |= {"name": queue, "settings": pack_settings(settings)}
-        rows, _ = self._surely(lambda: self._tell_at_once("delete_told", fields, ([(None,)], 1)))
+        if delivery is None or len({receipt.id for receipt in receipts}) < len(receipts):  # by their id alone, or some twice
+            return None
+        wanted = sorted(self._number(receipt) for receipt in receipts if receipt.delivery == delivery)
+        fields = {"numbers": wanted, "delivery": delivery, "count": len(wanted)}
+        return fields | {"name": queue, "settings": pack_settings(settings)}
+
+    def _delete_rest(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        settlement: Settlement,
+        settings: Settings | None,
+        wanted: list[int],
+        rows: list[Row],
+    ) -> list[bool] | None:
+        """What the statement for plain messages has left, by its answer: none, or those that are gone."""
         if rows and rows[0][0] is None and len(wanted) == len(receipts):
             return [True] * len(receipts)
+        numbers = [self._number(receipt) for receipt in receipts]
         gone = set((wanted if rows[0][0] is None else rows[0][0]) if rows else ())
         left = [receipt for number, receipt in zip(numbers, receipts, strict=True) if number not in gone]
         # Once part of it is done, it is done under these settings, even if they change now.
@@ -312,19 +354,69 @@ class PostgresqlStore(SqlServerStore):
         others = iter(answers)
         return [number in gone or next(others) for number in numbers]
 
-    def _tell_at_once(self, name: str, fields: dict[str, Any], done: tuple[list[Row], int]) -> tuple[list[Row], int]:
-        """Run a statement that also tells its token, by itself: its answer, or ``done`` if that was lost but all was done."""
+    def exchange(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        settlement: Settlement,
+        settings: Settings,
+        limit: int,
+        now: int,
+        until: int,
+        share: tuple[int, int] | None = None,
+    ) -> tuple[list[bool], list[Message]] | None:
+        """Both statements by one round trip, if they are plain."""
+        plain = None if self._in_batch() else self._plain_deletion(queue, receipts, settlement, settings)
+        both = None if plain is None else self._exchange_plain(plain, limit, now, until, share)
+        if plain is None or both is None:
+            return super().exchange(queue, receipts, settlement, settings, limit, now, until, share)
+        (rows, _), (claimed, _) = both
+        # Once messages are claimed by it, it is done under these settings, even if they change now.
+        answers = self._delete_rest(queue, receipts, settlement, None if claimed else settings, plain["numbers"], rows)
+        if answers is None:
+            return None
+        if claimed:
+            return answers, [self._message(queue, row, now, until) for row in sorted(claimed, key=itemgetter(1, 0))]
+        with suppress(StoreError):  # what is settled is settled: the next claim will tell
+            return answers, super().claim(queue, limit, now, until, share, settings) or []
+        return answers, []
+
+    def _exchange_plain(
+        self, plain: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None
+    ) -> tuple[Asked, Asked] | None:
+        known = {"queue": None, "name": plain["name"], "settings": plain["settings"]}
+        claim = _claim_fields(known, limit, now, until, share)
+        done: tuple[Asked, Asked] | None = ([(None,)], 1), NOTHING
+        return self._surely(lambda: self._tell_at_once(lambda session: self._ask_both(session, plain, claim), done, None))
+
+    def _ask_both(self, session: Session, plain: dict[str, Any], claim: dict[str, Any]) -> tuple[Asked, Asked]:
+        told = {**plain, "token": session.token, "session": session.number}
+        asked = [
+            (self._often[self._statements[name]], fields) for name, fields in (("delete_told", told), ("claim_at_once", claim))
+        ]
+        with self._translating(session):
+            deleted, claimed = ask_together(session.connection, session.prepared, asked)
+        return deleted, claimed
+
+    def _ask_told(self, session: Session, name: str, fields: dict[str, Any]) -> Asked:
+        told = {**fields, "token": session.token, "session": session.number}
+        return self._ask(session, self._statements[name], told)
+
+    def _tell_at_once(self, ask: Callable[[Session], Answer], done: Answer, nothing: Answer) -> Answer:
+        """Run a statement that also tells its token, by itself: its answer, or ``done`` if that was lost but all was done, or
+        ``nothing`` if there is no session yet, which the long way opens."""
         session = self._pool.take()
         if not session.number:
             self._pool.give(session)
-            return [], 0  # the long way opens one
+            return nothing
         session.token += 1
-        fields = {**fields, "token": session.token, "session": session.number}
         try:
-            answer = self._ask(session, self._statements[name], fields)
+            answer = ask(session)
         except StoreUnreachable:
-            committed = self._was_committed(session)
-            self._pool.drop(session)
+            try:
+                committed = self._was_committed(session)
+            finally:
+                self._pool.drop(session)
             if not committed:
                 raise
             return done
@@ -358,9 +450,8 @@ class PostgresqlStore(SqlServerStore):
     def _claim_at_once(
         self, known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None
     ) -> list[Row]:
-        place, of = share or (0, 1)
         # What a claim has hidden whose answer was lost comes back by itself, so it is made again.
-        rows = self._rows("claim_at_once", {**known, "now": now, "until": until, "limit": limit, "of": of, "place": place})
+        rows = self._rows("claim_at_once", _claim_fields(known, limit, now, until, share))
         self._writing("claim_at_once")
         return sorted(rows, key=itemgetter(1, 0))
 
@@ -416,7 +507,7 @@ class PostgresqlStore(SqlServerStore):
 
     def _announce(self, side: Session) -> None:
         # Like every NOTIFY it is a commit, but one that need not wait for the disk: a crash takes its hearers along.
-        self._ask(side, f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', '')")
+        self._command(side, f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', '')")
 
     def version(self) -> int:
         """A count of what was heard. Who asks a second time is waiting: from then on there is a listener."""
@@ -458,6 +549,11 @@ class PostgresqlStore(SqlServerStore):
         if lost:
             return StoreUnreachable(f"{self} cannot be reached: {text}")
         return StoreError(f"{self}: {text}")
+
+
+def _claim_fields(known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None) -> dict[str, Any]:
+    place, of = share or (0, 1)
+    return {**known, "now": now, "until": until, "limit": limit, "of": of, "place": place}
 
 
 def _plain(entries: Sequence[Entry], settings: Settings) -> bool:

@@ -217,16 +217,16 @@ VALUES (:number, :queue, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_
 
 -- name: insert_alone
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
-SELECT :number, number, MAX(:visible_at, floor_at), 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
+SELECT :number, :queue, MAX(:visible_at, floor_at), 0, 0, 0, :sent_at, :expires_at, :deadline_at, :grp, :mark, :head, :checksum, :body
 FROM penstock_queue
-WHERE name = :name AND settings = :settings AND floor_at <= :earliest
+WHERE number = :queue AND settings = :settings AND floor_at <= :earliest
     AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
 -- name: insert_together
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, mark, head, checksum, body)
 SELECT column1, penstock_queue.number, MAX(column3, floor_at), 0, 0, 0, column4, column5, column6, column7, column8, column9, column10, column11
 FROM (VALUES :rows) CROSS JOIN penstock_queue
-WHERE column1 IS NOT NULL AND name = :name AND settings = :settings AND floor_at <= :earliest
+WHERE column1 IS NOT NULL AND number = :queue AND settings = :settings AND floor_at <= :earliest
     AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
 -- name: insert_told
@@ -326,7 +326,7 @@ RETURNING number, delivery, visible_at, state, grp, mark
 -- name: delete_alone
 DELETE FROM penstock_message
 WHERE number = :number AND delivery = :delivery AND delivery > 0 AND grp IS NULL AND mark IS NULL
-AND queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
+AND queue = (SELECT number FROM penstock_queue WHERE number = :queue AND settings = :settings)
 
 -- name: delete_plain
 DELETE FROM penstock_message
@@ -336,11 +336,12 @@ WHERE number = :number AND queue = :queue AND delivery = :delivery AND delivery 
 DELETE FROM penstock_message
 WHERE number = (
     SELECT number FROM penstock_message
-    WHERE queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings AND floor_at < 0)
+    WHERE queue = (SELECT number FROM penstock_queue WHERE number = :queue AND settings = :settings AND floor_at < 0)
     AND visible_at >= 0 AND visible_at <= :now ORDER BY visible_at, number LIMIT 1
 )
 AND state = 0 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since
-AND deadline_at IS NULL AND grp IS NULL AND mark IS NULL AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)
+AND deadline_at IS NULL AND grp IS NULL AND mark IS NULL AND checksum = CASE WHEN COALESCE(head, grp, mark, deadline_at) IS NULL THEN checksum_of(body, sent_at)
+    ELSE checksum_of(body, head, grp, mark, sent_at, deadline_at) END
 AND NOT EXISTS (SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND asleep = 1 AND lapses_at <= :now)
 RETURNING {columns}
 
@@ -355,9 +356,9 @@ WITH gone AS (
     RETURNING number
 ), told AS (
     UPDATE penstock_session SET token = CASE (SELECT COUNT(*) FROM gone) WHEN :count THEN :token ELSE -:token END
-    WHERE number = :session
+    WHERE number = :session RETURNING token
 )
-SELECT CASE (SELECT COUNT(*) FROM gone) WHEN :count THEN NULL ELSE ARRAY(SELECT number FROM gone) END
+SELECT CASE (SELECT token FROM told) WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END
 
 -- name: archive_all
 INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
@@ -438,6 +439,14 @@ WHERE queue = :queue {ready} AND (number, delivery) NOT IN (
 )
 LIMIT :limit
 
+-- name: purgeable_above
+SELECT number, delivery FROM penstock_message
+WHERE queue = :queue AND (visible_at < 0 OR (visible_at, number) > (:floor_at, :floor_number)) AND (number, delivery) NOT IN (
+    SELECT penstock_held.message, penstock_held.delivery FROM penstock_held, penstock_claim
+    WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
+)
+LIMIT :limit
+
 -- name: sweepable
 SELECT 1 FROM penstock_settled WHERE queue = :queue AND keep_until <= :now
 UNION ALL SELECT 1 FROM penstock_mark WHERE queue = :queue AND expires_at <= :now LIMIT 1
@@ -490,8 +499,8 @@ UPDATE penstock_queue SET
 WHERE number = :queue
 
 -- name: in_run
-SELECT 1 FROM penstock_message WHERE number {among} AND queue = :queue
-AND visible_at >= 0 AND (visible_at, number) <= (:floor_at, :floor_number) LIMIT 1
+SELECT visible_at, number FROM penstock_message WHERE number {among} AND queue = :queue
+AND visible_at >= 0 AND (visible_at, number) <= (:floor_at, :floor_number)
 
 -- name: visible_above
 SELECT * FROM (
@@ -521,6 +530,10 @@ SELECT COUNT(*) FROM (
     AND (visible_at, number) > (:floor_at, :floor_number) LIMIT :limit
 ) AS picked
 
+-- name: count_early
+SELECT COUNT(*) FROM penstock_message
+WHERE queue = :queue AND visible_at > :now AND visible_at <= :floor_at AND (visible_at, number) <= (:floor_at, :floor_number)
+
 -- name: weigh
 SELECT COUNT(*), COALESCE(SUM(CASE WHEN delivery = 0 AND grp IS NULL AND mark IS NULL THEN 1 ELSE 0 END), 0)
 FROM (
@@ -530,7 +543,8 @@ FROM (
 ) AS picked CROSS JOIN penstock_message
 WHERE penstock_message.number = picked.number
 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE(deadline_at, :forever) > :now
-AND checksum = checksum_of(body, head, grp, mark, sent_at, deadline_at)
+AND checksum = CASE WHEN COALESCE(head, grp, mark, deadline_at) IS NULL THEN checksum_of(body, sent_at)
+    ELSE checksum_of(body, head, grp, mark, sent_at, deadline_at) END
 
 -- name: hold_between
 INSERT INTO penstock_held (claim, place, message, delivery)
@@ -541,9 +555,19 @@ ORDER BY visible_at, number
 
 -- name: hide_held
 UPDATE penstock_message
-SET visible_at = :forever, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
     first_received_at = COALESCE(first_received_at, :now)
 WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
+
+-- name: show_run
+UPDATE penstock_message
+SET visible_at = :until, state = 0, receives = receives + 1, delivery = delivery + 1, received_at = :run_at,
+    first_received_at = COALESCE(first_received_at, :run_at)
+WHERE number IN (
+    SELECT number FROM penstock_message
+    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :end_at
+    AND (visible_at, number) > (:begin_at, :begin_number) AND (visible_at, number) <= (:end_at, :end_number)
+)
 
 -- name: fall_asleep
 UPDATE penstock_claim SET asleep = 1 WHERE number = :claim
@@ -553,7 +577,7 @@ UPDATE penstock_claim SET run_at = :run_at, begin_at = :begin_at, begin_number =
 WHERE number = :claim
 
 -- name: runs
-SELECT number, reader, size, run_at, begin_at, begin_number, end_at, end_number, lapses_at FROM penstock_claim
+SELECT number, reader, epoch, size, run_at, begin_at, begin_number, end_at, end_number, lapses_at FROM penstock_claim
 WHERE queue = :queue AND run_at IS NOT NULL ORDER BY end_at, end_number
 
 -- name: end_run

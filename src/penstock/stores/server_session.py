@@ -42,6 +42,8 @@ class Session:
     token: int = 0
     copy: Any = None
     """What is being copied in by it: the next statement ends that first."""
+    prepared: dict[bytes, Any] = field(default_factory=dict)
+    """The statements that it has prepared, where the store does that itself."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,7 @@ class Work:
     locked: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
     seen: dict[str, tuple[int, Settings]] = field(default_factory=dict)
+    uncounted: set[tuple[int, int]] = field(default_factory=set)
     begun: bool = True
     lost: bool = False
     reading: bool = False
@@ -153,12 +156,12 @@ class ServerSession(SqlSession):
         """Open a transaction; a connection that was lost while it was idle is no news."""
         session = self._pool.take()
         try:
-            self._ask(session, text)
+            self._command(session, text)
         except StoreUnreachable:
             self._pool.drop(session)
             session = self._pool.take()
             try:
-                self._ask(session, text)
+                self._command(session, text)
             except BaseException:
                 self._pool.drop(session)
                 raise
@@ -172,7 +175,7 @@ class ServerSession(SqlSession):
         if work.begun or name in self._at_once:
             return
         try:
-            self._ask(work.session, "BEGIN")
+            self._command(work.session, "BEGIN")
         except StoreUnreachable:
             self._pool.drop(work.session)
             work.session = self._begin("BEGIN").session
@@ -182,15 +185,15 @@ class ServerSession(SqlSession):
     def _savepoint(self, work: Work) -> Iterator[None]:
         self._ready(work)
         work.depth += 1
-        name, locked, kept = f"verb{work.depth}", set(work.locked), set(work.kept)
-        self._ask(work.session, f"SAVEPOINT {name}")
+        name, locked, kept, uncounted = f"verb{work.depth}", set(work.locked), set(work.kept), set(work.uncounted)
+        self._command(work.session, f"SAVEPOINT {name}")
         try:
             yield
-            self._ask(work.session, f"RELEASE SAVEPOINT {name}")
+            self._command(work.session, f"RELEASE SAVEPOINT {name}")
         except BaseException:
-            work.locked, work.kept = locked, kept
+            work.locked, work.kept, work.uncounted = locked, kept, uncounted
             work.seen.clear()
-            self._ask(work.session, f"ROLLBACK TO SAVEPOINT {name}")
+            self._command(work.session, f"ROLLBACK TO SAVEPOINT {name}")
             raise
         finally:
             work.depth -= 1
@@ -203,7 +206,7 @@ class ServerSession(SqlSession):
         if told:
             self._tell(session)
         try:
-            self._ask(session, "COMMIT")
+            self._command(session, "COMMIT")
         except StoreUnreachable:
             if not told or not self._was_committed(session):
                 raise  # a claim is no promise: what it hid comes back by itself
@@ -239,7 +242,7 @@ class ServerSession(SqlSession):
 
     def _undo(self, work: Work) -> None:
         try:
-            self._ask(work.session, "ROLLBACK")
+            self._command(work.session, "ROLLBACK")
         except StoreError:
             self._pool.drop(work.session)
         else:
@@ -267,6 +270,13 @@ class ServerSession(SqlSession):
 
     @_seen.setter
     def _seen(self, _: dict[str, tuple[int, Settings]]) -> None: ...
+
+    @property
+    def _uncounted(self) -> set[tuple[int, int]]:
+        return self._here.work.uncounted if self._here.work else set()
+
+    @_uncounted.setter
+    def _uncounted(self, _: set[tuple[int, int]]) -> None: ...
 
     # statements
 
@@ -314,7 +324,7 @@ class ServerSession(SqlSession):
         work = self._here.work
         assert work is not None
         self._ready(work)
-        self._ask(work.session, text)
+        self._command(work.session, text)
 
     def _named(self, name: str, params: Params) -> Mapping[str, Any]:
         return params if isinstance(params, Mapping) else dict(zip(self._parameters[name], params, strict=True))
@@ -377,6 +387,10 @@ class ServerSession(SqlSession):
     @abstractmethod
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
         """Run a statement: its rows, and how many there were or were changed. No error but our own."""
+
+    def _command(self, session: Session, text: str) -> None:
+        """Run a statement that has neither parameters nor rows."""
+        self._ask(session, text)
 
     @abstractmethod
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:

@@ -126,7 +126,20 @@ class SqlMessages(SqlSession):
             rows = self._visible(home, limit, now, share)
             if until is not None:
                 self._many("claim", [(until, now, row[0]) for row in rows])
-            return [self._message(queue, row, now, until) for row in rows]
+            return self._claimed(queue, rows, now, until)
+
+    def _claimed(self, queue: str, rows: list[Row], now: int, until: int | None) -> list[Message]:
+        messages = [self._message(queue, row, now, until) for row in rows]
+        if until is None:
+            self._uncounted.update((message.number, message.delivery) for message in messages)
+        return messages
+
+    def _key(self, home: int, receipt: Held) -> tuple[int, int, int | None]:
+        """By what a message is found: its number, its queue, and the delivery that its row has."""
+        number, delivery = self._number(receipt), receipt.delivery
+        if delivery is not None and (number, delivery) in self._uncounted:
+            delivery -= 1
+        return number, home, delivery
 
     def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
         if share is None:
@@ -150,7 +163,7 @@ class SqlMessages(SqlSession):
             home, current = self._queue(queue)
             if settings is not None and not same_settings(current, settings):
                 return None
-            keys = [(self._number(receipt), home, receipt.delivery) for receipt in receipts]
+            keys: list[Row] = [self._key(home, receipt) for receipt in receipts]
             gone = self._delete(home, current, keys, settlement)
             # A message that is named twice is settled once, by the receipt that is not stale.
             return [delivery in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, delivery in keys]
@@ -241,6 +254,9 @@ class SqlMessages(SqlSession):
                     "head": head,
                     "checksum": checksum(message.body, head, line, None, message.sent_at, message.deadline_at),
                 }
+                if receipt.delivery not in (None, row[DELIVERY]):  # its claim counts from now on
+                    self._many("claim", [(now, now, number)])
+                    self._uncounted.remove((number, receipt.delivery))
                 self._run("move", fields)
                 self._leave(home, settings, number, row[1], row[2], line, mark)
             return moved
@@ -258,8 +274,9 @@ class SqlMessages(SqlSession):
             return [row is not None for row in rows]
 
     def _one(self, home: int, receipt: Held) -> Row | None:
-        found = self._rows("one", {"queue": home, "number": self._number(receipt)})
-        return found[0] if found and receipt.delivery in (None, found[0][DELIVERY]) else None
+        number, _, delivery = self._key(home, receipt)
+        found = self._rows("one", {"queue": home, "number": number})
+        return found[0] if found and delivery in (None, found[0][DELIVERY]) else None
 
     def browse(
         self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
@@ -331,12 +348,15 @@ class SqlMessages(SqlSession):
             home, settings = self._queue(queue)
             gone, missed = 0, True
             while missed and gone < limit:  # where others write too, some may have been received just now
-                found = self._rows("purgeable", {"queue": home, "limit": limit - gone})
+                found = self._purgeable(home, limit - gone)
                 keys = [(number, home, delivery) for number, delivery in found]
                 deleted = len(self._delete(home, settings, keys, Settlement(State.PROCESSED, 0)))
                 gone += deleted
                 missed = deleted < len(keys)
             return gone
+
+    def _purgeable(self, home: int, limit: int) -> list[Row]:
+        return self._rows("purgeable", {"queue": home, "limit": limit})
 
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}

@@ -34,6 +34,7 @@ SESSION_DAYS = 7 * 86_400_000_000
 
 class SqlServerStore(ServerSession, SqlStore):
     compares = True
+    exchanges = True
 
     # queues and locks
 
@@ -85,7 +86,7 @@ class SqlServerStore(ServerSession, SqlStore):
             if settings is not None and not same_settings(current, settings):
                 return None
             rows = self._visible(home, limit, now, share) if until is None else self._hide(home, limit, now, until, share)
-            return [self._message(queue, row, now, until) for row in rows]
+            return self._claimed(queue, rows, now, until)
 
     def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
         """Claim; the rows as they were before."""
@@ -112,10 +113,10 @@ class SqlServerStore(ServerSession, SqlStore):
             return first
 
     def _reserve_numbers(self, side: Session, count: int) -> int:
-        self._ask(side, "BEGIN")
+        self._command(side, "BEGIN")
         self._ask(side, self._statements["add_to_meta"], {"count": count, "name": "number"})
         last = int(self._ask(side, self._statements["meta"], {"name": "number"})[0][0][0])
-        self._ask(side, "COMMIT")
+        self._command(side, "COMMIT")
         return last
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
@@ -128,6 +129,24 @@ class SqlServerStore(ServerSession, SqlStore):
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
         return self._surely(lambda: super(SqlServerStore, self).delete(queue, receipts, settlement, settings))
+
+    def exchange(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        settlement: Settlement,
+        settings: Settings,
+        limit: int,
+        now: int,
+        until: int,
+        share: tuple[int, int] | None = None,
+    ) -> tuple[list[bool], list[Message]] | None:
+        def exchange() -> tuple[list[bool], list[Message]] | None:
+            with self.batch():
+                gone = self.delete(queue, receipts, settlement, settings)
+                return None if gone is None else (gone, self.claim(queue, limit, now, until, share) or [])
+
+        return self._surely(exchange)
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         return self._surely(lambda: super(SqlServerStore, self).extend(queue, receipts, until, release=release))
@@ -156,14 +175,14 @@ class SqlServerStore(ServerSession, SqlStore):
             return lambda: self.fetch(writer, batch, name)  # the connection is lost, and what it had removed is there again
 
         try:
-            self._ask(session, "BEGIN")
+            self._command(session, "BEGIN")
             with closing(_ahead(take, names)) as taken:
                 yield (segment() for segment in taken)
             with suppress(StoreError):  # then they are still there, to be removed with the rest
-                self._ask(session, "COMMIT")
+                self._command(session, "COMMIT")
         except BaseException:
             with suppress(StoreError):
-                self._ask(session, "ROLLBACK")
+                self._command(session, "ROLLBACK")
             raise
         finally:
             self._shut(session)

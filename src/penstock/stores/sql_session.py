@@ -72,6 +72,8 @@ class SqlSession(Store):
         self._steps, self._statements = read_sql(self.dialect)
         self._seen: dict[str, tuple[int, Settings]] = {}
         """The queues that were looked up in this batch; cleared when one begins."""
+        self._uncounted: set[tuple[int, int]] = set()
+        """The messages, by number and delivery, that this batch has claimed without writing it down; cleared likewise."""
 
     def _migrate(self) -> None:
         """Bring the schema to the newest step, in one transaction; nodes that start together wait for each other."""
@@ -139,6 +141,8 @@ class SqlSession(Store):
         return numbers
 
     def _number(self, receipt: Held) -> int:
+        if type(receipt) is Message and self._ids.make(receipt.number) == receipt.id:  # which is quicker to say
+            return receipt.number
         return self._ids.number(receipt.id) or 0
 
     def _message(
@@ -171,11 +175,13 @@ class SqlSession(Store):
         if now is None:
             known = STATES.get(state, State.DAMAGED)
         else:
-            known, receives, received_at, first_received_at = State.CONSUMED, receives + 1, now, first_received_at or now
-            if until is None:
-                visible_at = FOREVER
-            else:
-                visible_at, delivery = until, delivery + 1
+            known, visible_at, receives, delivery = (
+                State.CONSUMED,
+                FOREVER if until is None else until,
+                receives + 1,
+                delivery + 1,
+            )
+            received_at, first_received_at = now, first_received_at or now
         return Message(
             self._ids.make(number), number, queue, body, content_type, attributes, known, receives, delivery, sent_at,
             visible_at if visible_at >= 0 else -visible_at, expires_at, deadline_at, visibility, group,

@@ -24,7 +24,7 @@ from penstock.forking import watch
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import micros
 from penstock.stores.disk import sync
-from penstock.stores.encoding import checksum, pack_settings
+from penstock.stores.encoding import checksum, pack_settings, plain_checksum
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_session import Params, Row
 from penstock.stores.sqlite_claims import LATE, NotPlain, SqliteClaims
@@ -105,6 +105,8 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._desk = StagedFiles(staging_folder(path), durable=False)
         self._block = NO_BLOCK
         self._last_packed: tuple[Settings | None, str] = (None, "")
+        self._homes: dict[str, int] = {}
+        """The numbers of queues, as committed: none of these is given twice, and that of a queue that is gone finds nothing."""
         _stores.add(self)
         self._connect()
         self._migrate()
@@ -153,6 +155,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             # Without this, SQLite prepares statements with a range anew for each set of values, which costs more than they do.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             connection.create_scalar_function("checksum_of", _checksum, 6, deterministic=True)
+            connection.create_scalar_function("checksum_of", _plain_checksum, 2, deterministic=True)
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
             self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -160,6 +163,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             raise self._translate(error) from error
         if fresh:
             sync(self.path.parent)
+        self._homes.clear()  # the file may be another
         self._synchronous = True
         return connection
 
@@ -192,9 +196,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         with self._lock:
             connection = self._connect()
             nested = self._depth > 0
-            block = self._block
+            block, uncounted = self._block, set(self._uncounted)
             if not nested:
-                self._seen.clear()
+                self._forget()
                 self._set_durable(durable)
             self._execute(connection, "SAVEPOINT verb" if nested else "BEGIN IMMEDIATE")
             self._depth += 1
@@ -204,11 +208,17 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 self._execute(connection, "RELEASE verb" if nested else "COMMIT")
             except BaseException:
                 self._block = block if connection is self._connection else NO_BLOCK
+                self._uncounted = uncounted
                 self._undo(connection, nested)
                 raise
             finally:
                 self._depth -= 1
                 self._seen.clear()
+
+    def _forget(self) -> None:
+        """What was known within a batch."""
+        self._seen.clear()
+        self._uncounted.clear()
 
     @contextmanager
     def joining(self, connection: object) -> Iterator[None]:
@@ -224,18 +234,17 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             own, block = self._connect(), self._block
             # Numbers that are taken now are given back if the caller rolls back, so they are no part of our block.
             self._connection, self._block, self._depth, self._owner = connection, NO_BLOCK, 1, get_ident()
-            self._seen.clear()
+            self._forget()
             try:
                 with self.batch():
                     yield
             finally:
                 self._connection, self._block, self._depth = own, block, 0
-                self._seen.clear()
+                self._forget()
 
     def _set_durable(self, durable: bool) -> None:
-        connection = self._connect()
         if durable != self._synchronous:
-            self._execute(connection, f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._execute(self._connect(), f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._synchronous = durable
 
     def _undo(self, connection: apsw.Connection, nested: bool) -> None:
@@ -306,15 +315,34 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         return first
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
-        if len(entries) <= SIZES[-1] and not any(entry.mark or (settings.groups and entry.group) for entry in entries):
-            sent = self._insert_plain(queue, entries, settings)
-            if sent is not None:
-                return sent
-        return super().insert(queue, entries, now, settings)
+        sent = None
+        if len(entries) == 1:
+            sent = self._insert_alone(queue, entries[0], settings)
+        elif len(entries) <= SIZES[-1] and not any(entry.mark or (settings.groups and entry.group) for entry in entries):
+            sent = self._insert_together(queue, entries, settings)
+        return sent or super().insert(queue, entries, now, settings)
 
-    def _insert_plain(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
-        """By a single statement, which changes nothing if what we know of the queue has changed. Around each statement other
-        threads of Python get a turn, and this one has to wait for its own again: once, however many messages there are."""
+    def _insert_alone(self, queue: str, entry: Entry, settings: Settings) -> list[Sent] | None:
+        """A single message by a single statement, which changes nothing if what we know of the queue has changed. Its time is
+        that of Python, which comes back from each wait for the disk with cold caches: so it is short."""
+        with self._lock:
+            (number, last), connection = self._block, self._connection
+            at, line = entry.visible_at, entry.group
+            if number > last or self._depth or connection is None or entry.mark or (line is not None and settings.groups):
+                return None
+            self._set_durable(True)
+            home, packed = self._known(queue, settings)
+            row = insert_row(number, home, at, None if line is None else line.encode(), entry)
+            self._execute(connection, self._statements["insert_alone"], (*row, packed, at + LATE, last))
+            if not connection.changes():
+                self._homes.pop(queue, None)
+                return None
+            self._block = (number + 1, last)
+            return [Sent(self._ids.make(number))]
+
+    def _insert_together(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
+        """As one alone. Around each statement other threads of Python get a turn, and this one has to wait for its own again:
+        once, however many messages there are."""
         with self._lock:
             first, last = self._block
             count = len(entries)
@@ -325,14 +353,10 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 for number, entry in enumerate(entries, first)
             ]
             self._set_durable(True)
-            known = (queue, self._packed(settings), min(entry.visible_at for entry in entries) + LATE, last)
-            if count == 1:
-                number, _, *values = rows[0]
-                done = self._run("insert_alone", (number, *values, *known))
-            else:
-                size = 1 << (count - 1).bit_length()
-                done = self._run(f"insert_{size}", (*chain(*rows), *NO_ROW * (size - count), *known))
-            if not done:
+            size = 1 << (count - 1).bit_length()
+            known = (*self._known(queue, settings), min(entry.visible_at for entry in entries) + LATE, last)
+            if not self._run(f"insert_{size}", (*chain(*rows), *NO_ROW * (size - count), *known)):
+                self._homes.pop(queue, None)
                 return None
             self._block = (first + count, last)
             return [Sent(self._ids.make(number)) for number in range(first, first + count)]
@@ -341,18 +365,25 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
         if settings is not None and settlement.keep_until is None and not self._depth:
-            done = (
-                self._delete_alone(queue, receipts[0], settings) if len(receipts) == 1 else self._delete_plain(queue, receipts)
-            )
-            if done:
+            if len(receipts) == 1:
+                if self._delete_alone(queue, receipts[0], settings):
+                    return [True]
+            elif self._delete_plain(queue, receipts):
                 return [True] * len(receipts)
         return super().delete(queue, receipts, settlement, settings)
 
     def _delete_alone(self, queue: str, receipt: Held, settings: Settings) -> bool:
         """A single message by a single statement, which changes nothing unless the case is simple."""
         with self._lock:
+            connection = self._connect()
             self._set_durable(True)
-            return self._run("delete_alone", (self._number(receipt), receipt.delivery, queue, self._packed(settings))) > 0
+            home, packed = self._known(queue, settings)
+            number = self._ids.number(receipt.id)
+            self._execute(connection, self._statements["delete_alone"], (number, receipt.delivery, home, packed))
+            if not connection.changes():
+                self._homes.pop(queue, None)
+                return False
+            return True
 
     def take(self, queue: str, now: int, settings: Settings) -> Message | None:
         with self._lock:
@@ -361,14 +392,20 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             self._set_durable(True)
             most = settings.redrive.max_receives if settings.redrive else FOREVER
             since = now - micros(settings.retention)
-            rows = self._rows("take_alone", (queue, self._packed(settings), now, most, since))
-            return self._message(queue, rows[0], now) if rows else None
+            rows = self._rows("take_alone", (*self._known(queue, settings), now, most, since))
+            if not rows:
+                self._homes.pop(queue, None)
+                return None
+            return self._message(queue, rows[0], now)
 
-    def _packed(self, settings: Settings) -> str:
-        """As the catalogue has them; mostly they are the very ones of the last call."""
+    def _known(self, queue: str, settings: Settings) -> tuple[int, str]:
+        """A queue's number, and these settings as the catalogue has them; mostly they are the very ones of the last call."""
         if self._last_packed[0] is not settings:
             self._last_packed = (settings, pack_settings(settings))
-        return self._last_packed[1]
+        home = self._homes.get(queue)
+        if home is None:  # we are in no batch: what is read now is committed
+            home = self._homes[queue] = self._queue(queue)[0]
+        return home, self._last_packed[1]
 
     def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
         """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
@@ -390,7 +427,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         return bool(self._execute(self._connect(), "SELECT 1 FROM sqlite_schema WHERE name = 'penstock_meta'"))
 
     def _create_meta(self) -> None:
-        self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+        self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
 
     def sweep(self, queue: str, now: int) -> bool:
         more = super().sweep(queue, now)
@@ -452,6 +489,13 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         if child and self._connection is not None:  # the thread that forked is in a batch
             self._parents, self._connection = self._connection, None
         self._lock.release()
+
+
+def _plain_checksum(*values: Any) -> int | None:
+    try:
+        return plain_checksum(*values)
+    except (TypeError, ValueError):
+        return None
 
 
 def _checksum(*values: Any) -> int | None:

@@ -43,6 +43,7 @@ number is higher than all that are there."""
 class Run(NamedTuple):
     claim: int
     reader: str
+    epoch: int
     size: int
     run_at: int
     begin_at: int
@@ -89,7 +90,7 @@ class SqliteClaims(SqlStore):
                     raise NotPlain
                 claim = self._add_claim(home, reader, epoch, size, lapses_at)
                 end_at, end_number = self._rows("place_above", fields | {"place": size - 1})[0]
-                self._hide(home, Run(claim, reader, size, now, floor_at, floor_number, end_at, end_number, lapses_at))
+                self._hide(home, Run(claim, reader, epoch, size, now, floor_at, floor_number, end_at, end_number, lapses_at))
             self._run("fall_asleep", {"claim": claim})
             return size
         return 0
@@ -139,9 +140,19 @@ class SqliteClaims(SqlStore):
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         with self._joined():
             home, _ = self._queue(queue)
-            if any(run.reader == reader for run in self._runs(home)) or now <= self._floor(home)[0]:
+            runs = self._runs(home)
+            own = [run for run in runs if run.reader == reader and epoch in (None, run.epoch)]
+            # What is shown must lie above the runs that stay, and in none that is yet to be shown.
+            if now <= _floor_of(runs, own) or (len(own) > 1 and now <= max(run.end_at for run in own)):
                 self._end_runs(home)
-            return super().give_back(queue, reader, epoch, now)
+                own = []
+            given = 0
+            for run in own:  # with no list in between, which would be to write each message twice
+                given += self._run("show_run", run._asdict() | {"queue": home, "until": now})
+                self._forget_claim(run.claim)
+            if own:
+                self._run("set_floor", {"queue": home})
+            return given if own and epoch is not None else given + super().give_back(queue, reader, epoch, now)
 
     def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
         """If all are as they were claimed and nothing hangs on them, without asking after each."""
@@ -150,11 +161,14 @@ class SqliteClaims(SqlStore):
                 self._run("settle_run", {"claim": claim, "forever": FOREVER})
                 return run.size
             if run.claim == claim:
-                self._end_runs(home)
+                self._end_runs(home, [run])
         if settlement.keep_until is None and self._rows("all_plain", {"claim": claim, "queue": home})[0][0]:
             gone = self._run("delete_held", {"claim": claim})
             self._forget_claim(claim)
             return gone
+        for sleeper, lapses_at in self._rows("sleepers", {"queue": home, "now": FOREVER}):
+            if sleeper == claim:  # the history tells until when they were hidden
+                self._extend_all(home, claim, lapses_at, State.CONSUMED)
         return super()._settle_claim(home, settings, claim, settlement)
 
     def tidy(self, queue: str) -> bool:
@@ -181,11 +195,11 @@ class SqliteClaims(SqlStore):
     def _runs(self, home: int) -> list[Run]:
         return [Run(*row) for row in self._rows("runs", {"queue": home})]
 
-    def _end_runs(self, home: int) -> None:
-        """Make runs lists, and remove those that are settled."""
+    def _end_runs(self, home: int, runs: Sequence[Run] | None = None) -> None:
+        """Make these runs lists, or all, and remove those that are settled."""
         if self._floor(home) != NO_FLOOR:  # seen without a write lock
             with self._joined():
-                for run in self._runs(home):
+                for run in self._runs(home) if runs is None else runs:
                     if run.reader:
                         self._hide(home, run)
                         self._run("end_run", {"claim": run.claim})
@@ -204,10 +218,10 @@ class SqliteClaims(SqlStore):
             self._forget_claim(run.claim)
             self._run("set_floor", {"queue": home})
 
-    def _hide(self, home: int, run: Run) -> None:
+    def _hide(self, home: int, run: Run, until: int = FOREVER) -> None:
         """Make the messages between these places the claim's list."""
         self._run("hold_between", run._asdict() | {"queue": home})
-        self._run("hide_held", {"claim": run.claim, "now": run.run_at, "forever": FOREVER})
+        self._run("hide_held", {"claim": run.claim, "now": run.run_at, "until": until})
 
     def _keep_runs(self, queue: str, receipts: Sequence[Held] = (), visible_at: int = FOREVER) -> None:
         """In a batch, before these messages are touched, or any becomes visible at this instant: runs stay only if it is not
@@ -216,16 +230,14 @@ class SqliteClaims(SqlStore):
         floor_at, floor_number = floor = self._floor(home)
         if floor == NO_FLOOR:
             return
-        fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number}
-        numbers = [self._number(receipt) for receipt in receipts]
-        if visible_at <= floor_at or (numbers and self._rows("in_run", fields | {"numbers": self._list(numbers)})):
+        if visible_at <= floor_at:
             self._end_runs(home)
-
-    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
-        with self._joined():
-            if not create and self._look_up(name):
-                self._end_runs(self._queue(name)[0])
-            return super().save(name, settings, create=create)
+        elif receipts:
+            fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number}
+            numbers = self._list([self._number(receipt) for receipt in receipts])
+            places = self._rows("in_run", fields | {"numbers": numbers})
+            if places:
+                self._end_runs(home, [run for run in self._runs(home) if any(run.has(*place) for place in places)])
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._joined():
@@ -291,10 +303,13 @@ class SqliteClaims(SqlStore):
             self._keep_runs(queue, receipts)
             return super().set_aside(queue, receipts)
 
-    def purge(self, queue: str, limit: int) -> int:
-        with self._joined():
-            self._end_runs(self._queue(queue)[0])
-            return super().purge(queue, limit)
+    def _purgeable(self, home: int, limit: int) -> list[Row]:
+        floor_at, floor_number = floor = self._floor(home)
+        if floor == NO_FLOOR:
+            return super()._purgeable(home, limit)
+        return self._rows(
+            "purgeable_above", {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "limit": limit}
+        )
 
     # whoever looks for what is visible, or at all
 
@@ -304,11 +319,21 @@ class SqliteClaims(SqlStore):
             if not lapsed:
                 return at, number
         with self._joined():
-            self._end_runs(home)
-            for claim, lapses_at in self._rows("sleepers", {"queue": home, "now": now}):
-                self._extend_all(home, claim, lapses_at, State.CONSUMED)
+            lapsed = dict(self._rows("sleepers", {"queue": home, "now": now}))
+            runs = self._runs(home)
+            over = [run for run in runs if run.claim in lapsed]
+            if min(lapsed.values(), default=FOREVER) <= _floor_of(runs, over):
+                self._end_runs(home)
+                over = []
+            for run in over:
+                self._hide(home, run, run.lapses_at)
+                self._run("end_run", {"claim": run.claim})
+            for claim in lapsed.keys() - {run.claim for run in over}:
+                self._extend_all(home, claim, lapsed[claim], State.CONSUMED)
+            for claim in lapsed:
                 self._run("wake", {"claim": claim})
-        return NO_FLOOR
+            self._run("set_floor", {"queue": home})
+            return self._floor(home)
 
     def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
         floor_at, floor_number = floor = self._awake(home, now)
@@ -362,17 +387,22 @@ class SqliteClaims(SqlStore):
 
     def count(self, queue: str, now: int) -> Counts:
         home, _ = self._queue(queue)
-        if now < self._awake(home, now)[0] - LATE:  # the clock was set back
-            self._end_runs(home)
+        self._awake(home, now)
         with self._reading():
-            counts = super().count(queue, max(now, self._floor(home)[0]))
+            counts = super().count(queue, now)
             runs = self._runs(home)
             held, gone = (sum(run.size for run in runs if bool(run.reader) is live) for live in (True, False))
             if gone:
                 first = self._rows("first_unsettled", {"queue": home})[0][0]
                 oldest = self._rows("sent_at", {"number": first})
                 counts = replace(counts, messages=counts.messages - gone, oldest_at=oldest[0][0] if oldest else None)
-            return replace(counts, visible=counts.visible - held - gone, in_flight=counts.in_flight + held)
+            floor_at, floor_number = self._floor(home)
+            early = 0
+            if now < floor_at:  # the clock was set back, or read before a claim
+                fields = {"queue": home, "now": now, "floor_at": floor_at, "floor_number": floor_number}
+                early = self._rows("count_early", fields)[0][0]
+            visible = counts.visible - (held + gone - early)
+            return replace(counts, visible=visible, in_flight=counts.in_flight + held, delayed=counts.delayed - early)
 
     def due(self, queue: str) -> int | None:
         with self._reading():
@@ -382,3 +412,8 @@ class SqliteClaims(SqlStore):
             above: int | None = super().due(queue) if floor == NO_FLOOR else self._rows("due_above", fields)[0][0]
             wakes_at: int | None = self._rows("wakes_at", {"queue": home})[0][0]
             return min((at for at in (above, wakes_at) if at is not None), default=None)
+
+
+def _floor_of(runs: Sequence[Run], but: Sequence[Run]) -> int:
+    """Where the last of these runs ends, but for some."""
+    return max((run.end_at for run in runs if run not in but), default=NO_FLOOR[0])

@@ -149,6 +149,41 @@ class Claims:
             assert queue.settle("spark", 1) == 1
             assert bodies(queue.receive(1000)) == batch
 
+    def test_what_is_given_back_while_the_clock_is_set_back_is_not_settled_with_another_claim(
+        self, queue: Queue, clock: FakeClock
+    ) -> None:
+        queue.send(b"1")
+        clock.advance(10)
+        queue.send(b"2")
+        queue.claim("first", 1, 1)
+        queue.claim("second", 1, 1)
+        clock.advance(-5)
+        assert queue.give_up("first") == 1
+        assert queue.settle("second", 1) == 1
+        assert bodies(queue.receive(9)) == [b"1"]
+
+    def test_a_clock_that_is_set_back_a_little_shows_no_more_as_visible_than_can_be_received(
+        self, queue: Queue, clock: FakeClock
+    ) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        queue.claim("spark", 1, 2)
+        before = queue.stats()
+        clock.advance(-0.5)
+        stats, received = queue.stats(), queue.receive(9)
+        assert (stats.messages, stats.in_flight, stats.visible) == (3, 2, len(received))
+        clock.advance(0.5)
+        assert queue.delete_many(received) == [True] * len(received)
+        assert (before.visible, queue.stats().visible) == (1, 1 - len(received))
+
+    def test_the_history_of_a_claim_that_was_settled_unconfirmed_tells_until_when_it_was_hidden(
+        self, broker: Broker, clock: FakeClock
+    ) -> None:
+        queue = broker.create("kept", history=60)
+        queue.send(b"x")
+        queue.claim("spark", 1, 1, ttl=40)
+        assert queue.settle("spark", 1) == 1
+        assert [message.visible_at for message in queue.settled()] == [clock.now + 40_000_000]
+
     def test_a_clock_that_is_set_back_does_not_change_a_claim(self, queue: Queue, clock: FakeClock) -> None:
         queue.send_many([b"0", b"1", b"2"])
         queue.receive(visibility=100)
@@ -381,6 +416,17 @@ class Claims:
         assert queue.readers().keys() == {"other"}
         assert bodies(queue.receive(9)) == [b"1", b"2"]
         assert queue.give_up("nobody") == 0
+
+    def test_a_reader_given_up_with_a_clock_set_back_gives_each_message_once(self, queue: Queue, clock: FakeClock) -> None:
+        for epoch in (1, 2):
+            queue.send_many([b"%d" % epoch] * 3)
+            clock.advance(10)
+            queue.claim("spark", epoch, 10, ttl=600)
+            clock.advance(10)
+        clock.advance(-25)  # before the second were sent
+        assert queue.give_up("spark") == 6
+        clock.advance(100)
+        assert [message.receives for message in queue.receive(10)] == [2] * 6
 
     def test_the_judged_are_not_claimed(self, broker: Broker, clock: FakeClock) -> None:
         dead = broker.create("dead")

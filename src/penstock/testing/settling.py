@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock import Broker, Death, Queue, Receipt
@@ -40,6 +42,62 @@ class Settling:
         (stale,) = queue.receive(visibility=0)
         (held,) = queue.receive()
         assert queue.delete_many([stale, held, held.id]) == [False, True, False]
+
+    def test_an_exchange_settles_and_takes_the_next(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"%d" % number for number in range(5)])
+        held, seen = queue.receive(2), []
+        while held:
+            seen += bodies(held)
+            answers, taken = queue.exchange(held, 2, visibility=60)
+            assert answers == [True] * len(held)
+            assert all((message.visible_at, message.receives) == (clock.now + 60_000_000, 1) for message in taken)
+            held = taken
+        assert sorted(seen) == [b"%d" % number for number in range(5)]
+        assert queue.stats().messages == 0
+        assert queue.exchange([]) == ([], [])
+
+    def test_an_exchange_has_an_answer_for_each_and_settles_before_it_takes(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        stale = queue.receive(1)[0]
+        clock.advance(31)
+        held = queue.receive(3)
+        clock.advance(31)  # theirs too has lapsed, but nobody has come for them
+        mine = [message for message in held if message.id != stale.id]
+        answers, taken = queue.exchange([stale, *mine, mine[0].id], 3)
+        assert (answers, bodies(taken)) == ([False, True, True, False], [stale.body])
+        assert queue.delete_many(taken) == [True]
+
+    def test_an_exchange_that_had_to_wait_gives_whole_leases(
+        self, broker: Broker, queue: Queue, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.send_many([b"1", b"2"])
+        held = queue.receive()
+        verb = "exchange" if broker.store.exchanges else "delete"
+        act = getattr(broker.store, verb)
+
+        def slowly(*arguments: Any) -> Any:
+            answer = act(*arguments)
+            clock.advance(60)  # for locks that others had
+            return answer
+
+        monkeypatch.setattr(broker.store, verb, slowly)
+        answers, taken = queue.exchange(held, visibility=30)
+        assert (answers, [message.visible_at for message in taken]) == ([True], [clock.now + 30_000_000])
+        assert queue.receive() == []
+        assert queue.delete_many(taken) == [True]
+
+    def test_an_exchange_delivers_by_the_rules_of_the_queue_as_they_are_now(
+        self, broker: Broker, queue: Queue, clock: FakeClock
+    ) -> None:
+        broker.create("dead")
+        queue.send_many([b"1", b"2"])
+        (held,) = queue.receive()
+        other = queue.receive()[0]
+        other.release()
+        broker["orders"].update(redrive=("dead", 1), history=60)
+        assert queue.exchange([held], 2) == ([True], [])
+        assert bodies(queue.settled()) == [held.body]
+        assert bodies(broker["dead"].receive()) == [other.body]
 
     def test_a_receipt_outlives_its_time_until_the_next_claim(self, queue: Queue, clock: FakeClock) -> None:
         queue.send(b"x")
@@ -238,6 +296,31 @@ class Settling:
         assert (slow.id, slow.receives, held.receives) == (held.id, 1, 1)
         assert [slow.delete(), slow.extend(5), slow.release(), queue.fail(slow)] == [False] * 4
         assert held.delete() is True
+
+    def test_a_receipt_from_before_a_burial_at_most_once_settles_nothing_after_it(
+        self, broker: Broker, clock: FakeClock
+    ) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send(b"x")
+        (slow,) = queue.receive(visibility=0)
+        clock.advance(1)
+        assert queue.receive(2, mode="at_most_once") == []
+        (buried,) = dead.peek()
+        assert (buried.received_at, buried.delivery) == (clock.now, slow.delivery + 1)
+        assert dead.redrive() == 1
+        assert [slow.delete(), slow.extend(5), slow.release(), queue.fail(slow)] == [False] * 4
+        assert bodies(queue.receive()) == [b"x"]
+
+    def test_what_was_buried_at_most_once_is_redriven_in_the_same_batch(self, broker: Broker) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("jobs", redrive=("dead", 1))
+        queue.send(b"x")
+        queue.receive(visibility=0)
+        with broker.store.batch():
+            assert queue.receive(2, mode="at_most_once") == []
+            assert dead.redrive() == 1
+        assert bodies(queue.receive()) == [b"x"]
 
     def test_a_redriven_message_has_its_whole_retention_before_it(self, broker: Broker, clock: FakeClock) -> None:
         dead = broker.create("dead", retention=1000)
