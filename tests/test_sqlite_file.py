@@ -858,3 +858,14 @@ def test_a_number_that_was_undone_leads_into_no_other_queue(url: str) -> None:
         for _ in range(3):
             queue.send(b"after")
         assert (queue.stats().messages, other.stats().messages) == (6, 0)
+
+
+@pytest.mark.parametrize("name", ["visible_above", "due_above", "place_above", "count_visible", "weigh"])
+def test_what_lies_above_the_floor_is_sought_and_not_come_to(url: str, name: str) -> None:
+    """Of a million messages that became visible at one instant, those below the floor cost nothing."""
+    with penstock.open(url) as broker:
+        assert isinstance(broker.store, SqliteStore)
+        names = ["queue", "now", "since", "most", "limit", "place", "of", "forever", "visible_by", "floor_at", "floor_number"]
+        explained = f"EXPLAIN QUERY PLAN {broker.store._statements[name]}"
+        plan = [row[3] for row in broker.store._connect().execute(explained, dict.fromkeys(names, 0))]
+        assert any("visible_at=? AND number>?" in step for step in plan), plan

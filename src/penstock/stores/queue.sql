@@ -520,14 +520,16 @@ SELECT COALESCE(
 )
 
 -- name: place_above
-SELECT visible_at, number FROM penstock_message
-WHERE queue = :queue AND visible_at >= 0 AND (visible_at, number) > (:floor_at, :floor_number)
+SELECT visible_at, number FROM penstock_message WHERE queue = :queue AND visible_at = :floor_at AND number > :floor_number
+UNION ALL SELECT visible_at, number FROM penstock_message WHERE queue = :queue AND visible_at > :floor_at
 ORDER BY visible_at, number LIMIT 1 OFFSET :place
 
 -- name: count_visible
 SELECT COUNT(*) FROM (
-    SELECT number FROM penstock_message WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by
-    AND (visible_at, number) > (:floor_at, :floor_number) LIMIT :limit
+    SELECT 1 FROM penstock_message
+    WHERE queue = :queue AND visible_at = :floor_at AND :floor_at <= :visible_by AND number > :floor_number
+    UNION ALL SELECT 1 FROM penstock_message WHERE queue = :queue AND visible_at > :floor_at AND visible_at <= :visible_by
+    LIMIT :limit
 ) AS picked
 
 -- name: count_early
@@ -537,9 +539,11 @@ WHERE queue = :queue AND visible_at > :now AND visible_at <= :floor_at AND (visi
 -- name: weigh
 SELECT COUNT(*), COALESCE(SUM(CASE WHEN delivery = 0 AND grp IS NULL AND mark IS NULL THEN 1 ELSE 0 END), 0)
 FROM (
-    SELECT number FROM penstock_message
-    WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :visible_by
-    AND (visible_at, number) > (:floor_at, :floor_number) ORDER BY visible_at, number LIMIT :limit
+    SELECT visible_at, number FROM penstock_message
+    WHERE queue = :queue AND visible_at = :floor_at AND :floor_at <= :visible_by AND number > :floor_number
+    UNION ALL SELECT visible_at, number FROM penstock_message
+    WHERE queue = :queue AND visible_at > :floor_at AND visible_at <= :visible_by
+    ORDER BY visible_at, number LIMIT :limit
 ) AS picked CROSS JOIN penstock_message
 WHERE penstock_message.number = picked.number
 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE(deadline_at, :forever) > :now

@@ -491,9 +491,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._lock.release()
 
 
-def _plain_checksum(*values: Any) -> int | None:
+def _plain_checksum(body: Any, sent_at: Any) -> int | None:
     try:
-        return plain_checksum(*values)
+        return plain_checksum(body, sent_at)
     except (TypeError, ValueError):
         return None
 
