@@ -46,8 +46,10 @@ def bodies(queue: penstock.Queue) -> Counter[str]:
     return Counter(message.text for message in queue.peek(100_000))
 
 
+@pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("how", HOWS)
-def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url: str, how: str) -> None:
+def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url: str, how: str, changed: bool) -> None:
+    """Also if the settings were changed meanwhile, so that what is sent first by what is known puts nothing there."""
     with Proxy(server.port) as proxy, penstock.open(url) as direct:
         looking = direct.create("orders")
         for point in range(1, POINTS):
@@ -55,6 +57,8 @@ def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url:
                 queue = broker["orders"]
                 queue.send(b"warm")
                 looking.purge()
+                if changed:
+                    looking.update(visibility=point)
                 proxy.cut_at(point, how)
                 expected: Counter[str] = Counter()
                 for batch in (["one"], ["two", "three"], ["four", "five"]):  # the last goes the long way, by COPY

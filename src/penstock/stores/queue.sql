@@ -1,5 +1,5 @@
 -- Every SQL text of Penstock: the schema as numbered steps, then the statements by name. It is written once for all
--- databases; the words in braces are the differences, which each store gives (see penstock.stores.sql.Dialect).
+-- databases; the words in braces are the differences, which each store gives (the `dialect` of its class).
 --
 --   penstock_queue    a queue and its settings (JSON)
 --                       floor_at, floor_number   where the last of its runs (below) ends; at -1 if it has none
@@ -230,17 +230,20 @@ WHERE column1 IS NOT NULL AND number = :queue AND settings = :settings AND floor
     AND (SELECT value FROM penstock_meta WHERE name = 'number') = :reserved
 
 -- name: insert_told
-WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
+WITH home AS (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings {keep}), told AS (
+    UPDATE penstock_session SET token = :token WHERE number = :session AND EXISTS (SELECT number FROM home) RETURNING number
+)
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, grp, head, checksum, body)
-SELECT :number, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at{as_integer}, :grp{as_blob}, :head{as_blob}, :checksum, :body
-FROM penstock_queue, told WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
+SELECT :number, home.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, :deadline_at{as_integer}, :grp{as_blob}, :head{as_blob}, :checksum, :body
+FROM home, told
 
 -- name: insert_batch_told
-WITH told AS (UPDATE penstock_session SET token = :token WHERE number = :session RETURNING number)
+WITH home AS (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings {keep}), told AS (
+    UPDATE penstock_session SET token = :token WHERE number = :session AND EXISTS (SELECT number FROM home) RETURNING number
+)
 INSERT INTO penstock_message (number, queue, visible_at, state, receives, delivery, sent_at, expires_at, checksum, body)
-SELECT :first + place, penstock_queue.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, checksum, body
-FROM penstock_queue, told, unnest(:checksums, :bodies) WITH ORDINALITY AS plain (checksum, body, place)
-WHERE penstock_queue.name = :name AND penstock_queue.settings = :settings {keep} OF penstock_queue
+SELECT :first + place, home.number, :visible_at, 0, 0, 0, :sent_at, :expires_at, checksum, body
+FROM home, told, unnest(:checksums, :bodies) WITH ORDINALITY AS plain (checksum, body, place)
 
 -- name: mark
 SELECT number, expires_at FROM penstock_mark WHERE queue = :queue AND mark = :mark
