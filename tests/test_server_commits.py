@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker
-from penstock.errors import StoreFull
+from penstock import Broker, Queue
+from penstock.errors import QueueNotFound, StoreFull
 from penstock.server import BackgroundServer
 from penstock.server import connection as connection_module
 from penstock.server.commits import Commits
@@ -139,6 +140,46 @@ def test_what_a_failing_disk_could_not_confirm_is_not_tried_again(broker: Broker
         monkeypatch.setattr(broker.store, "insert", fail)
         assert in_one_commit(broker, server, post(b"a"), post(b"b"), post(b"c")) == [500] * 3
     assert calls == [3]
+
+
+def test_what_may_be_there_although_the_store_failed_is_not_sent_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a batch is no transaction, what it sent before it failed stays."""
+    broker.create("other")
+    insert, calls = broker.store.insert, Counter[str]()
+
+    def fail(queue: str, entries: Any, *others: Any) -> Any:
+        calls[queue] += 1
+        if entries[0].body == b"a":
+            raise StoreFull("no space left")
+        return insert(queue, entries, *others)
+
+    with BackgroundServer(broker) as server:
+        monkeypatch.setattr(broker.store, "insert", fail)
+        sent = [post(b"a"), post(b"b"), post(b"c", queue="other")]
+        assert in_one_commit(broker, server, *sent) == [500, 500, 201]
+    assert calls == {"orders": 2, "other": 1}
+
+
+@pytest.mark.parametrize("error", [StoreFull, QueueNotFound])
+def test_what_a_long_answer_has_taken_is_answered_although_the_next_part_fails(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """At most once, it is settled already."""
+    broker["orders"].send_many([b"%d" % number for number in range(40)])
+    with BackgroundServer(broker) as server, penstock.open(server.url) as remote:
+        receive, calls = Queue.receive, [0]
+
+        def fail(queue: Queue, *arguments: Any, **how: Any) -> Any:
+            calls[0] += 1
+            if calls[0] > 1:
+                raise error("orders")
+            return receive(queue, *arguments, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Queue, "receive", fail)
+            taken = remote["orders"].receive(40, mode="at_most_once")
+    assert 0 < len(taken) < 40
+    assert broker["orders"].stats().messages == 40 - len(taken)
 
 
 def test_an_answer_that_cannot_be_written_harms_nobody_else(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

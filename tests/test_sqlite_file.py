@@ -10,12 +10,25 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 import penstock
-from penstock import Broker, Draft, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreVersion
+from penstock import (
+    BadInput,
+    Broker,
+    Draft,
+    QueueNotFound,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreVersion,
+)
 from penstock.clock import system_clock
 from penstock.stores import sql_session
 from penstock.stores.sqlite import SAFE_SQLITE, SqliteStore
@@ -869,3 +882,53 @@ def test_what_lies_above_the_floor_is_sought_and_not_come_to(url: str, name: str
         explained = f"EXPLAIN QUERY PLAN {broker.store._statements[name]}"
         plan = [row[3] for row in broker.store._connect().execute(explained, dict.fromkeys(names, 0))]
         assert any("visible_at=? AND number>?" in step for step in plan), plan
+
+
+@pytest.mark.parametrize("error", [StoreBusy, QueueNotFound])
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_what_a_receive_has_taken_is_given_although_its_next_round_fails(
+    url: str, monkeypatch: pytest.MonkeyPatch, mode: str, error: type[Exception]
+) -> None:
+    """At most once, it is settled already, and would be nobody's."""
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send(b"late", deadline=clock.now + 1)
+        queue.send_many([b"1", b"2"])
+        clock.advance(1)
+        claim, calls = broker.store.claim, []
+
+        def fail(*arguments: Any, **how: Any) -> Any:
+            calls.append(1)
+            if len(calls) > 1:
+                raise error("orders")
+            return claim(*arguments, **how)
+
+        monkeypatch.setattr(broker.store, "claim", fail)
+        assert [message.body for message in queue.receive(3, mode=mode)] == [b"1", b"2"]
+        with pytest.raises(error):
+            queue.receive(3, mode=mode) if mode == "at_most_once" else broker.store.claim()
+        assert len(calls) > 1
+
+
+def test_a_connection_that_was_closed_is_not_joined(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        connection = apsw.Connection(str(path))
+        connection.close()
+        with pytest.raises(BadInput, match="was closed cannot join"):
+            queue.send(b"x", connection=connection)
+        assert queue.stats().messages == 0
+
+
+def test_a_joined_connection_that_does_not_wait_is_told_so(url: str, path: Path) -> None:
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = broker.create("orders")
+        connection = apsw.Connection(str(path))
+        connection.execute("BEGIN")
+        with other.store.batch():
+            other["orders"].send(b"y")
+            with pytest.raises(StoreBusy, match="does not wait: BEGIN IMMEDIATE"):
+                queue.send(b"x", connection=connection)
+        connection.close()
+        assert queue.stats().messages == 1

@@ -109,7 +109,10 @@ class NamedClaims(ABC):
         claim = self._claimed(reader, epoch)
         check_count(start, "start", 0, policy.MAX_CLAIM)
         stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
-        return self._store.read(self.name, reader, epoch, start, stop)
+        try:
+            return self._store.read(self.name, reader, epoch, start, stop)
+        except KeyError:  # given up, settled or lapsed since we looked
+            raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch} any more") from None
 
     def settle(self, reader: str, epoch: int) -> int:
         """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""

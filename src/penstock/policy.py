@@ -76,19 +76,27 @@ def check_name(name: object, what: str = "queue name") -> str:
     return name
 
 
+def shown(value: object) -> str:
+    """A value as errors name it; Python does not write whole numbers of thousands of digits."""
+    try:
+        return f"{value!r:.200}"
+    except ValueError:
+        return f"of thousands of digits ({type(value).__name__})"
+
+
 def check_seconds(value: object, what: str, least: float = 0, error: type[ValueError] = BadMessage) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise error(f"{what} must be a number of seconds, not {type(value).__name__}: {value!r:.200}")
+        raise error(f"{what} must be a number of seconds, not {type(value).__name__}: {shown(value)}")
     if not least <= value <= MAX_NUMBER:  # NaN fails this too
-        raise error(f"{what} {value!r:.200} is not between {least} and {MAX_NUMBER} seconds")
+        raise error(f"{what} {shown(value)} is not between {least} and {MAX_NUMBER} seconds")
     return value
 
 
 def check_count(value: object, what: str, least: int, most: int, error: type[ValueError] = BadMessage) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise error(f"{what} must be a whole number, not {type(value).__name__}: {value!r:.200}")
+        raise error(f"{what} must be a whole number, not {type(value).__name__}: {shown(value)}")
     if not least <= value <= most:
-        raise error(f"{what} {value} is not between {least} and {most}")
+        raise error(f"{what} {shown(value)} is not between {least} and {most}")
     return value
 
 
@@ -96,7 +104,7 @@ def check_share(share: object) -> None:
     match share:
         case (int(place), int(of)) if 0 <= place < of <= MAX_NUMBER:
             return
-    raise BadMessage(f"a share is (place, of) with 0 <= place < of, not {share!r:.200}")
+    raise BadMessage(f"a share is (place, of) with 0 <= place < of, not {shown(share)}")
 
 
 def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> Settings:
@@ -111,7 +119,7 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     check_seconds(settings.delay, "delay", error=BadSetting)
     check_seconds(settings.history, "history", error=BadSetting)
     if not isinstance(settings.groups, bool):
-        raise BadSetting(f"groups must be True or False, not {settings.groups!r:.200}")
+        raise BadSetting(f"groups must be True or False, not {shown(settings.groups)}")
     if base is not None and settings.groups != base.groups:
         raise BadSetting("groups cannot be changed: it is fixed when the queue is created")
     if not isinstance(settings.deduplicate, bool):
@@ -119,7 +127,7 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     try:
         mode = Mode(settings.mode)
     except ValueError:
-        raise BadSetting(f"mode {settings.mode!r:.200} is not one of {', '.join(Mode)}") from None
+        raise BadSetting(f"mode {shown(settings.mode)} is not one of {', '.join(Mode)}") from None
     return dataclasses.replace(settings, mode=mode, redrive=_check_redrive(settings.redrive))
 
 
@@ -134,7 +142,7 @@ def _check_redrive(redrive: object) -> Redrive | None:
     if isinstance(redrive, tuple | list) and len(redrive) == 2:
         redrive = Redrive(*redrive)
     if not isinstance(redrive, Redrive):
-        raise BadSetting(f"redrive must be (dead letter queue, max receives), not {redrive!r:.200}")
+        raise BadSetting(f"redrive must be (dead letter queue, max receives), not {shown(redrive)}")
     check_name(redrive.dead_letter_queue, "dead letter queue")
     check_count(redrive.max_receives, "max_receives", 1, MAX_NUMBER, BadSetting)
     return redrive

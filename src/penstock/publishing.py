@@ -75,6 +75,8 @@ class Publishing:
         allow: Callable[[str], object] = lambda _queue: None,
     ) -> int | None:
         """How many messages; None if it had been published before."""
+        if not isinstance(segments, Mapping):
+            raise BadInput(f"segments are their names and how many messages each has, not {segments!r:.200}")
         check_staging(writer, batch, list(segments))
         for count in segments.values():
             check_count(count, "count of a segment", 0, policy.MAX_NUMBER)

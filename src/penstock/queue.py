@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -186,32 +187,43 @@ class Queue(Sets, NamedClaims):
         kept: list[Message] = []
         more = True
         while more and len(kept) < limit:
-            if not self._busy:
-                due = self._store.due(self.name)
-                if due is None or due > self._clock():  # seen without a write lock
-                    break
-            known = self._known or self.settings
-            chosen = mode or known.mode
-            if limit == 1 and chosen is Mode.AT_MOST_ONCE and share is None:
-                taken = self._store.take(self.name, self._clock(), known)
-                if taken is not None:
-                    taken.home = self
-                    self._busy = True
-                    kept.append(taken)
-                    break
-            with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
-                now = self._clock()  # not before: the lock may have been long in coming
-                settings = known if self._store.compares else self.settings
-                if chosen is not (mode or settings.mode):
-                    continue
-                delivered, more = self._claim(limit - len(kept), settings, visibility, chosen, now, share)
-                if chosen is Mode.AT_MOST_ONCE:
-                    settled = self._settle(delivered, settings, State.PROCESSED, None, now)
-                    delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
-            self._busy = bool(delivered)
+            try:
+                delivered, more = self._round(limit - len(kept), visibility, mode, share)
+            except (StoreError, QueueNotFound):
+                if not kept:
+                    raise
+                break  # what was taken is taken: the next receive will tell
             kept += delivered
         self._tend(self._clock())
         return kept
+
+    def _round(
+        self, limit: int, visibility: float | None, mode: Mode | None, share: tuple[int, int] | None
+    ) -> tuple[list[Message], bool]:
+        """Up to ``limit`` messages to deliver, and whether to go on."""
+        if not self._busy:
+            due = self._store.due(self.name)
+            if due is None or due > self._clock():  # seen without a write lock
+                return [], False
+        known = self._known or self.settings
+        chosen = mode or known.mode
+        if limit == 1 and chosen is Mode.AT_MOST_ONCE and share is None:
+            taken = self._store.take(self.name, self._clock(), known)
+            if taken is not None:
+                taken.home = self
+                self._busy = True
+                return [taken], False
+        with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
+            now = self._clock()  # not before: the lock may have been long in coming
+            settings = known if self._store.compares else self.settings
+            if chosen is not (mode or settings.mode):
+                return [], True
+            delivered, more = self._claim(limit, settings, visibility, chosen, now, share)
+            if chosen is Mode.AT_MOST_ONCE:
+                settled = self._settle(delivered, settings, State.PROCESSED, None, now)
+                delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
+        self._busy = bool(delivered)
+        return delivered, more
 
     def _claim(
         self,
@@ -416,8 +428,8 @@ class Queue(Sets, NamedClaims):
 
     def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
         """Messages in any state, or the history, in the order of their numbers: those from ``start`` up to ``stop``."""
-        check_count(start, "start", 0, 2**63)
-        check_count(stop, "stop", 0, 2**63)
+        check_count(start, "start", 0, 2**62)
+        check_count(stop, "stop", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         return self._store.scan(self.name, start, stop, limit, settled=settled)
 
@@ -488,17 +500,24 @@ class Queue(Sets, NamedClaims):
     def _redrive(self, page: list[Message], to: str | None, limit: int) -> int:
         now = self._clock()
         targets: dict[str, list[Message]] = {}
-        for message in [message for message in page if to or message.death][:limit]:
-            targets.setdefault(to or message.death.queue, []).append(message)  # type: ignore[union-attr]
+        gone: Counter[str] = Counter()
+        beyond: dict[str, Settings | None] = {}
+        for message in page:
+            target = to or (message.death.queue if message.death else None)
+            if target is None:
+                continue
+            if target not in beyond:
+                beyond[target] = self._store.load(target)
+            if beyond[target] is None:
+                gone[target] += 1
+            elif limit > 0:
+                targets.setdefault(target, []).append(message)
+                limit -= 1
+        for target, count in gone.items():
+            logger.warning("%d dead letters stay in queue %r: queue %r, where they died, is gone", count, self.name, target)
         moved = 0
         for target, messages in targets.items():
-            beyond = self._store.load(target)
-            if beyond is None:
-                logger.warning(
-                    "%d dead letters stay in queue %r: queue %r, where they died, is gone", len(messages), self.name, target
-                )
-                continue
-            expires_at = now + micros(beyond.retention)
+            expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
             moved += sum(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))
         return moved
 

@@ -23,7 +23,7 @@ def add(command: Commands) -> None:
     parser.add_argument("--limit", metavar="N", type=int, default=1, help="at most N messages (1)")
     parser.add_argument("--wait", metavar="S", type=seconds, default=0, help="if there is none, wait up to S seconds for one")
     parser.add_argument("--visibility", metavar="S", type=seconds, help="hide them for S seconds, not for the queue's time")
-    parser.add_argument("--mode", choices=list(Mode), help="not the queue's own mode")
+    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="not the queue's own mode")
     parser.add_argument("--delete", action="store_true", help="delete them once they are printed")
     parser.add_argument("--body", action="store_true", help="write the bodies alone, byte for byte")
 
@@ -58,6 +58,8 @@ def _add_receipts(parser: Parser) -> None:
 def run_receive(args: Namespace, broker: Broker) -> int:
     if args.body and args.json:
         raise BadInput("--body writes bytes and --json writes JSON: choose one")
+    if args.limit < 1:
+        raise BadInput(f"--limit {args.limit} is less than 1")
     queue = broker.queue(args.name)
     settle = args.delete and (args.mode or queue.settings.mode) != Mode.AT_MOST_ONCE  # else it is done already
     left, wait, stale, shown = args.limit, args.wait, 0, 0

@@ -64,7 +64,7 @@ def _add_settings(parser: Parser) -> Any:
         help="refuse an equal message: while one is in the queue, or within S seconds of the first",
     )
     parser.add_argument("--groups", action="store_true", default=None, help="keep order within groups (only when created)")
-    parser.add_argument("--mode", choices=list(Mode), help="what a receive does unless told otherwise")
+    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="what a receive does unless told otherwise")
     parser.add_argument("--history", metavar="S", type=seconds, help="seconds for which settled messages stay readable")
     either = parser.add_mutually_exclusive_group()
     either.add_argument(

@@ -33,7 +33,7 @@ def add(command: Commands) -> None:
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="consumers, each in a process of its own (1)")
     parser.add_argument("--threads", metavar="N", type=int, default=1, help="callbacks at a time in each (1)")
     parser.add_argument("--batch-size", metavar="N", type=int, default=10, help="messages to take at a time (10)")
-    parser.add_argument("--mode", choices=list(Mode), help="at_most_once settles a message as it is taken")
+    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="at_most_once settles a message as it is taken")
     parser.add_argument(
         "--visibility", metavar="S", type=seconds, help="seconds of a lease, which is extended as long as needed"
     )

@@ -90,10 +90,7 @@ class App:
         found = router.find(request.method, request.segments)
         if found is not None:
             return found
-        refusal, allowed = dialect.unknown(request), router.methods(request.segments)
-        if allowed:
-            raise Refused(405, f"{request.method:.20} is not done here: {refusal}", {"Allow": ", ".join(allowed)})
-        raise refusal
+        raise dialect.refuse_path(request, ", ".join(router.methods(request.segments)))
 
     def _gauges(self) -> dict[str, float]:
         return {

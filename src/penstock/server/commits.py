@@ -245,10 +245,13 @@ class Commits:
             try:
                 with self._broker.store.batch():
                     _share_out(self._send(group), group)
-            except PenstockError:
-                pass
-            else:
                 return
+            except StoreError as error:  # it may be there all the same, where a batch is no transaction
+                for operation in group:
+                    operation.error = error
+                return
+            except PenstockError:  # refused: nothing was done, and each is told its own reason
+                pass
         for operation in group:
             try:
                 with self._broker.store.batch():

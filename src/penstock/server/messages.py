@@ -10,6 +10,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from penstock.errors import BadInput
+
 if TYPE_CHECKING:
     from penstock.server.auth import Grant
 
@@ -42,6 +44,10 @@ class Request:
     queue: str = ""
     """The queue that it is about, for the log and the metrics."""
 
+    @property
+    def path(self) -> str:
+        return "/" + "/".join(self.segments)
+
 
 @dataclass(slots=True)
 class Response:
@@ -52,6 +58,16 @@ class Response:
     body: bytes = b""
     undo: Callable[[], None] | None = None
     close: bool = False
+
+
+def read_json(body: bytes) -> Any:
+    """`BadInput` if it cannot be read."""
+    try:
+        return json.loads(body)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        raise BadInput("the body is no JSON") from None
+    except ValueError:  # whole numbers that long Python does not read
+        raise BadInput("the body has a number of thousands of digits") from None
 
 
 def answer_json(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:

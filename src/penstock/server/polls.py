@@ -12,7 +12,7 @@ from collections import deque
 from threading import Event, Thread
 
 from penstock.broker import Broker
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QueueNotFound, StoreError
 from penstock.message import Message
 from penstock.policy import MAX_BODY, SECOND
 from penstock.queue import Queue
@@ -87,7 +87,12 @@ class Polls:
         step = max(1, self._max_bytes // MAX_BODY)
         while len(messages) < limit:
             asked = min(limit - len(messages), step)
-            more = queue.receive(asked, visibility=visibility, mode=mode)
+            try:
+                more = queue.receive(asked, visibility=visibility, mode=mode)
+            except (StoreError, QueueNotFound):
+                if not messages:
+                    raise
+                break  # what was taken is taken, and some of it perhaps for good
             messages += more
             again = any(message.visible_at <= (message.received_at or 0) for message in more)  # it would come twice
             if len(more) < asked or again or sum(len(message.body) for message in messages) >= self._max_bytes:

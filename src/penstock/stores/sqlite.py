@@ -224,7 +224,11 @@ class SqliteStore(StagesInFiles, SqliteClaims):
     def joining(self, connection: object) -> Iterator[None]:
         if not isinstance(connection, apsw.Connection):
             raise BadInput(f"a transaction on {self} is joined by a connection of apsw's, not by {connection!r:.200}")
-        if Path(connection.filename).resolve() != self.path.resolve():
+        try:
+            joined = Path(connection.filename)
+        except apsw.ConnectionClosedError:
+            raise BadInput(f"a connection that was closed cannot join a transaction on {self}") from None
+        if joined.resolve() != self.path.resolve():
             raise BadInput(f"a connection to {connection.filename!r} cannot join a transaction on {self}")
         if connection.in_transaction is False:
             raise BadInput("the connection is in no transaction: BEGIN IMMEDIATE one")
@@ -238,6 +242,11 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             try:
                 with self.batch():
                     yield
+            except StoreBusy as error:
+                raise StoreBusy(
+                    f"{self} is locked by others, and the connection that was joined does not wait: BEGIN IMMEDIATE on it, or "
+                    "give it a busy timeout"
+                ) from error
             finally:
                 self._connection, self._block, self._depth = own, block, 0
                 self._forget()
@@ -491,9 +500,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._lock.release()
 
 
-def _plain_checksum(body: Any, sent_at: Any) -> int | None:
+def _plain_checksum(*values: Any) -> int | None:
     try:
-        return plain_checksum(body, sent_at)
+        return plain_checksum(*values)
     except (TypeError, ValueError):
         return None
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 import penstock
-from penstock import BadInput, Broker, ClaimLapsed, Queue, ReaderSetBack
+from penstock import BadInput, Broker, Claim, ClaimLapsed, Queue, ReaderSetBack
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -32,6 +32,20 @@ class Claims:
         parts = [queue.read("spark", 1, start, start + 4) for start in (0, 4, 8)]
         assert [bodies(part) for part in parts] == [[b"0", b"1", b"2", b"3"], [b"4", b"5", b"6", b"7"], [b"8", b"9"]]
         assert queue.read("spark", 1, 4, 8) == parts[1]
+
+    def test_a_claim_that_is_given_up_while_it_is_read_has_lapsed(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue.send(b"1")
+        queue.claim("r", 1, 10)
+        looked = queue._claimed
+
+        def given_up_after(reader: str, epoch: int) -> Claim:
+            claim = looked(reader, epoch)
+            queue.give_up(reader)
+            return claim
+
+        monkeypatch.setattr(queue, "_claimed", given_up_after)
+        with pytest.raises(ClaimLapsed, match="'r' has no claim for epoch 1 any more"):
+            queue.read("r", 1)
 
     def test_reading_again_counts_no_receive(self, queue: Queue) -> None:
         queue.send(b"x")

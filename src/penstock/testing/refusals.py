@@ -48,6 +48,8 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"groups": 1}, "groups.*1"),
     ({"mode": "twice"}, "mode 'twice'"),
     ({"colour": "red"}, "'colour'"),
+    ({"visibility": 10**5000}, "visibility of thousands of digits"),
+    ({"redrive": ("dead", 10**5000)}, "max_receives of thousands of digits"),
 ]
 
 BAD_DRAFTS: list[tuple[Any, str]] = [
@@ -160,6 +162,10 @@ class Refusals:
             "redrive takes a list.*'abc'": lambda: queue.redrive(ids="abc"),
             "not a message, a receipt or an id: 5": lambda: queue.redrive(ids=[5]),  # type: ignore[list-item]
             "since_at -1": lambda: queue.redrive(since_at=-1),
+            "limit of thousands of digits": lambda: queue.receive(10**5000),
+            "share.*of thousands of digits": lambda: queue.receive(share=(0, 10**5000)),
+            "stop 9223372036854775808": lambda: queue.scan(0, 2**63),
+            r"segments.*\['a'\]": lambda: broker.publish("writer", 1, ["a"]),  # type: ignore[arg-type]
         }
         for words, call in calls.items():
             with pytest.raises(BadInput, match=words):

@@ -285,6 +285,18 @@ class Settling:
         assert bodies(dead.peek(9)) == [b"orders"]
         assert "queue 'orders', where they died, is gone" in caplog.text
 
+    def test_a_limited_redrive_passes_over_letters_whose_queue_is_gone(self, broker: Broker) -> None:
+        dead = broker.create("dead")
+        for name in ("one", "two"):
+            queue = broker.create(name, redrive=("dead", 1))
+            queue.send(name.encode())
+            queue.receive(visibility=0)
+            assert queue.receive() == []
+        broker.delete("one")
+        assert dead.redrive(1) == 1
+        assert bodies(broker["two"].receive()) == [b"two"]
+        assert dead.redrive(1) == 0
+
     def test_a_receipt_from_before_a_redrive_settles_nothing_after_it(self, broker: Broker) -> None:
         dead = broker.create("dead")
         queue = broker.create("jobs", redrive=("dead", 1))

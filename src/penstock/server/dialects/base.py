@@ -105,10 +105,14 @@ class Dialect(ABC):
         """How many bytes of the body are worth keeping, one more than the limit included."""
         return MAX_BODY + 1
 
-    def unknown(self, request: Request) -> Refused:
-        """The answer to a path that is none of the routes'."""
-        mine = f"; paths that begin with /{request.segments[0]} are the dialect {self.name}'s, and no queue of another's"
-        return Refused(404, f"there is nothing at {'/' + '/'.join(request.segments)!r:.200}{mine if self.reserved else ''}")
+    def refuse_path(self, request: Request, allowed: str) -> Refused:
+        """The answer to a path that is none of the routes', or is one only with the methods that are ``allowed``."""
+        of = f"; paths that begin with /{request.segments[0]} belong to the dialect {self.name}, and are no queue of another's"
+        of = of if self.reserved else ""
+        if allowed:
+            text = f"{request.method:.20} is not done at {request.path!r:.200}, only {allowed}{of}"
+            return Refused(405, text, {"Allow": allowed})
+        return Refused(404, f"there is nothing at {request.path!r:.200}{of}")
 
     def refuse(self, error: PenstockError) -> Response:
         status = next(status for kind, status in self.errors if isinstance(error, kind))

@@ -9,7 +9,6 @@ X-MQS-MESSAGE-ID, -RECEIVES, -PUBLISHED-AT, -VISIBLE-AT  of a message           
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from penstock.message import OCTETS, Draft, Message, Redrive, Settings, to_datet
 from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import Core, Dialect, Route
-from penstock.server.messages import Refused, Request, Response, answer_json
+from penstock.server.messages import Refused, Request, Response, answer_json, read_json
 from penstock.server.multipart import boundary_of, join_parts, split_parts
 
 ENCODING = "Content-Encoding"
@@ -225,10 +224,7 @@ def show(queue: str, settings: Settings) -> dict[str, Any]:
 
 def read_changes(body: bytes, queue: str, now: Settings | None) -> dict[str, Any]:
     """The settings in a request's body, as `Broker.create` takes them."""
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadSetting("the body is no JSON") from None
+    given = read_json(body)
     if not isinstance(given, dict):
         raise BadSetting("the body must be a JSON object")
     for name in given:

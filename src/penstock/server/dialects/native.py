@@ -11,7 +11,6 @@ Messages that are looked at (read, scan) come as Arrow if the request accepts th
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
@@ -31,7 +30,7 @@ from penstock.message import Message
 from penstock.policy import check_count, check_seconds
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
-from penstock.server.messages import Refused, Request, Response, answer_json
+from penstock.server.messages import Refused, Request, Response, answer_json, read_json
 from penstock.wire import pack, pack_error, unpack
 
 VERBS: dict[str, Scope] = {
@@ -188,10 +187,7 @@ def _check_sender(request: Request) -> None:
 
 
 def read_arguments(request: Request) -> dict[str, Any]:
-    try:
-        given = json.loads(request.body)
-    except (ValueError, RecursionError):
-        raise BadInput("the body is no JSON") from None
+    given = read_json(request.body)
     if not isinstance(given, dict) or given.keys() != {"arguments"} or not isinstance(given["arguments"], dict):
         raise BadInput('the body must be {"arguments": {name: value}}')
     return {name: unpack(value) for name, value in given["arguments"].items()}
