@@ -489,7 +489,7 @@ def test_settled_shows_the_history(jobs: Shell) -> None:
         ("stats nowhere", 3, "there is no queue 'nowhere'; the store is sqlite:///queues.db"),
         ("create a/b", 2, "queue name 'a/b': no '/', '\\', ':' or control characters"),
         ("send jobs x --delay -1", 2, "delay -1 is not between 0 and 2147483647 seconds"),
-        ("receive jobs --limit 0", 2, "limit 0 is not between 1 and 100000"),
+        ("receive jobs --limit 0", 2, "--limit 0 is less than 1"),
         ("receive jobs --wait nan", 2, "wait nan is not between 0 and 2147483647 seconds"),
         ("create x --redrive nowhere:3", 3, "there is no queue 'nowhere'; the store is sqlite:///queues.db"),
         ("create x --redrive dead", 2, "argument --redrive: 'dead' is not DLQ:N, such as jobs-dead:5"),

@@ -264,7 +264,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
-        """Part of a claim's messages, in the order in which they were claimed."""
+        """Part of a claim's messages, in the order in which they were claimed; `KeyError` if there is no such claim."""
 
     @abstractmethod
     def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:

@@ -166,6 +166,8 @@ class FileStore(FilePublishing):
     def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
         with self._queue(queue, durable=False) as shelf:
             record = shelf.beside.read_json("reader", self._reader(reader), str(epoch))
+            if record is None:
+                raise KeyError(epoch)
             found = []
             for id, delivery in record["receipts"][start:stop]:
                 hidden = shelf.find(id) if self._holds(shelf, id, delivery) else None

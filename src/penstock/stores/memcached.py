@@ -90,6 +90,8 @@ class MemcachedStore(CachedViews):
             home = self._home(queue)[0]
             found: dict[int, Message] = {}
             holds = self._holds(home, reader, epoch)[start:stop]
+            if not holds and str(epoch) not in self._reader(home, reader)[0].claims:
+                raise KeyError(epoch)
             wanted = [(home.ids.number(hold.id) or 0, hold.delivery) for hold in holds]
             pages = self._read(home, sorted({number // SLOTS for number, _ in wanted}))
             for at, (page, _) in pages.items():
