@@ -817,6 +817,44 @@ MUTANTS = [
         ("spark/stream.py", "self._claimed.get(name) == epoch", "False"),
     ),
     spark("filters let null pass", "never_comes", ("spark/filters.py", " AND {INSTANTS[column]} < {END}", "")),
+    shared(
+        "the token is told although nothing was sent",
+        "cut_at_any_point_a_send and postgresql",
+        (QUERIES, " AND EXISTS (SELECT number FROM home) RETURNING number", " RETURNING number"),
+    ),
+    served(
+        "what the store failed at is sent again",
+        "not_sent_again",
+        (
+            "server/commits.py",
+            """                for operation in group:
+                    operation.error = error
+                return
+            except PenstockError""",
+            """                pass
+            except PenstockError""",
+        ),
+    ),
+    served(
+        "what a long answer has taken is thrown away",
+        "although_the_next_part_fails",
+        ("server/polls.py", "if not messages:\n                    raise", "raise"),
+    ),
+    mutant(
+        "what a receive has taken is thrown away",
+        "next_round_fails",
+        ("queue.py", "if not kept:\n                    raise", "raise"),
+    ),
+    mutant(
+        "letters without a queue use up a redrive's limit",
+        "limited_redrive",
+        ("queue.py", "gone[target] += 1\n", "gone[target] += 1\n                limit -= 1\n"),
+    ),
+    mutant(
+        "a claim goes through what lies below the floor",
+        "sought_and_not_come_to",
+        (QUERIES, "number > :floor_number\nUNION", "+number > :floor_number\nUNION"),
+    ),
 ]
 
 
