@@ -394,6 +394,11 @@ class Ids:
             return f"{self._usual}{number:012x}"
         return f"{self.prefix}{number >> 48 | 1 << 15:04x}-{number & (1 << 48) - 1:012x}"
 
+    def made_all(self, ids: Sequence[str], numbers: Sequence[int]) -> bool:
+        """Whether each is the id of its number: a tenth of the time that making them takes, and no if they are unusual."""
+        usual = f"{self._usual}%012x" * len(ids) % tuple(numbers)
+        return set(map(len, ids)) == {36} and "".join(ids) == usual
+
     def number(self, id: str) -> int | None:
         """None for an id that this store never gave out."""
         try:

@@ -326,9 +326,10 @@ class PostgresqlStore(SqlServerStore):
         if settlement.keep_until is not None or settings.groups or not receipts or self._in_batch():
             return None
         delivery = receipts[0].delivery
-        if delivery is None or len({receipt.id for receipt in receipts}) < len(receipts):  # by their id alone, or some twice
+        numbers = self._numbers(receipts)
+        if delivery is None or len(set(numbers)) < len(numbers):  # by their id alone, or some twice
             return None
-        wanted = sorted(self._number(receipt) for receipt in receipts if receipt.delivery == delivery)
+        wanted = sorted(number for number, receipt in zip(numbers, receipts, strict=True) if receipt.delivery == delivery)
         fields = {"numbers": wanted, "delivery": delivery, "count": len(wanted)}
         return fields | {"name": queue, "settings": pack_settings(settings)}
 
@@ -344,7 +345,7 @@ class PostgresqlStore(SqlServerStore):
         """What the statement for plain messages has left, by its answer: none, or those that are gone."""
         if rows and rows[0][0] is None and len(wanted) == len(receipts):
             return [True] * len(receipts)
-        numbers = [self._number(receipt) for receipt in receipts]
+        numbers = self._numbers(receipts)
         gone = set((wanted if rows[0][0] is None else rows[0][0]) if rows else ())
         left = [receipt for number, receipt in zip(numbers, receipts, strict=True) if number not in gone]
         # Once part of it is done, it is done under these settings, even if they change now.

@@ -145,6 +145,14 @@ class SqlSession(Store):
             return receipt.number
         return self._ids.number(receipt.id) or 0
 
+    def _numbers(self, receipts: Sequence[Held]) -> list[int]:
+        """As `_number`, of many."""
+        if {type(receipt) for receipt in receipts} == {Message}:
+            numbers = [receipt.number for receipt in receipts]  # type: ignore[attr-defined]
+            if self._ids.made_all([receipt.id for receipt in receipts], numbers):
+                return numbers
+        return [self._number(receipt) for receipt in receipts]
+
     def _message(
         self,
         queue: str,

@@ -420,7 +420,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
         with suppress(NotPlain), self.batch():
             home, settings = self._queue(queue)
-            keys = [(self._number(receipt), home, receipt.delivery) for receipt in receipts]
+            keys = [(number, home, receipt.delivery) for number, receipt in zip(self._numbers(receipts), receipts, strict=True)]
             connection = self._connect()
             before = connection.total_changes()
             self._many("delete_plain", keys)

@@ -234,7 +234,7 @@ class SqliteClaims(SqlStore):
             self._end_runs(home)
         elif receipts:
             fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number}
-            numbers = self._list([self._number(receipt) for receipt in receipts])
+            numbers = self._list(self._numbers(receipts))
             places = self._rows("in_run", fields | {"numbers": numbers})
             if places:
                 self._end_runs(home, [run for run in self._runs(home) if any(run.has(*place) for place in places)])
@@ -276,7 +276,7 @@ class SqliteClaims(SqlStore):
     def _rouse(self, queue: str, receipts: Sequence[Held]) -> None:
         """Before messages go their own way, hide the others of their claim until it lapses, and no longer for good."""
         home, _ = self._queue(queue)
-        numbers = self._list([self._number(receipt) for receipt in receipts])
+        numbers = self._list(self._numbers(receipts))
         if self._rows("hidden_for_good", {"numbers": numbers, "queue": home, "forever": FOREVER}):
             for claim, lapses_at in self._rows("sleepers_of", {"queue": home, "numbers": numbers}):
                 self._keep_runs(queue, visible_at=lapses_at)
