@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -309,3 +311,28 @@ def test_an_exchange_that_is_refused_settles_nothing(server: BackgroundServer, b
         with pytest.raises(penstock.BadMessage, match="limit 0"):
             remote["shift"].exchange(held, 0)
         assert remote["shift"].stats().in_flight == 1
+
+
+FORKED = """
+import os, sys, penstock
+broker = penstock.open(sys.argv[1])
+ours, theirs = broker["parent"], broker["child"]
+ours.send(b"warm")
+child = os.fork()
+queue = ours if child else theirs
+wrong = 0
+for number in range(100):
+    queue.send(b"x")
+    wrong += sum(message.queue != queue.name for message in queue.receive())
+if not child:
+    os._exit(wrong)
+sys.exit(wrong + os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_its_own_connections(broker: Broker, server: BackgroundServer) -> None:
+    for name in ("parent", "child"):
+        broker.create(name)
+    done = subprocess.run([sys.executable, "-c", FORKED, server.url], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [broker[name].stats().messages for name in ("parent", "child")] == [101, 100]

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import BadInput, BadURL, PenstockError, StoreBusy, StoreClosed, StoreError
+from penstock.forking import watch
 from penstock.policy import check_seconds
 from penstock.wire import pack, unpack, unpack_error
 
@@ -47,6 +48,17 @@ class Line:
         self._idle: list[tuple[http.client.HTTPConnection, float]] = []
         self._lock = Lock()
         self._closed = False
+        watch(self)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            for connection, _ in self._idle:  # they are the parent's, and stay open there
+                connection.close()
+            self._idle.clear()
+        self._lock.release()
 
     def call(self, path: str, arguments: dict[str, Any], *, again: bool, wait: float = 0, accept: str | None = None) -> Any:
         """The answer's value; with another content type to ``accept``, its bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -73,6 +74,17 @@ class Publishing:
                 broker.publish("w", 0, wrong)
         assert queue.stats().messages == 0
         assert broker.publish("w", 0, segments) == 1
+
+    def test_a_segment_that_points_out_of_itself_is_refused(self, broker: Broker, queue: Queue) -> None:
+        """Else it would bring along whatever lies in memory behind it."""
+        segment = pack_drafts("orders", [Draft(b"1234")] * 4)
+        ends = struct.Struct("<5i")
+        wrong = segment.replace(ends.pack(0, 4, 8, 12, 16), ends.pack(0, 4, 8, 12, 60_000))
+        assert wrong != segment
+        broker.stage("w", 0, "a", wrong)
+        with pytest.raises(BadInput, match="cannot be read"):
+            broker.publish("w", 0, {"a": 4})
+        assert queue.stats().messages == 0
 
     def test_a_refused_message_leaves_the_other_queues_untouched(self, broker: Broker, queue: Queue) -> None:
         segments = stage(broker, 0, "a", b"1")
