@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 
 import pytest
 from starting import start
@@ -427,3 +427,39 @@ def test_two_nodes_that_change_settings_at_once_lose_no_change(url: str) -> None
         for thread in threads:
             thread.join()
         assert (one["orders"].settings.visibility, one["orders"].settings.retention) == (19, 20)
+
+
+def test_after_a_deadlock_nothing_of_the_batch_is_done_and_nobody_is_told_otherwise(url: str) -> None:
+    """MariaDB rolls back all of the transaction, not only what a savepoint has begun."""
+    together = Barrier(2)
+    answers: dict[bytes, bool] = {}
+
+    def work(broker: penstock.Broker, first: str, second: str, name: bytes) -> None:
+        try:
+            with broker.store.batch():
+                broker[first].send(name + b" first")
+                with suppress(penstock.StoreError), broker.store.batch():
+                    together.wait(30)
+                    broker[second].send(name + b" second")
+                broker[first].send(name + b" third")
+            answers[name] = True
+        except penstock.StoreError:
+            answers[name] = False
+
+    with penstock.open(url) as one, penstock.open(url) as other:
+        for name in ("a", "b"):
+            one.create(name, deduplicate=True)
+        threads = [
+            Thread(target=work, args=(one, "a", "b", b"one")),
+            Thread(target=work, args=(other, "b", "a", b"other")),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        there = {message.body for queue in ("a", "b") for message in one[queue].peek(9)}
+    assert True in answers.values()
+    for name, done in answers.items():
+        expected = {name + b" first", name + b" third"} if done else set()
+        assert there & {name + b" first", name + b" third"} == expected
+        assert done or name + b" second" not in there

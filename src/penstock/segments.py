@@ -85,8 +85,8 @@ def unpack(segment: bytes | memoryview, rows: int = 10_000) -> Iterator[Piece]:
             _check_schema(stream.schema)
             for batch in stream:
                 for column in batch.columns:
-                    # Arrow believes what a buffer says of itself, and would read what lies beside it. (Of text that is none it is
-                    # told later, by its message.)
+                    # Arrow believes what a buffer says of itself, and would read what lies beside it. (Text that is none is
+                    # told of later, by its message.)
                     (column.view(pa.binary()) if column.type == pa.string() else column).validate(full=True)
                 for start in range(0, batch.num_rows, rows):
                     yield from _pieces(batch.slice(start, rows))

@@ -199,6 +199,8 @@ class MysqlStore(SqlServerStore):
     def _translate(self, error: Exception, *, lost: bool) -> StoreError:
         code = error.args[0] if isinstance(error, pymysql.Error) and error.args else 0
         text = str(error.args[1] if len(error.args) > 1 else error)
+        if code == ER.LOCK_DEADLOCK and self._here.work is not None:  # unlike all others, this ends the whole transaction
+            self._here.work.undone = True
         if code in BUSY:
             return StoreBusy(f"{self} was locked by others, or a statement took too long: {text}")
         if code in FULL:

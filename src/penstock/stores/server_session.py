@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import OutcomeUnknown, StoreError, StoreUnreachable
+from penstock.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnreachable
 from penstock.forking import watch
 from penstock.message import Settings
 from penstock.stores.announcer import Announcer
@@ -61,6 +61,8 @@ class Work:
     begun: bool = True
     lost: bool = False
     reading: bool = False
+    undone: bool = False
+    """The server has rolled all of it back, whatever else comes."""
 
 
 class Here(threading.local):
@@ -172,6 +174,7 @@ class ServerSession(SqlSession):
 
     def _ready(self, work: Work, name: str = "") -> None:
         """A batch of claims begins its transaction when it comes to more than them: they are no promise, and stand alone."""
+        self._check(work)
         if work.begun or name in self._at_once:
             return
         try:
@@ -180,6 +183,11 @@ class ServerSession(SqlSession):
             self._pool.drop(work.session)
             work.session = self._begin("BEGIN").session
         work.begun = True
+
+    def _check(self, work: Work) -> None:
+        """What comes after an undone beginning would stand alone, and be committed as if it were the whole."""
+        if work.undone:
+            raise StoreBusy(f"{self} has rolled back all of the batch, because of others: nothing of it was done")
 
     @contextmanager
     def _savepoint(self, work: Work) -> Iterator[None]:
@@ -193,12 +201,17 @@ class ServerSession(SqlSession):
         except BaseException:
             work.locked, work.kept, work.uncounted = locked, kept, uncounted
             work.seen.clear()
-            self._command(work.session, f"ROLLBACK TO SAVEPOINT {name}")
+            try:
+                if not work.undone:
+                    self._command(work.session, f"ROLLBACK TO SAVEPOINT {name}")
+            except StoreError:
+                work.undone = True
             raise
         finally:
             work.depth -= 1
 
     def _commit(self, work: Work, durable: bool) -> None:
+        self._check(work)
         if not work.begun:
             return
         session = work.session
