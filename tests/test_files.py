@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, StoreReadOnly
 from penstock.message import FOREVER
+from penstock.segments import pack_drafts
+from penstock.stores.file_messages import FileMessages
 from penstock.stores.shelf import ORPHANED
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
@@ -466,3 +469,28 @@ def test_settings_that_did_not_change_are_not_read_again(url: str, tmp_path: Pat
         queue.send(b"x")
         assert opened
         assert not [path for path in opened if path.endswith("settings")]
+
+
+def test_what_was_being_published_to_a_queue_that_another_made_again_is_finished(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is known by what it is now, not by what it was when this process opened it."""
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        broker.create("orders").send(b"old")
+        other.delete("orders")
+        other.create("orders")
+        broker.stage("w", 1, "a", pack_drafts("orders", [penstock.Draft(b"%d" % number) for number in range(5)]))
+        publish, calls = FileMessages._publish, [0]
+
+        def die(*arguments: Any) -> int:
+            calls[0] += 1
+            if calls[0] == 3:
+                raise MemoryError
+            return publish(*arguments)
+
+        with monkeypatch.context() as patched, pytest.raises(MemoryError):
+            patched.setattr(FileMessages, "_publish", die)
+            broker.publish("w", 1, {"a": 5})
+    with penstock.open(url) as broker:
+        broker.publish("w", 1, {"a": 5})
+        assert sorted(message.body for message in broker["orders"].peek(9)) == [b"%d" % number for number in range(5)]

@@ -18,9 +18,10 @@ from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheServerError
 
 import penstock
-from penstock import BadURL, Broker, Queue, StoreFull, StoreUnreachable
+from penstock import BadURL, Broker, Draft, Queue, StoreBusy, StoreFull, StoreUnreachable
 from penstock.clock import system_clock
 from penstock.policy import SECOND
+from penstock.segments import pack_drafts
 from penstock.stores import cached_catalogue
 from penstock.stores.cached_catalogue import Home
 from penstock.stores.memcached_link import Link
@@ -555,3 +556,31 @@ def test_without_the_library_the_error_names_the_extra() -> None:
     program = "import sys; sys.modules['pymemcache'] = None\nimport penstock; penstock.open('memcached://localhost/p')"
     done = subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.PIPE, text=True)
     assert 'MissingExtra: the memcached store needs an optional library: pip install "penstock[memcached]"' in done.stderr
+
+
+@pytest.mark.parametrize("slow_at", [1, 2, 3])
+def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles_nothing(
+    memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch, slow_at: int
+) -> None:
+    url = memcached.new_url()
+    with penstock.open(url) as slow, penstock.open(url) as other:
+        queue = slow.create("orders")
+        segments = {f"s{number}": 10 for number in range(4)}
+        for name in segments:
+            slow.stage("w", 1, name, pack_drafts("orders", [Draft(f"{name} {row}".encode()) for row in range(10)]))
+        insert, calls = slow.store.insert, [0]
+
+        def outlast(*arguments: Any) -> Any:
+            calls[0] += 1
+            sent = insert(*arguments)
+            if calls[0] == slow_at:
+                slow.store._locks.copy().popitem()[1][0].forget(slow.store._locks)  # type: ignore[attr-defined]
+                assert other.publish("w", 1, segments) in (40, None)
+            return sent
+
+        monkeypatch.setattr(slow.store, "insert", outlast)
+        with pytest.raises(StoreBusy, match="others go on"):
+            slow.publish("w", 1, segments)
+        assert slow.publish("w", 1, segments) is None
+        assert Counter(message.body for message in queue.peek(100)).most_common(1)[0][1] == 1
+        assert queue.stats().messages == 40

@@ -177,11 +177,15 @@ class _Work:
         for number, piece in enumerate(self._pieces(fetched)):
             if number < done:
                 continue
+            self._store.keep_publishing(self._writer)
             parts = enumerate(self._forced(piece, now))
             marks = [self._insert_once(part, now, f"{number}.{place}") for place, part in parts]
+            # Who was too slow leaves the marks to whoever goes on: by them, what is there is not put there again.
+            self._store.keep_publishing(self._writer)
             self._store.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
             for queue, spent in marks:
                 self._store.unmark(queue, spent)
+        self._store.keep_publishing(self._writer)
         self._note(now)
         return sum(self._segments.values())
 

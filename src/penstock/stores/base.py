@@ -302,6 +302,9 @@ class Store(ABC):
     def publishing(self, writer: str) -> AbstractContextManager[int | None]:
         """Inside, nobody else publishes for this writer: the last batch it published. If batches are atomic, this is one."""
 
+    def keep_publishing(self, writer: str) -> None:  # noqa: B027 (for stores whose locks end by themselves)
+        """While publishing: `StoreBusy` if that has taken so long that another may be publishing for this writer by now."""
+
     @abstractmethod
     def note_published(self, writer: str, batch: int, keep_until: int) -> None:
         """Remember, at least until then, that the writer has published all up to this batch."""

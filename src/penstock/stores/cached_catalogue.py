@@ -136,6 +136,16 @@ class CachedCatalogue(Store):
             time.sleep(LOCK_POLL)
         self._locks[key] = link, token
 
+    def _renew(self, name: str) -> None:
+        """Hold a lock for longer; `StoreBusy` if its time was over, and others may have it."""
+        key = f"{self._prefix}:lock:{digest(name.encode())}"
+        link, token = self._locks[key]
+        found, seen = link.gets([key]).get(key, (b"", b""))
+        if found != token or not link.cas(key, token, seen, LOCK_SECONDS):
+            raise StoreBusy(
+                f"{self}: what was done under the lock {name!r} took longer than {LOCK_SECONDS} s, and others go on"
+            )
+
     # where things are
 
     def _link(self, name: str) -> Link:

@@ -83,13 +83,13 @@ class FilePublishing(StagesInFiles, FileMessages):
 
             def journal(shelf: Shelf, rows: list[Row]) -> None:
                 packed = [row._replace(mark=row.mark and row.mark.hex()) for row in rows]  # type: ignore[arg-type]
-                record = {"place": place, "queue": queue, "born": shelf.born, "rows": packed}
+                record = {"place": place, "queue": queue, "born": self._born(shelf), "rows": packed}
                 self._desk.stage(writer, batch, JOURNAL, json.dumps(record).encode(), now)
 
             return self.insert(queue, entries, now, settings, journal)
 
     def _finish_insert(self, shelf: Shelf, begun: dict[str, Any], now: int) -> None:
-        if begun["born"] != shelf.born:
+        if begun["born"] != self._born(shelf):
             return  # that queue was deleted, with all that was for it
         rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
         with shelf.changing():

@@ -252,6 +252,9 @@ class MemcachedStore(CachedViews):
             self.reserve(f"writer:{writer}")  # no queue has such a name
             yield self._writer(writer)[0]["published"]
 
+    def keep_publishing(self, writer: str) -> None:
+        self._renew(f"writer:{writer}")
+
     def note_published(self, writer: str, batch: int, keep_until: int) -> None:
         with self.batch():
             self._change_writer(writer, lambda known: known.update(published=batch, keep_until=keep_until))
