@@ -128,7 +128,8 @@ class Consumer:
                         break
                     processed = self._land(runner, flying)
                 self._settle(processed)
-                runner.cancel()
+                if self._mode is Mode.AT_LEAST_ONCE:  # at most once, what was taken is settled: not run, it would be lost
+                    runner.cancel()
                 while flying:
                     self._settle(self._land(runner, flying))
         finally:

@@ -1,0 +1,55 @@
+"""Where a consumer's callbacks run, and the ways in which they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from threading import Event
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Broker, Message, Queue
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with penstock.open("memory:") as broker:
+        yield broker
+
+
+@pytest.fixture
+def queue(broker: Broker) -> Queue:
+    return broker.create("orders", history=60)
+
+
+@pytest.mark.parametrize("how", ["threads", "coroutines"])
+def test_at_most_once_what_was_taken_is_run_even_when_it_is_told_to_stop(broker: Broker, queue: Queue, how: str) -> None:
+    queue.send_many([b"%d" % number for number in range(6)])
+    consumer = broker.consumer("orders", workers=2, mode="at_most_once")
+    cancelled = Event()
+    ran: list[bytes] = []
+    land = consumer._land
+
+    def stop_and_land(*arguments: Any) -> list[Message]:
+        if consumer._stopping.is_set():
+            cancelled.set()
+        consumer.stop()  # all were taken, and no more than two have begun
+        return land(*arguments)
+
+    consumer._land = stop_and_land  # type: ignore[method-assign]
+
+    def handle(payload: bytes, message: Message) -> None:
+        cancelled.wait(30)
+        ran.append(payload)
+
+    async def handle_async(payload: bytes, message: Message) -> None:
+        await asyncio.to_thread(cancelled.wait, 30)
+        ran.append(payload)
+
+    consumer.process(handle if how == "threads" else handle_async)
+    assert consumer.run().processed == 6
+    assert sorted(ran) == [b"%d" % number for number in range(6)]
