@@ -23,7 +23,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def queue(broker: Broker) -> Queue:
-    return broker.create("orders", history=60)
+    return broker.create("orders")
 
 
 @pytest.mark.parametrize("how", ["threads", "coroutines"])
@@ -53,3 +53,30 @@ def test_at_most_once_what_was_taken_is_run_even_when_it_is_told_to_stop(broker:
     consumer.process(handle if how == "threads" else handle_async)
     assert consumer.run().processed == 6
     assert sorted(ran) == [b"%d" % number for number in range(6)]
+
+
+class Clerk:
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    async def __call__(self, payload: bytes, message: Message) -> None:
+        self.seen.append(payload)
+
+
+def test_an_object_whose_call_is_a_coroutine_is_awaited(broker: Broker, queue: Queue) -> None:
+    queue.send(b"1")
+    consumer, clerk = broker.consumer("orders"), Clerk()
+    consumer.process(clerk)
+    assert consumer.run(until_empty=True).processed == 1
+    assert clerk.seen == [b"1"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_plain_callback_that_returns_an_awaitable_has_failed(
+    broker: Broker, queue: Queue, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.send(b"1")
+    consumer, clerk = broker.consumer("orders", workers=workers), Clerk()
+    consumer.process(lambda payload, message: clerk(payload, message))
+    assert consumer.run(until_empty=True).retried == 1
+    assert "returned an awaitable, which nobody awaits" in caplog.text

@@ -43,6 +43,15 @@ class Ended:
         return self._error
 
 
+def call(handler: Callable[[bytes, Message], Any], payload: bytes, message: Message) -> None:
+    """Run a callback that is no coroutine function. What it returns is dropped, but for work that nobody would ever do."""
+    result = handler(payload, message)
+    if result is not None and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError("the callback returned an awaitable, which nobody awaits: a callback that awaits is an async def")
+
+
 class Runner:
     """One after the other, in the thread that asks."""
 
@@ -51,7 +60,7 @@ class Runner:
 
     def submit(self, message: Message) -> Outcome:
         try:
-            self._handler(message.body, message)
+            call(self._handler, message.body, message)
         except Exception as error:
             return Ended(error)
         return Ended()
@@ -88,11 +97,11 @@ class PoolRunner(RunnerElsewhere):
     def submit(self, message: Message) -> Future[None]:
         bare = message if isinstance(self._pool, ThreadPoolExecutor) else dataclasses.replace(message, home=None)
         try:
-            future = self._pool.submit(self._handler, message.body, bare)
+            future = self._pool.submit(call, self._handler, message.body, bare)
         except BrokenExecutor:
             self._pool.shutdown()
             self._pool = self._make()
-            future = self._pool.submit(self._handler, message.body, bare)
+            future = self._pool.submit(call, self._handler, message.body, bare)
         self._waiting = [known for known in self._waiting if not known.done()] + [future]
         return future
 
@@ -137,7 +146,7 @@ class LoopRunner(RunnerElsewhere):
 
 
 def make_runner(kind: str, handler: Callable[[bytes, Message], Any], workers: int) -> Runner:
-    if inspect.iscoroutinefunction(handler):
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         return LoopRunner(handler, workers)
     if kind == "processes":
         import multiprocessing
