@@ -80,3 +80,20 @@ def test_a_plain_callback_that_returns_an_awaitable_has_failed(
     consumer.process(lambda payload, message: clerk(payload, message))
     assert consumer.run(until_empty=True).retried == 1
     assert "returned an awaitable, which nobody awaits" in caplog.text
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_coroutine_that_exits_has_failed_and_the_others_go_on(
+    broker: Broker, queue: Queue, error: type[BaseException]
+) -> None:
+    queue.send_many([b"1", b"exit", b"2", b"3"])
+    consumer = broker.consumer("orders", workers=2)
+
+    @consumer.process
+    async def handle(payload: bytes, message: Message) -> None:
+        await asyncio.sleep(0)
+        if payload == b"exit":
+            raise error
+
+    tally = consumer.run(until_empty=True)
+    assert (tally.processed, tally.retried) == (3, 1)

@@ -124,11 +124,19 @@ class LoopRunner(RunnerElsewhere):
         self._loop = asyncio.new_event_loop()
         self._places = asyncio.Semaphore(workers)
         self._stopping = False
-        self._thread = Thread(target=self._loop.run_forever, name="penstock loop", daemon=True)
+        self._closing = False
+        self._thread = Thread(target=self._turn, name="penstock loop", daemon=True)
         self._thread.start()
 
     def submit(self, message: Message) -> Future[None]:
         return self._asyncio.run_coroutine_threadsafe(self._handle(message), self._loop)
+
+    def _turn(self) -> None:
+        while not self._closing:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                pass  # asyncio ends its loop by it, but has also made it the failure of the callback it is from: the others go on
 
     async def _handle(self, message: Message) -> None:
         async with self._places:
@@ -140,6 +148,7 @@ class LoopRunner(RunnerElsewhere):
         self._stopping = True
 
     def close(self) -> None:
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
