@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from threading import Event
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import pytest
@@ -97,3 +100,74 @@ def test_a_coroutine_that_exits_has_failed_and_the_others_go_on(
 
     tally = consumer.run(until_empty=True)
     assert (tally.processed, tally.retried) == (3, 1)
+
+
+class Unsendable(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code} {text}")
+
+
+def fail_unsendably(payload: bytes, message: Message) -> None:
+    raise Unsendable(7, "no such customer")
+
+
+def return_what_cannot_be_pickled(payload: bytes, message: Message) -> object:
+    return Lock()
+
+
+def die_or_outlive(payload: bytes, message: Message) -> None:
+    """One dies as soon as the other has begun; the other ends when it is dead."""
+    what, folder = payload.decode().split(" ", 1)
+    begun, dying = Path(folder, "begun"), Path(folder, "dying")
+    if what == "die":
+        wait_for(begun.exists)
+        dying.with_suffix(".new").write_text(str(os.getpid()))
+        dying.with_suffix(".new").rename(dying)
+        os._exit(3)
+    begun.touch()
+    wait_for(dying.exists)
+    wait_for(lambda: not is_alive(int(dying.read_text())))
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)
+
+
+def test_an_exception_that_cannot_be_sent_from_its_process_is_a_failure_like_any_other(
+    broker: Broker, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.send_many([b"1", b"2"])
+    consumer = broker.consumer("orders", kind="processes")
+    consumer.process(fail_unsendably)
+    assert consumer.run(until_empty=True).retried == 2
+    assert caplog.text.count(": Unsendable: 7 no such customer\n") == 2
+
+
+def test_what_a_callback_in_a_process_returns_does_not_matter(broker: Broker, queue: Queue) -> None:
+    queue.send(b"1")
+    consumer = broker.consumer("orders", kind="processes")
+    consumer.process(return_what_cannot_be_pickled)
+    assert consumer.run(until_empty=True).processed == 1
+
+
+def test_a_process_that_dies_takes_only_its_own_message_along(broker: Broker, queue: Queue, tmp_path: Path) -> None:
+    queue.send_many([b"%s %s" % (what, bytes(tmp_path)) for what in (b"die", b"outlive")])
+    consumer = broker.consumer("orders", workers=2, kind="processes")
+    consumer.process(die_or_outlive)
+    tally = consumer.run(until_empty=True)
+    assert (tally.processed, tally.retried, tally.failed) == (1, 0, 0)
+    assert [message.body.split()[0] for message in queue.peek(9)] == [b"die"]
+    assert queue.stats().in_flight == 1, "its lease lapses"

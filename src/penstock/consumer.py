@@ -22,7 +22,7 @@ from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.heartbeat import Heartbeat
 from penstock.message import Message, Mode
 from penstock.queue import Queue
-from penstock.runners import KINDS, Outcome, Runner, make_runner
+from penstock.runners import KINDS, Outcome, Runner, make_runner, reads
 from penstock.stores.base import Store
 from penstock.stores.roster import Roster
 
@@ -222,13 +222,13 @@ class Consumer:
         self.tally.lost += len(settled) - sum(settled)
 
     def _after(self, message: Message, error: BaseException) -> None:
-        logger.warning("message %s of queue %r: %s: %s", message.id, self.queue.name, type(error).__name__, error)
+        logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
         self._heart.let_go(message)
         if self._mode is Mode.AT_MOST_ONCE:
             self.tally.failed += 1
             return
         delay = policy.after_error(message, self._clock(), *self._back_off)
-        reason = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
+        reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
         try:
             ours = self.queue.fail(message, reason) if delay is None else self.queue.release(message, delay)
         except PenstockError as trouble:
