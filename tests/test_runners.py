@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker, Message, Queue
+from penstock import Broker, Message, Queue, StoreUnreachable
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -171,3 +172,33 @@ def test_a_process_that_dies_takes_only_its_own_message_along(broker: Broker, qu
     assert (tally.processed, tally.retried, tally.failed) == (1, 0, 0)
     assert [message.body.split()[0] for message in queue.peek(9)] == [b"die"]
     assert queue.stats().in_flight == 1, "its lease lapses"
+
+
+def test_a_coroutine_that_cancels_itself_has_failed(broker: Broker, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    queue.send(b"1")
+    consumer = broker.consumer("orders")
+
+    @consumer.process
+    async def handle(payload: bytes, message: Message) -> None:
+        if message.receives < 3:  # given back at once, it would be taken again at once
+            raise asyncio.CancelledError("by the library that I use")
+
+    tally = consumer.run(until_empty=True)
+    assert (tally.retried, tally.given_back) == (1, 0)
+    assert "CancelledError: by the library that I use" in caplog.text
+
+
+def test_a_consumer_that_cannot_register_leaves_no_thread_behind(
+    broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = broker.consumer("orders")
+    consumer.process(Clerk())
+    monkeypatch.setattr(broker.store, "beat", refuse)
+    before = threading.active_count()
+    with pytest.raises(StoreUnreachable):
+        consumer.run()
+    assert threading.active_count() == before
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise StoreUnreachable("away")

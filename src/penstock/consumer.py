@@ -119,8 +119,8 @@ class Consumer:
         runner = make_runner(self._kind, self._handler, self._workers)
         flying: dict[Outcome, Message] = {}
         processed: list[Message] = []
-        self._heart.start()
         try:
+            self._heart.start()
             with self._signals():
                 while not self._stopping.is_set():
                     taken = self._fill(runner, flying, processed, 0 if until_empty else IDLE_WAIT)

@@ -193,7 +193,10 @@ class LoopRunner(RunnerElsewhere):
         async with self._places:
             if self._stopping:
                 raise self._asyncio.CancelledError
-            await self._handler(message.body, message)
+            try:
+                await self._handler(message.body, message)
+            except self._asyncio.CancelledError as error:  # the callback's own affair: it would be taken for ours above
+                raise Failure(reads(error)) from error
 
     def cancel(self) -> None:
         self._stopping = True
