@@ -10,11 +10,12 @@ from threading import Condition, Thread
 from typing import Any, Self
 
 from penstock import policy
-from penstock.errors import BadInput, BadMessage, StoreError
+from penstock.errors import BadInput, BadMessage, PenstockError
 from penstock.message import Draft, Settings, to_datetime
 from penstock.queue import Queue
 
 logger = logging.getLogger("penstock")
+ERROR_PAUSE = 1.0
 
 
 class Producer:
@@ -61,7 +62,7 @@ class Producer:
             self._gathered.append(made)
             if len(self._gathered) >= self._batch_size:
                 self._push()
-            elif self._thread is None:
+            elif self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._watch, name="penstock producer", daemon=True)
                 self._thread.start()
             else:
@@ -73,9 +74,10 @@ class Producer:
             self._push()
 
     def _push(self) -> None:
-        if self._gathered:
-            self.queue.send_many(self._gathered)
-            self._gathered = []
+        while self._gathered:  # more than a batch may hold, when the store was away for long
+            batch = self._gathered[: policy.MAX_BATCH]
+            self.queue.send_many(batch)
+            del self._gathered[: len(batch)]
 
     def _watch(self) -> None:
         with self._condition:
@@ -87,11 +89,11 @@ class Producer:
                 else:
                     try:
                         self._push()
-                    except StoreError as error:
+                    except PenstockError as error:
                         logger.warning(
                             "%d messages for queue %r could not be pushed yet: %s", len(self._gathered), self.queue.name, error
                         )
-                        self._oldest = time.monotonic() + 1
+                        self._oldest = time.monotonic() + ERROR_PAUSE
 
     def close(self) -> None:
         """Push what is gathered, and end."""
