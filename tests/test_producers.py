@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -80,3 +83,35 @@ def test_more_is_gathered_than_a_batch_holds_and_all_is_pushed_once(
     producer.close()
     monkeypatch.undo()
     assert bodies(queue.peek(99)) == [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_after_a_fork_parent_and_child_push_what_each_has_gathered(tmp_path: Path) -> None:
+    with penstock.open(f"sqlite:///{tmp_path}/queue.db") as broker:
+        queue = broker.create("orders")
+        sending, forked = Event(), Event()
+        producer = broker.producer("orders", batch_size=100, max_delay=0.01)
+        send = producer.queue.send_many
+
+        def send_after_the_fork(batch: Any) -> Any:
+            sending.set()
+            forked.wait(30)
+            return send(batch)
+
+        producer.queue.send_many = send_after_the_fork  # type: ignore[method-assign]
+        producer.push(b"parent")
+        assert sending.wait(30)
+        child = os.fork()  # while the producer's thread has its lock
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(20)
+                forked.set()
+                producer.push(b"child")
+                code = int(bodies(queue.receive(visibility=0, wait=10)) != [b"child"])
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        forked.set()
+        producer.close()
+        assert sorted(bodies(queue.peek(9))) == [b"child", b"parent"]

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage, PenstockError
+from penstock.forking import watch
 from penstock.message import Draft, Settings, to_datetime
 from penstock.queue import Queue
 
@@ -23,7 +24,7 @@ class Producer:
 
     A message is safe when a `flush` after its `push` has returned; `push` itself flushes when ``batch_size`` messages are
     gathered, and a thread does when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages: the
-    next one tries again."""
+    next one tries again. In a child that was forked it goes on with nothing gathered: that is the parent's."""
 
     def __init__(self, queue: Queue, clock: Callable[[], int], *, batch_size: int = 1, max_delay: float = 0.05) -> None:
         policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
@@ -37,6 +38,7 @@ class Producer:
         self._condition = Condition()
         self._closed = False
         self._thread: Thread | None = None
+        watch(self)
 
     def __enter__(self) -> Self:
         return self
@@ -103,3 +105,12 @@ class Producer:
             self._condition.notify()
         if self._thread is not None:
             self._thread.join()
+
+    def before_fork(self) -> None:
+        """Our lock is not taken: who has it may be waiting for the store, which rests by then."""
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:  # the thread is the parent's, and so is what it gathered: it pushes that
+            self._condition = Condition()
+            self._gathered = []
+            self._thread = None
