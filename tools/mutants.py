@@ -62,6 +62,11 @@ def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_sqlite.py", "tests/test_server_faults.py", "tests/test_joining.py"))
 
 
+def handled(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of producers, or of where callbacks run."""
+    return Mutant(name, tests, changes, ("tests/test_producers.py", "tests/test_runners.py"))
+
+
 def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
     """A statement that PostgreSQL may run through the whole table."""
     return Mutant(name, "found_by_their_index", changes, ("tests/test_postgresql.py",))
@@ -855,6 +860,37 @@ MUTANTS = [
         "sought_and_not_come_to",
         (QUERIES, "number > :floor_number\nUNION", "+number > :floor_number\nUNION"),
     ),
+    handled(
+        "what was settled is not run", "told_to_stop", ("consumer.py", "if self._mode is Mode.AT_LEAST_ONCE:  #", "if True:  #")
+    ),
+    handled("a coroutine is dropped", "returns_an_awaitable", ("runners.py", "inspect.isawaitable(result)", "False")),
+    handled("the call of an object is not looked at", "whose_call", ("runners.py", "(type(handler).__call__)", "(type)")),
+    handled(
+        "an exit ends the loop", "coroutine_that_exits", ("runners.py", "suppress(SystemExit, KeyboardInterrupt)", "suppress()")
+    ),
+    handled(
+        "who cancels itself is given back", "cancels_itself", ("runners.py", "raise Failure(reads(error)) from error", "raise")
+    ),
+    handled("exceptions are sent themselves", "cannot_be_sent", ("runners.py", "return reads(error)", "raise")),
+    handled(
+        "what is returned is sent",
+        "does_not_matter",
+        ("runners.py", "submit(call_apart, self._handler", "submit(self._handler"),
+    ),
+    handled(
+        "a process that dies takes the others along",
+        "its_own_message",
+        ("runners.py", "Executor] = {}", "Executor] = dict.fromkeys(range(workers), make())"),
+        ("runners.py", "ProcessPoolExecutor(1,", "ProcessPoolExecutor(workers,"),
+    ),
+    handled("a loop is left behind", "no_thread_behind", ("consumer.py", "            runner.close()\n", "            pass\n")),
+    handled("a queue that is gone ends the thread", "is_back", ("producer.py", "except PenstockError as", "except OSError as")),
+    handled("a dead thread is kept", "started_again", ("producer.py", " or not self._thread.is_alive()", "")),
+    handled("all is pushed at once", "than_a_batch_holds", ("producer.py", "[: policy.MAX_BATCH]", "[:]")),
+    handled(
+        "a batch that was pushed is kept", "than_a_batch_holds", ("producer.py", "_gathered[: len(batch)]", "_gathered[:]")
+    ),
+    handled("the child waits for its parent's lock", "after_a_fork", ("producer.py", "        watch(self)\n", "")),
 ]
 
 

@@ -22,7 +22,7 @@ from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.heartbeat import Heartbeat
 from penstock.message import Message, Mode
 from penstock.queue import Queue
-from penstock.runners import KINDS, Outcome, Runner, make_runner
+from penstock.runners import KINDS, Outcome, Runner, make_runner, reads
 from penstock.stores.base import Store
 from penstock.stores.roster import Roster
 
@@ -119,8 +119,8 @@ class Consumer:
         runner = make_runner(self._kind, self._handler, self._workers)
         flying: dict[Outcome, Message] = {}
         processed: list[Message] = []
-        self._heart.start()
         try:
+            self._heart.start()
             with self._signals():
                 while not self._stopping.is_set():
                     taken = self._fill(runner, flying, processed, 0 if until_empty else IDLE_WAIT)
@@ -128,7 +128,8 @@ class Consumer:
                         break
                     processed = self._land(runner, flying)
                 self._settle(processed)
-                runner.cancel()
+                if self._mode is Mode.AT_LEAST_ONCE:  # at most once, what was taken is settled: not run, it would be lost
+                    runner.cancel()
                 while flying:
                     self._settle(self._land(runner, flying))
         finally:
@@ -221,13 +222,13 @@ class Consumer:
         self.tally.lost += len(settled) - sum(settled)
 
     def _after(self, message: Message, error: BaseException) -> None:
-        logger.warning("message %s of queue %r: %s: %s", message.id, self.queue.name, type(error).__name__, error)
+        logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
         self._heart.let_go(message)
         if self._mode is Mode.AT_MOST_ONCE:
             self.tally.failed += 1
             return
         delay = policy.after_error(message, self._clock(), *self._back_off)
-        reason = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
+        reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
         try:
             ours = self.queue.fail(message, reason) if delay is None else self.queue.release(message, delay)
         except PenstockError as trouble:

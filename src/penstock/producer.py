@@ -10,11 +10,13 @@ from threading import Condition, Thread
 from typing import Any, Self
 
 from penstock import policy
-from penstock.errors import BadInput, BadMessage, StoreError
+from penstock.errors import BadInput, BadMessage, PenstockError
+from penstock.forking import watch
 from penstock.message import Draft, Settings, to_datetime
 from penstock.queue import Queue
 
 logger = logging.getLogger("penstock")
+ERROR_PAUSE = 1.0
 
 
 class Producer:
@@ -22,7 +24,7 @@ class Producer:
 
     A message is safe when a `flush` after its `push` has returned; `push` itself flushes when ``batch_size`` messages are
     gathered, and a thread does when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages: the
-    next one tries again."""
+    next one tries again. In a child that was forked it goes on with nothing gathered: that is the parent's."""
 
     def __init__(self, queue: Queue, clock: Callable[[], int], *, batch_size: int = 1, max_delay: float = 0.05) -> None:
         policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
@@ -36,6 +38,7 @@ class Producer:
         self._condition = Condition()
         self._closed = False
         self._thread: Thread | None = None
+        watch(self)
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +64,7 @@ class Producer:
             self._gathered.append(made)
             if len(self._gathered) >= self._batch_size:
                 self._push()
-            elif self._thread is None:
+            elif self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._watch, name="penstock producer", daemon=True)
                 self._thread.start()
             else:
@@ -73,9 +76,10 @@ class Producer:
             self._push()
 
     def _push(self) -> None:
-        if self._gathered:
-            self.queue.send_many(self._gathered)
-            self._gathered = []
+        while self._gathered:  # more than a batch may hold, when the store was away for long
+            batch = self._gathered[: policy.MAX_BATCH]
+            self.queue.send_many(batch)
+            del self._gathered[: len(batch)]
 
     def _watch(self) -> None:
         with self._condition:
@@ -87,11 +91,11 @@ class Producer:
                 else:
                     try:
                         self._push()
-                    except StoreError as error:
+                    except PenstockError as error:
                         logger.warning(
                             "%d messages for queue %r could not be pushed yet: %s", len(self._gathered), self.queue.name, error
                         )
-                        self._oldest = time.monotonic() + 1
+                        self._oldest = time.monotonic() + ERROR_PAUSE
 
     def close(self) -> None:
         """Push what is gathered, and end."""
@@ -101,3 +105,12 @@ class Producer:
             self._condition.notify()
         if self._thread is not None:
             self._thread.join()
+
+    def before_fork(self) -> None:
+        """Our lock is not taken: who has it may be waiting for the store, which rests by then."""
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:  # the thread is the parent's, and so is what it gathered: it pushes that
+            self._condition = Condition()
+            self._gathered = []
+            self._thread = None

@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from threading import Thread
 from typing import Any, Protocol
 
@@ -43,6 +44,33 @@ class Ended:
         return self._error
 
 
+def call(handler: Callable[[bytes, Message], Any], payload: bytes, message: Message) -> None:
+    """Run a callback that is no coroutine function. What it returns is dropped, but for work that nobody would ever do."""
+    result = handler(payload, message)
+    if result is not None and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError("the callback returned an awaitable, which nobody awaits: a callback that awaits is an async def")
+
+
+class Failure(Exception):
+    """Stands for a callback's exception that cannot be had itself: how it reads."""
+
+
+def reads(error: BaseException) -> str:
+    return str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+
+
+def call_apart(handler: Callable[[bytes, Message], Any], payload: bytes, message: Message) -> str | None:
+    """Run a callback in another process; how its exception reads, if it fails. Not every exception can be sent to us itself:
+    one that cannot would break the pool."""
+    try:
+        call(handler, payload, message)
+    except BaseException as error:
+        return reads(error)
+    return None
+
+
 class Runner:
     """One after the other, in the thread that asks."""
 
@@ -51,7 +79,7 @@ class Runner:
 
     def submit(self, message: Message) -> Outcome:
         try:
-            self._handler(message.body, message)
+            call(self._handler, message.body, message)
         except Exception as error:
             return Ended(error)
         return Ended()
@@ -60,9 +88,9 @@ class Runner:
         """Those that have ended; if none has, wait a little for one."""
         return flying
 
-    def broke(self, error: BaseException) -> bool:
+    def broke(self, error: BaseException) -> bool:  # noqa: ARG002
         """Whether the callback did not end, but was ended: nobody knows how far it came."""
-        return isinstance(error, BrokenExecutor)
+        return False
 
     def cancel(self) -> None:
         """Begin with nothing more."""
@@ -77,24 +105,20 @@ class RunnerElsewhere(Runner):
 
 
 class PoolRunner(RunnerElsewhere):
-    """In several threads, or in processes of which each can die without the others."""
+    """In several threads."""
 
-    def __init__(self, handler: Callable[[bytes, Message], Any], make: Callable[[], Executor]) -> None:
+    def __init__(self, handler: Callable[[bytes, Message], Any], workers: int) -> None:
         super().__init__(handler)
-        self._make = make
-        self._pool = make()
+        self._pool = ThreadPoolExecutor(workers, "penstock worker")
         self._waiting: list[Future[None]] = []
 
     def submit(self, message: Message) -> Future[None]:
-        bare = message if isinstance(self._pool, ThreadPoolExecutor) else dataclasses.replace(message, home=None)
-        try:
-            future = self._pool.submit(self._handler, message.body, bare)
-        except BrokenExecutor:
-            self._pool.shutdown()
-            self._pool = self._make()
-            future = self._pool.submit(self._handler, message.body, bare)
+        future = self._pool.submit(self._run, message)
         self._waiting = [known for known in self._waiting if not known.done()] + [future]
         return future
+
+    def _run(self, message: Message) -> None:
+        call(self._handler, message.body, message)
 
     def cancel(self) -> None:
         for future in self._waiting:
@@ -102,6 +126,43 @@ class PoolRunner(RunnerElsewhere):
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+class ProcessRunner(PoolRunner):
+    """In processes, of which each can die without the others: a pool of several would end all of them with the first that dies,
+    so each is a pool of its own, for which one of our threads waits."""
+
+    def __init__(self, handler: Callable[[bytes, Message], Any], workers: int, make: Callable[[], Executor]) -> None:
+        super().__init__(handler, workers)
+        self._make = make
+        self._processes: dict[int, Executor] = {}
+        self._free = list(range(workers))
+
+    def broke(self, error: BaseException) -> bool:
+        return isinstance(error, BrokenExecutor)
+
+    def _run(self, message: Message) -> None:
+        place = self._free.pop()  # there are as many as threads
+        try:
+            failure = self._begin(place, dataclasses.replace(message, home=None)).result()
+        finally:
+            self._free.append(place)
+        if failure is not None:
+            raise Failure(failure)
+
+    def _begin(self, place: int, message: Message) -> Future[str | None]:
+        if place in self._processes:
+            try:
+                return self._processes[place].submit(call_apart, self._handler, message.body, message)
+            except BrokenExecutor:  # it has died since
+                self._processes[place].shutdown()
+        self._processes[place] = self._make()
+        return self._processes[place].submit(call_apart, self._handler, message.body, message)
+
+    def close(self) -> None:
+        super().close()
+        for process in self._processes.values():
+            process.shutdown()
 
 
 class LoopRunner(RunnerElsewhere):
@@ -115,36 +176,47 @@ class LoopRunner(RunnerElsewhere):
         self._loop = asyncio.new_event_loop()
         self._places = asyncio.Semaphore(workers)
         self._stopping = False
-        self._thread = Thread(target=self._loop.run_forever, name="penstock loop", daemon=True)
+        self._closing = False
+        self._thread = Thread(target=self._turn, name="penstock loop", daemon=True)
         self._thread.start()
 
     def submit(self, message: Message) -> Future[None]:
         return self._asyncio.run_coroutine_threadsafe(self._handle(message), self._loop)
 
+    def _turn(self) -> None:
+        while not self._closing:
+            # Either ends asyncio's loop, but is also the failure of the callback that it is from by then: the others go on.
+            with suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+
     async def _handle(self, message: Message) -> None:
         async with self._places:
             if self._stopping:
                 raise self._asyncio.CancelledError
-            await self._handler(message.body, message)
+            try:
+                await self._handler(message.body, message)
+            except self._asyncio.CancelledError as error:  # the callback's own affair: it would be taken for ours above
+                raise Failure(reads(error)) from error
 
     def cancel(self) -> None:
         self._stopping = True
 
     def close(self) -> None:
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
 def make_runner(kind: str, handler: Callable[[bytes, Message], Any], workers: int) -> Runner:
-    if inspect.iscoroutinefunction(handler):
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         return LoopRunner(handler, workers)
     if kind == "processes":
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
         context = multiprocessing.get_context("spawn")  # a fork would carry the connections along
-        return PoolRunner(handler, lambda: ProcessPoolExecutor(workers, mp_context=context))
+        return ProcessRunner(handler, workers, lambda: ProcessPoolExecutor(1, mp_context=context))
     if workers > 1:
-        return PoolRunner(handler, lambda: ThreadPoolExecutor(workers, "penstock worker"))
+        return PoolRunner(handler, workers)
     return Runner(handler)
