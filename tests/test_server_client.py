@@ -22,6 +22,7 @@ from penstock.segments import pack_drafts
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.auth import read_tokens
 from penstock.testing import FakeClock
+from penstock.testing.http import Http
 from penstock.testing.model import Player, configurations, steps
 from penstock.testing.publishing import Publishing
 
@@ -117,6 +118,79 @@ def test_a_segment_reaches_only_queues_that_the_token_may_send_to(broker: Broker
             for call in (lambda: looker.stage("w", 1, "a", b""), lambda: looker.publish("w", 1, {})):
                 with pytest.raises(BadInput, match="may not send"):
                     call()
+
+
+@pytest.fixture
+def limited(broker: Broker) -> Iterator[str]:
+    """A server whose token "s…" may do everything, with mail-* alone; "r…" with all queues, and "o…" may send to mail-*."""
+    tables = [
+        {"name": "shop", "secret": "s" * 16, "queues": ["mail-*"]},
+        {"name": "other", "secret": "o" * 16, "scopes": ["send"], "queues": ["mail-*"]},
+        {"name": "root", "secret": "r" * 16},
+    ]
+    for name in ("mail-dead", "secret"):
+        broker.create(name, visibility=0)
+    with BackgroundServer(broker, ServerSettings(port=0, access_log=False, tokens=read_tokens(tables, "test", ""))) as server:
+        yield server.url
+
+
+def test_a_dead_letter_queue_must_be_one_of_the_tokens_own(limited: str, broker: Broker) -> None:
+    with penstock.open(limited, token="s" * 16) as shop:
+        with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
+            shop.create("mail-in", redrive=("secret", 1))
+        assert "mail-in" not in broker
+        queue = shop.create("mail-in", redrive=("mail-dead", 1))
+        with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
+            queue.update(redrive=penstock.Redrive("secret", 1))
+        assert queue.update(visibility=5, redrive=None).redrive is None
+
+
+def test_a_dead_letter_queue_must_be_one_of_the_tokens_own_in_mqs(limited: str, broker: Broker) -> None:
+    http = Http(limited, {"Authorization": f"Bearer {'s' * 16}"})
+    body = {"retention_timeout": 60, "visibility_timeout": 60}
+    secret = {**body, "redrive_policy": {"max_receives": 1, "dead_letter_queue": "secret"}}
+    assert http("PUT", "/queues/mail-in", secret).status == 403
+    assert http("PUT", "/queues/mail-in", body).status == 201
+    assert http("POST", "/queues/mail-in", secret).status == 403
+    assert broker["mail-in"].settings.redrive is None
+    broker["mail-in"].update(redrive=("secret", 1))
+    assert http("POST", "/queues/mail-in", {**secret, "visibility_timeout": 5}).status == 200  # what stands there may stay
+
+
+def test_a_token_for_some_queues_says_where_its_letters_go(limited: str, broker: Broker) -> None:
+    secret, dead, back = broker["secret"], broker["mail-dead"], broker.create("mail-in")
+    secret.update(redrive=("mail-dead", 1))
+    secret.send(b"x")
+    for _ in range(2):
+        secret.receive()
+    assert dead.stats().messages == 1
+    with penstock.open(limited, token="s" * 16) as shop:
+        with pytest.raises(BadInput, match="say to which queue"):
+            shop["mail-dead"].redrive()
+        with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
+            shop["mail-dead"].redrive(to="secret")
+        assert (dead.stats().messages, secret.stats().messages) == (1, 0)
+        assert shop["mail-dead"].redrive(to="mail-in") == 1
+    back.update(redrive=("mail-dead", 1), visibility=0)
+    for _ in range(2):
+        back.receive()
+    with penstock.open(limited, token="r" * 16) as root:
+        assert root["mail-dead"].redrive() == 1
+
+
+def test_no_token_publishes_as_the_writer_of_another(limited: str, broker: Broker) -> None:
+    opened = (penstock.open(limited, token=letter * 16) for letter in "rso")
+    with next(opened) as root, next(opened) as shop, next(opened) as other:
+        segment = pack_drafts("mail-dead", [Draft(b"1")])
+        for remote in (root, shop):
+            remote.stage("nightly", 5, "a", segment)
+        assert other.publish("nightly", 10**9, {}) == 0
+        other.unstage("nightly", 5, ["a"])
+        assert [remote.publish("nightly", 5, {"a": 1}) for remote in (root, shop)] == [1, 1]
+        assert [remote.publish("nightly", 5, {"a": 1}) for remote in (root, shop)] == [None, None]
+        with pytest.raises(BadInput, match="writer name"):
+            shop._call("publish", writer="", batch=1, segments={})  # type: ignore[attr-defined]
+    assert broker["mail-dead"].stats().messages == 2
 
 
 class Proxy:
