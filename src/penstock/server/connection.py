@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._phase is not IDLE:  # there is more to come of it
             if begins:
                 self._since = self._loop.time()
-            if self._phase is HEAD and self._head > self._settings.max_head:
+            if self._phase is not REFUSED and self._head > self._settings.max_head:
                 self._refuse_head()
         if self._line:
             self._go_on()
@@ -195,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._request = request
         self._phase = BODY
+        self._head = 0
         if "expect" in headers:
             if headers["expect"].lower() != "100-continue":
                 self._refuse(417, "the only expectation that is met is 100-continue")
@@ -223,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
     def on_body(self, data: bytes) -> None:
         if self._phase is REFUSED:
             return
+        self._head = 0  # what comes after the last of the body are trailers, which count as a head does
         self._length += len(data)
         if self._length > self._settings.max_body:
             self._refuse_body()
@@ -330,7 +332,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_head(self) -> None:
         limit = self._settings.max_head
-        self._refuse(431, f"the head of the request has more than {limit} bytes or {MAX_HEADERS} headers, the limits")
+        self._refuse(
+            431, f"the head of the request, or what follows its body, has more than {limit} bytes or {MAX_HEADERS} headers"
+        )
 
     def _refuse_body(self) -> None:
         self._refuse(413, f"the body has more than {self._settings.max_body} bytes, the limit")
