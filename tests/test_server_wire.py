@@ -241,6 +241,21 @@ def test_a_client_that_does_not_read_is_cut() -> None:
         assert queue.stats().visible == 30
 
 
+@pytest.mark.parametrize("path", ["/health", "/queues/q", "/nowhere/at/all"])
+def test_an_answer_to_head_has_no_body(server: BackgroundServer, path: str) -> None:
+    end = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = exchange(server, b"HEAD %b HTTP/1.1\r\nHost: localhost\r\n\r\n%b" % (path.encode(), end))
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head[9:12] in (b"404", b"405")
+    assert rest.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_refusal_of_head_has_no_body(server: BackgroundServer) -> None:
+    answer = exchange(server, b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nExpect: wonders\r\n\r\n")
+    assert answer[9:12] == b"417"
+    assert answer.endswith(b"\r\n\r\n")
+
+
 def test_what_was_refused_is_counted_and_nothing_is_kept_of_it(server: BackgroundServer) -> None:
     with penstock.open(server.url) as broker:  # the tests before have left nothing behind
         broker.queues()

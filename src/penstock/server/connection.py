@@ -275,12 +275,14 @@ class Connection(asyncio.BufferedProtocol):
         """The handler has ended; with no response, because it was cancelled."""
         self._job = None
         self._all.kept -= len(self._serving.body)
+        bare = self._serving.method == "HEAD"
         self._serving = UNREAD
         if response is None:
             if not self._overdue:
                 return
             self._overdue = False
             response = answer_error(503, "this took too long", {"Retry-After": "1"})
+        response.bare = bare
         more = bool(self._line) or self._phase is not REFUSED
         keep_alive = self._keep_alive and more and not response.close and not self._all.handler.stopping
         if self._all.held is None:
@@ -326,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         self._phase = REFUSED
         self._forget_body()
         answer = answer_error(status, text, headers)
+        answer.bare = self._refused.method == "HEAD"
         self._all.handler.note(self._refused, answer, 0)
         self._line.append((answer, False))
         self._go_on()
