@@ -25,6 +25,7 @@ from penstock.testing import FakeClock
 from penstock.testing.http import Http
 from penstock.testing.model import Player, configurations, steps
 from penstock.testing.publishing import Publishing
+from penstock.wire import pack
 
 serial = itertools.count()
 
@@ -360,6 +361,41 @@ def test_messages_travel_as_arrow(server: BackgroundServer) -> None:
             queue.arrow("read", some, **{**arguments, "epoch": 2})
         with pytest.raises(penstock.BadInput, match="no column 'price'"):
             queue.arrow("scan", arrow.pa.schema([("price", arrow.pa.int64())]), start=0, stop=9, limit=1)
+
+
+def test_columns_that_are_no_names_are_refused(server: BackgroundServer, broker: Broker) -> None:
+    arrow = pytest.importorskip("penstock.arrow")
+    broker.create("orders")
+    body = {"arguments": {"columns": [["a"]]}}
+    answer = Http(server.url)("POST", "/penstock/queues/orders/scan", body, Accept=arrow.CONTENT_TYPE)
+    assert (answer.status, "no column" in answer.json["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/queue.db", "vsqs:///{}/vsqs", "spool:///{}/spool"])
+@pytest.mark.parametrize("wrong", [{"id": 5}, {"id": ["1"]}, {"delivery": 2**70}, {"delivery": "x"}, {"queue": ["orders"]}])
+def test_a_message_that_cannot_be_one_is_refused_as_a_receipt_is(store: str, wrong: dict[str, Any], tmp_path: Path) -> None:
+    with penstock.open(store.format(tmp_path)) as broker, BackgroundServer(broker, ServerSettings(port=0)) as server:
+        broker.create("orders").send(b"x")
+        packed = pack(broker["orders"].receive()[0])
+        http = Http(server.url)
+        bad = {"Message": packed["Message"] | wrong}
+        verbs = {"delete_many": {"messages": [bad]}, "fail": {"message": bad}, "release": {"message": bad}}
+        for verb, arguments in (verbs | {"extend": {"message": bad, "visibility": 5}}).items():
+            assert http("POST", f"/penstock/queues/orders/{verb}", {"arguments": arguments}).status == 400
+        answer = http("POST", "/penstock/queues/orders/delete_many", {"arguments": {"messages": [packed]}})
+        assert answer.json == {"answer": [True]}
+
+
+def test_metrics_count_what_came_to_pass_and_not_what_was_tried(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("orders", deduplicate=True)
+    with penstock.open(server.url) as remote:
+        queue = remote["orders"]
+        queue.send_many([b"1", b"1", b"2"])
+        (sent,) = queue.send_many([b"1"])
+        assert queue.delete_many([sent.id, sent.id, "98", "99"]) == [True, False, False, False]
+    lines = Http(server.url)("GET", "/metrics").body.decode().splitlines()
+    assert 'penstock_messages_total{deed="sent",queue="orders"} 2' in lines
+    assert 'penstock_messages_total{deed="deleted",queue="orders"} 1' in lines
 
 
 def test_a_server_without_arrow_names_the_extra(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:

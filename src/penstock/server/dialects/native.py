@@ -65,6 +65,7 @@ VERBS: dict[str, Scope] = {
     "redrive": Scope.ADMIN,
 }
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
+SETTLING = {"delete_many", "fail", "extend", "release"}
 LONG = {"purge", "redrive"}
 """Done in parts, so that others get a turn in between."""
 
@@ -112,6 +113,8 @@ class Native(Dialect):
             return await self._receive(request, queue, given)
         if verb == "send_many" and given.keys() == {"drafts"} and given["drafts"] and isinstance(given["drafts"], list):
             return _answer(await self.core.send(queue, given["drafts"]))
+        if verb in SETTLING:
+            given = {name: _receipts(value) for name, value in given.items()}
         if verb == "redrive":
             _check_target(request, given.get("to"))
         if verb == "update":
@@ -127,7 +130,8 @@ class Native(Dialect):
 
         answer = await self.core.commits.run(act, alone=verb in LONG)
         if verb in ("delete_many", "send_many"):
-            self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, len(answer))
+            done = sum(answer) if verb == "delete_many" else len([one for one in answer if not one.duplicate])
+            self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, done)
         if columns is not None:
             return Response(200, {"Content-Type": ARROW}, await asyncio.to_thread(pack_arrow, answer, columns))
         return _answer(answer)
@@ -219,6 +223,13 @@ def read_arguments(request: Request) -> dict[str, Any]:
     if not isinstance(given, dict) or given.keys() != {"arguments"} or not isinstance(given["arguments"], dict):
         raise BadInput('the body must be {"arguments": {name: value}}')
     return {name: unpack(value) for name, value in given["arguments"].items()}
+
+
+def _receipts(value: Any) -> Any:
+    """Receipts of messages: the core checks what is in a receipt, while a message is its own and was checked when it was made."""
+    if isinstance(value, list):
+        return [item.receipt if isinstance(item, Message) else item for item in value]
+    return value.receipt if isinstance(value, Message) else value
 
 
 def _call(verb: Any, given: dict[str, Any]) -> Any:
