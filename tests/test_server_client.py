@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -264,6 +267,60 @@ def test_a_server_that_is_not_there_is_a_clear_error() -> None:
         port = unused.getsockname()[1]
     with penstock.open(f"http://127.0.0.1:{port}") as remote, pytest.raises(penstock.StoreError, match="no server at"):
         remote.queues()
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'"x"', b"null", b'{"answer": {"x": 1}}'])
+def test_a_server_that_is_not_penstock_is_a_clear_error(content: bytes) -> None:
+    class Foreign(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as foreign:
+        Thread(target=foreign.serve_forever, daemon=True).start()
+        with penstock.open(f"http://127.0.0.1:{foreign.server_port}") as remote:
+            queue = RemoteQueue("orders", remote._line)  # type: ignore[attr-defined]
+            calls: list[Callable[[], object]] = [
+                lambda: remote.store,
+                remote.queues,
+                lambda: queue.settings,
+                queue.receive,
+                queue.stats,
+                lambda: queue._line.call("/scan", {}, again=True, accept="application/vnd.apache.arrow.stream"),
+            ]
+            for call in calls:
+                with pytest.raises(penstock.StoreError, match="did not answer as Penstock does"):
+                    call()
+        foreign.shutdown()
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+def test_a_cafile_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    cafile = tmp_path / "ca.pem"
+    if content is not None:
+        cafile.write_bytes(content)
+    with pytest.raises(BadInput, match=r"cafile '.*ca\.pem' cannot be read"):
+        penstock.open("https://localhost:1", cafile=str(cafile))
+
+
+def test_a_connection_may_have_any_descriptor(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("orders")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard < 4096 else 4096, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with penstock.open(server.url) as remote:
+            for _ in range(2):  # the second call finds the connection of the first
+                assert remote["orders"].stats().messages == 0
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_restarted_server_is_found_again(broker: Broker) -> None:
