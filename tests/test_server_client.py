@@ -282,7 +282,7 @@ def test_a_server_that_is_not_penstock_is_a_clear_error(content: bytes) -> None:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as foreign:
-        Thread(target=foreign.serve_forever, daemon=True).start()
+        Thread(target=foreign.serve_forever, args=(0.01,), daemon=True).start()
         with penstock.open(f"http://127.0.0.1:{foreign.server_port}") as remote:
             queue = RemoteQueue("orders", remote._line)  # type: ignore[attr-defined]
             calls: list[Callable[[], object]] = [

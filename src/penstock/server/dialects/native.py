@@ -226,7 +226,7 @@ def read_arguments(request: Request) -> dict[str, Any]:
 
 
 def _receipts(value: Any) -> Any:
-    """Receipts of messages: the core checks what is in a receipt, while a message is its own and was checked when it was made."""
+    """Receipts of messages: the core checks what is in a receipt, while a message is taken for its own."""
     if isinstance(value, list):
         return [item.receipt if isinstance(item, Message) else item for item in value]
     return value.receipt if isinstance(value, Message) else value
