@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -549,6 +549,23 @@ def test_a_password_in_the_url_is_not_shown(shell: Shell, monkeypatch: pytest.Mo
     monkeypatch.setattr(penstock, "open", lambda url: broker)
     assert shell("stats jobs --store postgresql://me:secret@host/db") == 3
     assert shell.err == "penstock: there is no queue 'jobs'; the store is postgresql://host/db\n"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:hunter2@host/db", "postgresql://me:hun@ter2@host/db", "mysql://host/db?password=hunter2"]
+)
+def test_a_password_in_the_url_is_not_shown_by_the_service(shell: Shell, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    server = pytest.importorskip("penstock.server")
+    monkeypatch.setattr(penstock, "open", lambda _url: nullcontext())
+    monkeypatch.setattr(server, "serve", lambda _broker, _settings, started: started("http://127.0.0.1:7843"))
+    assert shell(f"serve --store {url}") == 0
+    assert "://host/db" in shell.err
+    assert "ter2" not in shell.err
+
+
+def test_a_file_may_have_an_at_sign(shell: Shell) -> None:
+    assert shell("stats jobs --store sqlite:///jobs@home.db") == 3
+    assert "the store is sqlite:///jobs@home.db" in shell.err
 
 
 def test_a_defect_is_one_line_too(jobs: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
+import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,8 +27,10 @@ from penstock.segments import pack_drafts
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.auth import read_tokens
 from penstock.testing import FakeClock
+from penstock.testing.http import Http
 from penstock.testing.model import Player, configurations, steps
 from penstock.testing.publishing import Publishing
+from penstock.wire import pack
 
 serial = itertools.count()
 
@@ -121,6 +126,79 @@ def test_a_segment_reaches_only_queues_that_the_token_may_send_to(broker: Broker
                     call()
 
 
+@pytest.fixture
+def limited(broker: Broker) -> Iterator[str]:
+    """A server whose token "s…" may do everything, with mail-* alone; "r…" with all queues, and "o…" may send to mail-*."""
+    tables = [
+        {"name": "shop", "secret": "s" * 16, "queues": ["mail-*"]},
+        {"name": "other", "secret": "o" * 16, "scopes": ["send"], "queues": ["mail-*"]},
+        {"name": "root", "secret": "r" * 16},
+    ]
+    for name in ("mail-dead", "secret"):
+        broker.create(name, visibility=0)
+    with BackgroundServer(broker, ServerSettings(port=0, access_log=False, tokens=read_tokens(tables, "test", ""))) as server:
+        yield server.url
+
+
+def test_a_dead_letter_queue_must_be_one_of_the_tokens_own(limited: str, broker: Broker) -> None:
+    with penstock.open(limited, token="s" * 16) as shop:
+        with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
+            shop.create("mail-in", redrive=("secret", 1))
+        assert "mail-in" not in broker
+        queue = shop.create("mail-in", redrive=("mail-dead", 1))
+        with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
+            queue.update(redrive=penstock.Redrive("secret", 1))
+        assert queue.update(visibility=5, redrive=None).redrive is None
+
+
+def test_a_dead_letter_queue_must_be_one_of_the_tokens_own_in_mqs(limited: str, broker: Broker) -> None:
+    http = Http(limited, {"Authorization": f"Bearer {'s' * 16}"})
+    body = {"retention_timeout": 60, "visibility_timeout": 60}
+    secret = {**body, "redrive_policy": {"max_receives": 1, "dead_letter_queue": "secret"}}
+    assert http("PUT", "/queues/mail-in", secret).status == 403
+    assert http("PUT", "/queues/mail-in", body).status == 201
+    assert http("POST", "/queues/mail-in", secret).status == 403
+    assert broker["mail-in"].settings.redrive is None
+    broker["mail-in"].update(redrive=("secret", 1))
+    assert http("POST", "/queues/mail-in", {**secret, "visibility_timeout": 5}).status == 200  # what stands there may stay
+
+
+def test_a_token_for_some_queues_says_where_its_letters_go(limited: str, broker: Broker) -> None:
+    secret, dead, back = broker["secret"], broker["mail-dead"], broker.create("mail-in")
+    secret.update(redrive=("mail-dead", 1))
+    secret.send(b"x")
+    for _ in range(2):
+        secret.receive()
+    assert dead.stats().messages == 1
+    with penstock.open(limited, token="s" * 16) as shop:
+        with pytest.raises(BadInput, match="say to which queue"):
+            shop["mail-dead"].redrive()
+        with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
+            shop["mail-dead"].redrive(to="secret")
+        assert (dead.stats().messages, secret.stats().messages) == (1, 0)
+        assert shop["mail-dead"].redrive(to="mail-in") == 1
+    back.update(redrive=("mail-dead", 1), visibility=0)
+    for _ in range(2):
+        back.receive()
+    with penstock.open(limited, token="r" * 16) as root:
+        assert root["mail-dead"].redrive() == 1
+
+
+def test_no_token_publishes_as_the_writer_of_another(limited: str, broker: Broker) -> None:
+    opened = (penstock.open(limited, token=letter * 16) for letter in "rso")
+    with next(opened) as root, next(opened) as shop, next(opened) as other:
+        segment = pack_drafts("mail-dead", [Draft(b"1")])
+        for remote in (root, shop):
+            remote.stage("nightly", 5, "a", segment)
+        assert other.publish("nightly", 10**9, {}) == 0
+        other.unstage("nightly", 5, ["a"])
+        assert [remote.publish("nightly", 5, {"a": 1}) for remote in (root, shop)] == [1, 1]
+        assert [remote.publish("nightly", 5, {"a": 1}) for remote in (root, shop)] == [None, None]
+        with pytest.raises(BadInput, match="writer name"):
+            shop._call("publish", writer="", batch=1, segments={})  # type: ignore[attr-defined]
+    assert broker["mail-dead"].stats().messages == 2
+
+
 class Proxy:
     """Stands between client and server, and loses the answers that it is told to lose."""
 
@@ -191,6 +269,60 @@ def test_a_server_that_is_not_there_is_a_clear_error() -> None:
         port = unused.getsockname()[1]
     with penstock.open(f"http://127.0.0.1:{port}") as remote, pytest.raises(penstock.StoreError, match="no server at"):
         remote.queues()
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'"x"', b"null", b'{"answer": {"x": 1}}'])
+def test_a_server_that_is_not_penstock_is_a_clear_error(content: bytes) -> None:
+    class Foreign(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as foreign:
+        Thread(target=foreign.serve_forever, args=(0.01,), daemon=True).start()
+        with penstock.open(f"http://127.0.0.1:{foreign.server_port}") as remote:
+            queue = RemoteQueue("orders", remote._line)  # type: ignore[attr-defined]
+            calls: list[Callable[[], object]] = [
+                lambda: remote.store,
+                remote.queues,
+                lambda: queue.settings,
+                queue.receive,
+                queue.stats,
+                lambda: queue._line.call("/scan", {}, again=True, accept="application/vnd.apache.arrow.stream"),
+            ]
+            for call in calls:
+                with pytest.raises(penstock.StoreError, match="did not answer as Penstock does"):
+                    call()
+        foreign.shutdown()
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+def test_a_cafile_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    cafile = tmp_path / "ca.pem"
+    if content is not None:
+        cafile.write_bytes(content)
+    with pytest.raises(BadInput, match=r"cafile '.*ca\.pem' cannot be read"):
+        penstock.open("https://localhost:1", cafile=str(cafile))
+
+
+def test_a_connection_may_have_any_descriptor(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("orders")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard < 4096 else 4096, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with penstock.open(server.url) as remote:
+            for _ in range(2):  # the second call finds the connection of the first
+                assert remote["orders"].stats().messages == 0
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_restarted_server_is_found_again(broker: Broker) -> None:
@@ -288,6 +420,41 @@ def test_messages_travel_as_arrow(server: BackgroundServer) -> None:
             queue.arrow("read", some, **{**arguments, "epoch": 2})
         with pytest.raises(penstock.BadInput, match="no column 'price'"):
             queue.arrow("scan", arrow.pa.schema([("price", arrow.pa.int64())]), start=0, stop=9, limit=1)
+
+
+def test_columns_that_are_no_names_are_refused(server: BackgroundServer, broker: Broker) -> None:
+    arrow = pytest.importorskip("penstock.arrow")
+    broker.create("orders")
+    body = {"arguments": {"columns": [["a"]]}}
+    answer = Http(server.url)("POST", "/penstock/queues/orders/scan", body, Accept=arrow.CONTENT_TYPE)
+    assert (answer.status, "no column" in answer.json["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/queue.db", "vsqs:///{}/vsqs", "spool:///{}/spool"])
+@pytest.mark.parametrize("wrong", [{"id": 5}, {"id": ["1"]}, {"delivery": 2**70}, {"delivery": "x"}, {"queue": ["orders"]}])
+def test_a_message_that_cannot_be_one_is_refused_as_a_receipt_is(store: str, wrong: dict[str, Any], tmp_path: Path) -> None:
+    with penstock.open(store.format(tmp_path)) as broker, BackgroundServer(broker, ServerSettings(port=0)) as server:
+        broker.create("orders").send(b"x")
+        packed = pack(broker["orders"].receive()[0])
+        http = Http(server.url)
+        bad = {"Message": packed["Message"] | wrong}
+        verbs = {"delete_many": {"messages": [bad]}, "fail": {"message": bad}, "release": {"message": bad}}
+        for verb, arguments in (verbs | {"extend": {"message": bad, "visibility": 5}}).items():
+            assert http("POST", f"/penstock/queues/orders/{verb}", {"arguments": arguments}).status == 400
+        answer = http("POST", "/penstock/queues/orders/delete_many", {"arguments": {"messages": [packed]}})
+        assert answer.json == {"answer": [True]}
+
+
+def test_metrics_count_what_came_to_pass_and_not_what_was_tried(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("orders", deduplicate=True)
+    with penstock.open(server.url) as remote:
+        queue = remote["orders"]
+        queue.send_many([b"1", b"1", b"2"])
+        (sent,) = queue.send_many([b"1"])
+        assert queue.delete_many([sent.id, sent.id, "98", "99"]) == [True, False, False, False]
+    lines = Http(server.url)("GET", "/metrics").body.decode().splitlines()
+    assert 'penstock_messages_total{deed="sent",queue="orders"} 2' in lines
+    assert 'penstock_messages_total{deed="deleted",queue="orders"} 1' in lines
 
 
 def test_a_server_without_arrow_names_the_extra(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,17 @@ def test_settings_never_show_a_secret(tmp_path: Path) -> None:
     assert hashlib.sha256(SECRET.encode()).hexdigest()[:8] not in repr(settings)
 
 
+def test_a_token_that_is_given_directly_counts_and_is_not_shown() -> None:
+    settings = ServerSettings(port=0, token=SECRET, store="postgresql://app:hunter2@db/q")
+    assert SECRET not in repr(settings)
+    assert "hunter2" not in repr(settings)
+    with penstock.open("memory:") as broker, BackgroundServer(broker, settings) as server:
+        assert Http(server.url)("GET", "/queues").status == 401
+        assert as_(server.url, SECRET)("GET", "/queues").status == 200
+    with pytest.raises(BadSetting, match="at least 16 characters"):
+        ServerSettings(token="short")
+
+
 def test_every_setting_stands_in_the_table_of_the_docs() -> None:
     page = (Path(__file__).parent.parent / "docs/server.md").read_text()
     for name, known in settings_by_name().items():

@@ -136,8 +136,23 @@ def test_a_request_that_ends_in_the_middle_is_refused(server: BackgroundServer, 
         (POST + b"Content-Length: 2097153\r\n\r\n", b"413"),
         (POST + b"Expect: 100-continue\r\nContent-Length: 2097153\r\n\r\n", b"413"),
         (CHUNKED + b"100000\r\n%b\r\n" % (b"x" * 0x100000) * 3, b"413"),
+        (CHUNKED + b"1\r\na\r\n0\r\nX: " + b"x" * 2_000_000, b"431"),
+        (CHUNKED + b"1\r\na\r\n0\r\n" + b"X: y\r\n" * 300_000, b"431"),
+        (CHUNKED + b"1;x=" + b"x" * 2_000_000, b"431"),
     ],
-    ids=["header", "endless header", "many headers", "target", "endless target", "length", "expected", "chunks"],
+    ids=[
+        "header",
+        "endless header",
+        "many headers",
+        "target",
+        "endless target",
+        "length",
+        "expected",
+        "chunks",
+        "trailer",
+        "trailers",
+        "extension",
+    ],
 )
 def test_what_is_too_large_is_refused(server: BackgroundServer, request_: bytes, status: bytes) -> None:
     with dial(server.url) as client:
@@ -224,6 +239,21 @@ def test_a_client_that_does_not_read_is_cut() -> None:
             while server.app.polls.given_back == 0 and time.monotonic() < give_up_at:
                 time.sleep(0.01)
         assert queue.stats().visible == 30
+
+
+@pytest.mark.parametrize("path", ["/health", "/queues/q", "/nowhere/at/all"])
+def test_an_answer_to_head_has_no_body(server: BackgroundServer, path: str) -> None:
+    end = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = exchange(server, b"HEAD %b HTTP/1.1\r\nHost: localhost\r\n\r\n%b" % (path.encode(), end))
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head[9:12] in (b"404", b"405")
+    assert rest.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_refusal_of_head_has_no_body(server: BackgroundServer) -> None:
+    answer = exchange(server, b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nExpect: wonders\r\n\r\n")
+    assert answer[9:12] == b"417"
+    assert answer.endswith(b"\r\n\r\n")
 
 
 def test_what_was_refused_is_counted_and_nothing_is_kept_of_it(server: BackgroundServer) -> None:

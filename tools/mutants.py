@@ -659,6 +659,38 @@ MUTANTS = [
         ("server/connection.py", "self._all.kept > self._settings.max_memory", "False"),
     ),
     served("no bound on time", "takes_too_long", ("server/connection.py", "self._overdue = True", "return")),
+    served(
+        "a token names any dead letter queue",
+        "must_be_one_of",
+        ("server/dialects/base.py", "request.grant.check(Scope.ADMIN, checked.dead_letter_queue)", "pass"),
+    ),
+    served(
+        "a token redrives to anywhere",
+        "where_its_letters_go",
+        ("server/dialects/native.py", "elif not request.grant.allows_all(Scope.ADMIN):", "elif False:"),
+    ),
+    served(
+        "all tokens share their writers",
+        "writer_of_another",
+        ("server/dialects/native.py", "if grant.allows_all(Scope.SEND):", "if True:"),
+    ),
+    served("a token given directly is ignored", "given_directly", ("server/settings.py", "if self.token:", "if False:")),
+    served(
+        "no bound on trailers",
+        "too_large",
+        ("server/connection.py", "self._phase is not REFUSED and self._head", "0 and self._head"),
+    ),
+    served(
+        "a body after HEAD",
+        "head_has_no_body",
+        ("server/messages.py", '(b"" if response.bare else response.body)', "response.body"),
+    ),
+    served("a message is not checked", "cannot_be_one", ("server/dialects/native.py", "if verb in SETTLING:", "if False:")),
+    served(
+        "attempts are counted",
+        "what_was_tried",
+        ("server/dialects/native.py", 'sum(answer) if verb == "delete_many" else', "len(answer) or"),
+    ),
     served("two hosts", "malformed", ("server/connection.py", 'if key == "host":', "if False:")),
     served(
         "a stop that does not wait",

@@ -53,7 +53,7 @@ def schema_of(names: Iterable[str]) -> pa.Schema:
     """Some of the columns, or ``number``, which is for paging; `BadInput` for a name that is none."""
     known = {field.name: field for field in SETTLED} | {"number": NUMBER}
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise BadInput(f"there is no column {name!r:.80}; there are {', '.join(SETTLED.names)}")
     return pa.schema([known[name] for name in names])
 

@@ -173,6 +173,11 @@ def open(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:
     return Broker(STORES[scheme](url, options), clock=clock)
 
 
+def without_password(url: str) -> str:
+    """To be shown, or to know a store again by: a password may change."""
+    return re.sub(r"([?&]\w*password=)[^&]*", r"\1…", re.sub("(?<=://)[^/?#]*@", "", url))
+
+
 @contextmanager
 def open_desk(url: str, **options: Any) -> Iterator[Broker | Desk]:
     """To stage at, and for nothing else. A SQLite database need not be opened for this."""

@@ -43,7 +43,10 @@ class Line:
             raise BadURL("token must be printable ASCII text")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._timeout = check_seconds(timeout, "timeout", 0.01, BadURL)
-        self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
+        try:
+            self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
+        except (OSError, TypeError) as error:
+            raise BadURL(f"cafile {cafile!r:.200} cannot be read: {error}") from None
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._idle: list[tuple[http.client.HTTPConnection, float]] = []
         self._lock = Lock()
@@ -81,13 +84,23 @@ class Line:
                     raise problem from error
             else:
                 if status == 200:
-                    return unpack(answer["answer"]) if accept is None else answer
+                    return self._read(answer, accept)
                 problem = unpack_error(answer) or _foreign(self.url, status, answer)
                 if not (isinstance(problem, StoreBusy) and again):
                     raise problem
             if attempt < TRIES - 1:
                 time.sleep(0.05 * 2**attempt * (1 + secrets.randbelow(100) / 100))
         raise problem
+
+    def _read(self, answer: Any, accept: str | None) -> Any:
+        try:
+            if accept is None:
+                return unpack(answer["answer"])
+            if isinstance(answer, bytes):
+                return answer
+        except (TypeError, KeyError, BadInput):
+            pass
+        raise StoreError(f"{self.url} did not answer as Penstock does")
 
     def _ask(self, path: str, body: bytes, timeout: float, accept: str | None) -> tuple[int, Any]:
         connection = self._take(timeout)
@@ -102,7 +115,7 @@ class Line:
             connection.close()
         else:
             self._give(connection)
-        if response.status == 200 and accept is not None:
+        if response.status == 200 and accept is not None and response.getheader("Content-Type") == accept:
             return response.status, content
         try:
             return response.status, json.loads(content)
@@ -118,8 +131,7 @@ class Line:
             if idle is None:
                 break
             connection, since = idle
-            # What can be read from a resting connection is its end.
-            if time.monotonic() - since < STALE and not select.select([connection.sock], [], [], 0)[0]:
+            if time.monotonic() - since < STALE and _rests(connection):
                 connection.sock.settimeout(timeout)
                 return connection
             connection.close()
@@ -149,6 +161,13 @@ class Line:
         for connection, _ in idle:
             with suppress(OSError):
                 connection.close()
+
+
+def _rests(connection: http.client.HTTPConnection) -> bool:
+    """What can be read from a resting connection is its end."""
+    poll = select.poll()  # and not select, which knows no descriptor beyond 1023
+    poll.register(connection.sock, select.POLLIN)
+    return not poll.poll(0)
 
 
 def _foreign(url: str, status: int, answer: Any) -> PenstockError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import sys
 from io import TextIOWrapper
 
 import penstock
+from penstock.broker import without_password
 from penstock.cli import daemons, messages, pipeline, queues, sending, serving, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser, Run
@@ -101,7 +101,7 @@ def _with_store(args: argparse.Namespace) -> int:
         try:
             code: int = args.run(args, broker)
         except QueueNotFound as error:
-            error.add_note(f"the store is {re.sub('//[^/@]*@', '//', args.store)}")  # without a password
+            error.add_note(f"the store is {without_password(args.store)}")
             raise
         return code
 

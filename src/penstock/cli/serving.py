@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 import penstock
+from penstock.broker import without_password
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser
 from penstock.errors import MissingExtra
@@ -30,5 +31,5 @@ def run_serve(args: Namespace) -> int:
     flags: dict[str, Any] = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     settings = read_settings(flags, file=args.config)
     with penstock.open(settings.store) as broker:
-        serve(broker, settings, started=lambda url: complain(f"serving {settings.store} at {url}"))
+        serve(broker, settings, started=lambda url: complain(f"serving {without_password(settings.store)} at {url}"))
     return 0

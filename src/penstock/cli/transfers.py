@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker import without_password
 from penstock.cli.output import complain
 
 if TYPE_CHECKING:
@@ -165,5 +165,5 @@ def _count(number: int, what: str = "messages") -> str:
 
 def _checkpoint(*parts: str) -> str:
     """Where the same command finds what it did before, when it is given from the same folder."""
-    known = "\0".join(re.sub("//[^/@]*@", "//", part) for part in parts)  # a password may change
+    known = "\0".join(without_password(part) for part in parts)
     return f".penstock/{parts[0]}-{hashlib.sha256(known.encode()).hexdigest()[:12]}"

@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._phase is not IDLE:  # there is more to come of it
             if begins:
                 self._since = self._loop.time()
-            if self._phase is HEAD and self._head > self._settings.max_head:
+            if self._phase is not REFUSED and self._head > self._settings.max_head:
                 self._refuse_head()
         if self._line:
             self._go_on()
@@ -195,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._request = request
         self._phase = BODY
+        self._head = 0
         if "expect" in headers:
             if headers["expect"].lower() != "100-continue":
                 self._refuse(417, "the only expectation that is met is 100-continue")
@@ -223,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
     def on_body(self, data: bytes) -> None:
         if self._phase is REFUSED:
             return
+        self._head = 0  # what comes after the last of the body are trailers, which count as a head does
         self._length += len(data)
         if self._length > self._settings.max_body:
             self._refuse_body()
@@ -273,12 +275,14 @@ class Connection(asyncio.BufferedProtocol):
         """The handler has ended; with no response, because it was cancelled."""
         self._job = None
         self._all.kept -= len(self._serving.body)
+        bare = self._serving.method == "HEAD"
         self._serving = UNREAD
         if response is None:
             if not self._overdue:
                 return
             self._overdue = False
             response = answer_error(503, "this took too long", {"Retry-After": "1"})
+        response.bare = bare
         more = bool(self._line) or self._phase is not REFUSED
         keep_alive = self._keep_alive and more and not response.close and not self._all.handler.stopping
         if self._all.held is None:
@@ -324,13 +328,16 @@ class Connection(asyncio.BufferedProtocol):
         self._phase = REFUSED
         self._forget_body()
         answer = answer_error(status, text, headers)
+        answer.bare = self._refused.method == "HEAD"
         self._all.handler.note(self._refused, answer, 0)
         self._line.append((answer, False))
         self._go_on()
 
     def _refuse_head(self) -> None:
         limit = self._settings.max_head
-        self._refuse(431, f"the head of the request has more than {limit} bytes or {MAX_HEADERS} headers, the limits")
+        self._refuse(
+            431, f"the head of the request, or what follows its body, has more than {limit} bytes or {MAX_HEADERS} headers"
+        )
 
     def _refuse_body(self) -> None:
         self._refuse(413, f"the body has more than {self._settings.max_body} bytes, the limit")

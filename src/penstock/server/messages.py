@@ -58,6 +58,8 @@ class Response:
     body: bytes = b""
     undo: Callable[[], None] | None = None
     close: bool = False
+    bare: bool = False
+    """It answers HEAD: its body is not sent, or would be taken for the next answer."""
 
 
 def read_json(body: bytes) -> Any:
@@ -107,4 +109,4 @@ def render(response: Response, *, keep_alive: bool, date: str) -> bytes:
         head += f"Content-Length: {len(response.body)}\r\n"
     if not keep_alive:
         head += "Connection: close\r\n"
-    return f"{head}\r\n".encode("latin-1") + response.body
+    return f"{head}\r\n".encode("latin-1") + (b"" if response.bare else response.body)

@@ -16,16 +16,16 @@ FILE = "penstock.toml"
 MEBI = 1024 * 1024
 
 
-def _setting(default: Any, help: str, least: float | None = None, most: float | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "least": least, "most": most})
+def _setting(default: Any, help: str, least: float | None = None, most: float | None = None, *, shown: bool = True) -> Any:
+    return field(default=default, repr=shown, metadata={"help": help, "least": least, "most": most})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    store: str = _setting("sqlite:///penstock.db", "the store's URL")
+    store: str = _setting("sqlite:///penstock.db", "the store's URL", shown=False)  # there may be a password in it
     host: str = _setting("127.0.0.1", "the address to listen on; any but loopback needs a token")
     port: int = _setting(7843, "the port to listen on; 0: any that is free", 0, 65535)
-    token: str = _setting("", "one bearer token that may do everything")
+    token: str = _setting("", "one bearer token that may do everything", shown=False)
     tls_cert: str = _setting("", "certificate file (PEM); with it, HTTPS is spoken")
     tls_key: str = _setting("", "file of the certificate's key (PEM)")
     oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as mqs does, or refuse (413)")
@@ -46,6 +46,12 @@ class ServerSettings:
     tokens: tuple[Token, ...] = ()
     """From the file's [[token]] tables, and `token`."""
 
+    def __post_init__(self) -> None:
+        """A token that is given as such is one of the tokens, and its secret is not kept."""
+        if self.token:
+            object.__setattr__(self, "tokens", (*self.tokens, *read_tokens([], "", self.token)))
+            object.__setattr__(self, "token", "")
+
 
 def read_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: str | Path | None = None
@@ -64,7 +70,7 @@ def read_settings(
         elif name in tables.get("server", {}):
             given[name] = _value(name, tables["server"][name], f"{path}: {name}")
     settings = ServerSettings(**given)
-    settings = replace(settings, tokens=read_tokens(tables.get("token", []), str(path), settings.token), token="")
+    settings = replace(settings, tokens=(*read_tokens(tables.get("token", []), str(path), ""), *settings.tokens))
     if settings.oversize not in ("cut", "refuse"):
         raise BadSetting(f"oversize is {settings.oversize!r:.80}; it must be cut or refuse")
     if bool(settings.tls_cert) != bool(settings.tls_key):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.message import Draft, Message, Sent
-from penstock.policy import MAX_BODY
+from penstock.policy import MAX_BODY, check_settings
 from penstock.server.auth import Scope
 from penstock.server.commits import Commits
 from penstock.server.messages import Refused, Request, Response, answer_error
@@ -117,6 +117,12 @@ class Dialect(ABC):
     def refuse(self, error: PenstockError) -> Response:
         status = next(status for kind, status in self.errors if isinstance(error, kind))
         return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
+
+    def check_redrive(self, request: Request, redrive: object) -> None:
+        """Messages go to a dead letter queue without their sender: who names one needs the right that redriving to it needs."""
+        checked = check_settings({"redrive": redrive}).redrive
+        if checked is not None:
+            request.grant.check(Scope.ADMIN, checked.dead_letter_queue)
 
     def uuid(self, queue: str, id: str) -> str:
         return self.broker.store.uuid_of(queue, id)

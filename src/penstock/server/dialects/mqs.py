@@ -78,6 +78,7 @@ class Mqs(Dialect):
             if queue in self.broker:
                 raise QueueExists(queue)
             changes = read_changes(request.body, queue, None)
+            self.check_redrive(request, changes["redrive"])
             with _dead_letters():
                 return self.broker.create(queue, **changes).settings
 
@@ -86,7 +87,10 @@ class Mqs(Dialect):
     async def update(self, request: Request, queue: str) -> Response:
         def act() -> Settings:
             home = self.broker.queue(queue)
-            changes = read_changes(request.body, queue, home.settings)
+            settings = home.settings
+            changes = read_changes(request.body, queue, settings)
+            if changes["redrive"] != settings.redrive:  # all settings come each time: what another has set may stay
+                self.check_redrive(request, changes["redrive"])
             with _dead_letters():
                 return home.update(**changes)
 

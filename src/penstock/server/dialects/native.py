@@ -11,6 +11,8 @@ Messages that are looked at (read, scan) come as Arrow if the request accepts th
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
@@ -27,7 +29,7 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.message import Message
-from penstock.policy import check_count, check_seconds
+from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
 from penstock.server.messages import Refused, Request, Response, answer_json, read_json
@@ -63,6 +65,7 @@ VERBS: dict[str, Scope] = {
     "redrive": Scope.ADMIN,
 }
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
+SETTLING = {"delete_many", "fail", "extend", "release"}
 LONG = {"purge", "redrive"}
 """Done in parts, so that others get a turn in between."""
 
@@ -110,8 +113,12 @@ class Native(Dialect):
             return await self._receive(request, queue, given)
         if verb == "send_many" and given.keys() == {"drafts"} and given["drafts"] and isinstance(given["drafts"], list):
             return _answer(await self.core.send(queue, given["drafts"]))
-        if verb == "redrive" and given.get("to") is not None:
-            request.grant.check(Scope.ADMIN, str(given["to"]))
+        if verb in SETTLING:
+            given = {name: _receipts(value) for name, value in given.items()}
+        if verb == "redrive":
+            _check_target(request, given.get("to"))
+        if verb == "update":
+            self.check_redrive(request, given.get("redrive"))
 
         columns = given.pop("columns", None) if verb in ARROW_VERBS and request.headers.get("accept") == ARROW else None
 
@@ -123,7 +130,8 @@ class Native(Dialect):
 
         answer = await self.core.commits.run(act, alone=verb in LONG)
         if verb in ("delete_many", "send_many"):
-            self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, len(answer))
+            done = sum(answer) if verb == "delete_many" else len([one for one in answer if not one.duplicate])
+            self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, done)
         if columns is not None:
             return Response(200, {"Content-Type": ARROW}, await asyncio.to_thread(pack_arrow, answer, columns))
         return _answer(answer)
@@ -157,18 +165,22 @@ class Native(Dialect):
         request.grant.check(Scope.ADMIN, str(given.get("name", "")))
         if verb == "delete":
             return _answer(await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True))
+        self.check_redrive(request, given.get("redrive"))
         return _answer((await self.core.run(lambda: _call(self.broker.create, given))).name)
 
     async def stage(self, request: Request, writer: str, batch: str, name: str) -> Response:
         _check_sender(request)
         if not (batch.isascii() and batch.isdecimal() and len(batch) < 20):
             raise BadInput(f"batch {batch!r:.80} is no number")
+        writer = _own_writer(request, writer)
         segment = bytes(request.body)
         await self.core.commits.run(lambda: self.broker.stage(writer, int(batch), name, segment), promise=False, alone=True)
         return _answer(None)
 
     async def _publish(self, request: Request, verb: str, given: dict[str, Any]) -> Response:
         _check_sender(request)
+        if "writer" in given:
+            given["writer"] = _own_writer(request, given["writer"])
         if verb == "unstage":
             return _answer(await self.core.commits.run(lambda: _call(self.broker.unstage, given), alone=True))
 
@@ -186,11 +198,38 @@ def _check_sender(request: Request) -> None:
         raise Refused(403, "this token may not send")
 
 
+def _check_target(request: Request, to: object) -> None:
+    """Where letters died stands in each of them, so that only who may change all queues need not say where they go."""
+    if to is not None:
+        request.grant.check(Scope.ADMIN, str(to))
+    elif not request.grant.allows_all(Scope.ADMIN):
+        raise Refused(
+            403, "this token is not for all queues, and letters may have died in any: say to which queue they go (to)"
+        )
+
+
+def _own_writer(request: Request, writer: object) -> str:
+    """A writer's batches are known by their numbers, so that whoever publishes under its name can make its later ones be taken
+    for published. So a token for some queues has writers of its own; with its secret renewed, they are the same."""
+    name, grant = check_name(writer, "writer name"), request.grant
+    if grant.allows_all(Scope.SEND):
+        return name
+    owner = json.dumps([grant.name, *grant.queues]).encode()
+    return f"{hashlib.sha256(owner).hexdigest()[:16]}-{name}"
+
+
 def read_arguments(request: Request) -> dict[str, Any]:
     given = read_json(request.body)
     if not isinstance(given, dict) or given.keys() != {"arguments"} or not isinstance(given["arguments"], dict):
         raise BadInput('the body must be {"arguments": {name: value}}')
     return {name: unpack(value) for name, value in given["arguments"].items()}
+
+
+def _receipts(value: Any) -> Any:
+    """Receipts of messages: the core checks what is in a receipt, while a message is taken for its own."""
+    if isinstance(value, list):
+        return [item.receipt if isinstance(item, Message) else item for item in value]
+    return value.receipt if isinstance(value, Message) else value
 
 
 def _call(verb: Any, given: dict[str, Any]) -> Any:

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker import without_password
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
-from penstock.spark.pipelines.folders import File, Folder, checkpoint_id, without_password
+from penstock.spark.pipelines.folders import File, Folder, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:

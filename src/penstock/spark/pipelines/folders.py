@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
+from penstock.broker import without_password
 from penstock.errors import BadInput
 from penstock.stores.disk import sync
 
@@ -134,7 +134,3 @@ def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> s
             f"the checkpoint {checkpoint.url} belongs to another pipeline: {notes['pipeline']}, {was}; give another one"
         )
     return str(notes["id"])
-
-
-def without_password(url: str) -> str:
-    return re.sub("//[^/@]*@", "//", url)
