@@ -63,6 +63,13 @@ def test_a_pipeline_is_what_its_file_says(tmp_path: Path) -> None:
     assert pipeline.first_line("step", "priced", key="sql") == 19
 
 
+def test_paths_are_spelled_as_spark_does_without_dots(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    pipeline = load(tmp_path / "x" / "..", 'checkpoint = "y/../../check"\n' + GOOD)
+    assert pipeline.checkpoint == f"{tmp_path.parent}/check"
+    assert pipeline.sinks[0].path == f"{tmp_path}/lake"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

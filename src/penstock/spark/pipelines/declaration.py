@@ -29,6 +29,7 @@ queue = "orders-dead"
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -298,8 +299,8 @@ class _Reader:
         return BadInput(f"{self._path.name}, line {line or header or 1}{named}: {what}")
 
     def _absolute(self, path: str) -> str:
-        """A path beside this file; what has a scheme, such as s3a://, is left as it is."""
-        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(self._folder / path)
+        """A path beside this file, without '..', as Spark spells it; what has a scheme, such as s3a://, is left as it is."""
+        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else os.path.normpath(self._folder / path)
 
     def _store(self, url: str | None) -> str | None:
         """A store's URL, files by their absolute paths."""

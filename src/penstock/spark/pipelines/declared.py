@@ -11,6 +11,7 @@ CHECKPOINT/sink/SINK             of a sink; CHECKPOINT/dead/TABLE: of a table's 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -82,7 +83,8 @@ def run(
 ) -> Ran:
     """Run a pipeline: once (all that is there now) or until it is told to stop, as the file says, or ``once``."""
     pipeline = declaration.load(file)
-    home = Path(pipeline.checkpoint if checkpoint is None else checkpoint).absolute()
+    # Without '..', which Spark leaves out too: its logs must name the files as we do.
+    home = Path(os.path.abspath(pipeline.checkpoint if checkpoint is None else checkpoint))  # noqa: PTH100
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
         raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
     check_queues(pipeline, store)

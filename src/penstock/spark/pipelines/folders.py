@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -38,7 +39,8 @@ class Folder:
             self.url, self.local = place.rstrip("/"), False
         else:
             self._files = fs.LocalFileSystem()
-            self._root = str(Path(unquote(urlsplit(place).path) if scheme == "file" else place).absolute())
+            # Spark leaves '..' out of paths, whatever a link before it points to; so must we, to mean the same folder.
+            self._root = os.path.abspath(unquote(urlsplit(place).path) if scheme == "file" else place)  # noqa: PTH100
             self.url, self.local = self._root, True
 
     def __truediv__(self, name: str) -> Folder:
