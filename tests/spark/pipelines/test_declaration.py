@@ -63,6 +63,11 @@ def test_a_pipeline_is_what_its_file_says(tmp_path: Path) -> None:
     assert pipeline.first_line("step", "priced", key="sql") == 19
 
 
+def test_sql_names_tables_in_any_case(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, GOOD.replace("FROM orders JOIN prices", "FROM Orders JOIN PRICES"))
+    assert pipeline.reads("priced") == {"orders", "prices"}
+
+
 def test_paths_are_spelled_as_spark_does_without_dots(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     pipeline = load(tmp_path / "x" / "..", 'checkpoint = "y/../../check"\n' + GOOD)
@@ -90,6 +95,8 @@ def test_paths_are_spelled_as_spark_does_without_dots(tmp_path: Path) -> None:
         ('["at", "1 hour"]', '["at"]', "line 21, [step.priced]: write a column and how late"),
         ('["at", "1 hour"]', "5", "line 21, [step.priced]: watermark must be a list, not 5"),
         ("[step.priced]", "[step.orders]", "[step.orders]: there is a source 'orders' too"),
+        ("[step.priced]", "[step.Orders]", "line 17, [step.Orders]: there is a source 'orders' too"),
+        ("[source.prices]", "[source.ORDERS]", "line 7, [source.ORDERS]: there is a source 'orders' too"),
         ('[dead_letters]\nqueue = "dead"', "", "line 5, [source.orders]: bodies that are not so need [dead_letters]"),
         ('[source.prices]\nparquet = "prices"', "[source", "is no TOML.*line 7"),
         ("store =", 'trigger = "now and then"\nstore =', "line 1: it is 'now and then', and must be once or a time"),
