@@ -238,7 +238,8 @@ def test_what_was_taken_is_written_after_a_crash_though_the_checkpoint_is_spelle
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain.toml").write_text(
-        f'store = "sqlite:///{tmp_path}/shop.db"\n[source.orders]\nqueue = "orders"\n[sink.lake]\nfrom = "orders"\nparquet = "lake"'
+        f'store = "sqlite:///{tmp_path}/shop.db"\n[source.orders]\nqueue = "orders"\n'
+        '[sink.lake]\nfrom = "orders"\nparquet = "lake"'
     )
     (tmp_path / "x").mkdir()
     with penstock.open(f"sqlite:///{tmp_path}/shop.db") as broker:

@@ -118,7 +118,7 @@ class Pipeline:
         return line + (opening in ('"""', "'''"))  # TOML drops the newline that follows
 
     def reads(self, table: str) -> set[str]:
-        """The sources that a table may be made of: every name of a table that its SQL, and theirs, has as a word, in any case."""
+        """The sources that a table may be made of: every name of one that its SQL, and theirs, has as a word, in any case."""
         steps = [step.name for step in self.steps]
         if table not in steps:
             return {table}

@@ -156,7 +156,8 @@ class _Plan:
             if source.queue is not None:
                 where = self._pipeline.where("source", source.name)
                 with _told(where):
-                    options = source.options | {"url": self._url(source.store, ("source", source.name)), "queue": source.queue}
+                    url = self._url(source.store, ("source", source.name))
+                    options: Any = source.options | {"url": url, "queue": source.queue, "exact": True}
                     stream = self._spark.readStream.format("penstock").options(**options).load()
                 writer = stream.writeStream.format("parquet").option("path", str(self._landed(source)))
                 found.append(_Query(where, writer, self._home / "take" / source.name, set()))

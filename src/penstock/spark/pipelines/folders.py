@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import BadInput
@@ -35,7 +36,11 @@ class Folder:
     def __init__(self, place: str) -> None:
         scheme = urlsplit(place).scheme
         if len(scheme) > 1 and scheme != "file":
-            self._files, self._root = fs.FileSystem.from_uri(place)
+            try:
+                self._files, self._root = fs.FileSystem.from_uri(place)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                told = without_password(f"{place!r:.200} is no folder that can be opened: {error}")
+                raise BadInput(f"{told}; a path with a colon in its first name is written ./…") from None
             self.url, self.local = place.rstrip("/"), False
         else:
             self._files = fs.LocalFileSystem()
@@ -49,6 +54,10 @@ class Folder:
     @property
     def is_file(self) -> bool:
         return bool(self._files.get_file_info(self._root).type == fs.FileType.File)
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._files.get_file_info(self._root).type != fs.FileType.NotFound)
 
     def files(self, below: str = "") -> list[File]:
         """All of them, at any depth, by name; without what is of our own."""
