@@ -126,6 +126,14 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         declaration.load(tmp_path / "bytes.toml")
 
 
+def test_a_checkpoint_that_looks_like_a_pattern_is_refused(tmp_path: Path) -> None:
+    from penstock.spark.pipelines import declared
+
+    load(tmp_path, GOOD)
+    with pytest.raises(BadInput, match=r"/check\[1\]' as a stream: rename it"):
+        declared.run(None, tmp_path / "shop.toml", checkpoint=f"{tmp_path}/check[1]")  # type: ignore[arg-type]
+
+
 def test_a_queue_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
     from penstock.spark.pipelines.declared import check_queues
 

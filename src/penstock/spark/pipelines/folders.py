@@ -147,5 +147,11 @@ def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> s
     return str(notes["id"])
 
 
+def check_streamable(path: str) -> None:
+    """Spark's streams take a path that looks like a pattern for one: they read the other files of a batch several times."""
+    if set(path) & set("{}[]*?\\"):
+        raise BadInput(f"Spark cannot read {path!r:.200} as a stream: rename it, so that none of {{}}[]*?\\ is in its path")
+
+
 def without_password(url: str) -> str:
     return re.sub("//[^/@]*@", "//", url)
