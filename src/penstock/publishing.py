@@ -232,7 +232,7 @@ class _Work:
             except (BadInput, QueueNotFound) as error:
                 bad.append(divert(draft, piece.queue, str(error)))
         parts = [piece._replace(drafts=good)] if good else []
-        parts.append(piece._replace(queue=self._bad_rows, drafts=bad))
+        parts.append(piece._replace(queue=self._bad_rows, drafts=bad, problem=None))
         self._admit(parts[-1], now)
         return parts
 
@@ -248,6 +248,8 @@ class _Work:
         return settings, policy.admit_all(piece.drafts, settings, now, piece.content_type)
 
     def _settings(self, piece: Piece) -> Settings:
+        if piece.problem is not None:
+            raise BadMessage(piece.problem)
         settings = self._store.load(check_name(piece.queue))
         if settings is None:
             raise QueueNotFound(piece.queue)

@@ -44,11 +44,12 @@ COLUMNS = {
 
 
 class Piece(NamedTuple):
-    """Messages for one queue; those that are mere bytes have this content type."""
+    """Messages for one queue; those that are mere bytes have this content type. With a ``problem``, it is one that is none."""
 
     queue: str
     drafts: Sequence[Draft | bytes]
     content_type: str = OCTETS
+    problem: str | None = None
 
 
 def pack(batches: Sequence[Any]) -> bytes:
@@ -103,7 +104,20 @@ def _check_schema(schema: Any) -> None:
         raise BadInput("a segment must have the columns queue and body")
 
 
-def _pieces(batch: Any) -> Iterator[Piece]:
+def _pieces(batch: Any) -> list[Piece]:
+    """What cannot be read is found by halves, so that the others are not torn apart."""
+    try:
+        return list(_by_queue(batch))
+    except (BadInput, UnicodeDecodeError) as error:
+        if batch.num_rows == 1:
+            problem = f"its text is no UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
+            queue = batch.column("queue").cast(pa.binary())[0].as_py() or b""
+            return [Piece(queue.decode(errors="replace"), [batch.column("body")[0].as_py() or b""], problem=problem)]
+    half = batch.num_rows // 2
+    return [*_pieces(batch.slice(0, half)), *_pieces(batch.slice(half))]
+
+
+def _by_queue(batch: Any) -> Iterator[Piece]:
     queues = batch.column("queue")
     if queues.null_count or batch.column("body").null_count:
         raise BadMessage("a message has no queue, or no body")
@@ -129,7 +143,10 @@ def _draft(body: bytes, columns: Mapping[str, list[Any]], place: int) -> Draft:
     row = {name: column[place] for name, column in columns.items() if column[place] is not None}
     deadline = row.get("deadline")
     if deadline is None and "deadline_at" in row:
-        deadline = to_datetime(row["deadline_at"])
+        try:
+            deadline = to_datetime(row["deadline_at"])
+        except OverflowError:
+            raise BadMessage(f"deadline_at {row['deadline_at']} is not within the years 1 to 9999") from None
     attributes = row.get("attributes") or ()
     types = dict(row.get("attribute_types") or ())
     return Draft(

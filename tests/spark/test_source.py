@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 import penstock
-from penstock import Broker, PenstockError
+from penstock import Broker, PenstockError, QueueNotFound
 from penstock.spark import columns
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
@@ -254,6 +254,23 @@ def test_a_pattern_reads_many_queues_in_one_batch(embedded: tuple[Broker, str]) 
     assert read_bodies(reader, end, after) == [b"new"]
     reader.commit(after)
     assert [broker[name].stats().messages for name in ("eu-1", "eu-2", "eu-3", "us-1")] == [0, 0, 0, 0]
+
+
+def test_a_queue_of_that_very_name_comes_before_a_list_and_a_pattern(embedded: tuple[Broker, str]) -> None:
+    broker, url = embedded
+    for name in ("a", "b", "ab", "a,b", "a*"):
+        broker.create(name)
+
+    def queues(**options: str) -> list[str]:
+        return ReadOptions.parse({"url": url, **options}).queues(broker)
+
+    assert (queues(queue="a,b"), queues(queue="a*"), queues(queue="b,a")) == (["a,b"], ["a*"], ["a", "b"])
+    broker.delete("a,b")
+    broker.delete("a*")
+    assert (queues(queue="a,b"), queues(queue="a*")) == (["a", "b"], ["a", "ab"])
+    for name in ("a,b", "a*"):
+        with pytest.raises(QueueNotFound):
+            queues(queue=name, exact="true")
 
 
 def test_the_queue_that_waits_longest_comes_first(embedded: tuple[Broker, str]) -> None:
@@ -522,6 +539,7 @@ def test_a_new_checkpoint_leaves_what_the_old_one_held_until_it_is_given_up(embe
         ({"minPartitions": "many"}, "minPartitions is 'many'"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps'"),
         ({"includeAttributes": "2"}, "includeAttributes is '2'"),
+        ({"exact": "yes"}, "exact is 'yes'"),
         ({"claimTimeout": "0"}, "claimTimeout is '0'"),
         ({"startingOffsets": "latest"}, "there is no option 'startingoffsets'"),
         ({"url": "memory:"}, "a memory store lives in one process"),

@@ -24,6 +24,7 @@ SPARKS_OWN = {"path", "checkpointlocation", "queryname", "__data_source_options_
 class ReadOptions:
     """url                     the store or the server; its ``token``, if it wants one
     queue                   a name, names separated by commas, or a pattern with * and ?
+    exact                   true: a name, whatever is in it
     view                    messages (what is in the queue) or settled (its history): for batches
     maxMessagesPerTrigger   how many messages one micro-batch claims at most
     maxBytesPerTrigger      and about how many bytes of bodies
@@ -35,6 +36,7 @@ class ReadOptions:
 
     url: str
     queue: str
+    exact: bool = False
     token: str | None = None
     view: str = "messages"
     max_messages: int = MAX_BATCH
@@ -50,6 +52,7 @@ class ReadOptions:
         chosen = cls(
             url=given.url(),
             queue=given.required("queue"),
+            exact=given.flag("exact", False),
             token=given.text("token"),
             view=given.one_of("view", VIEWS, "messages"),
             max_messages=given.count("maxMessagesPerTrigger", 1, MAX_CLAIM) or MAX_BATCH,
@@ -66,9 +69,15 @@ class ReadOptions:
         return _open(self.url, self.token)
 
     def queues(self, broker: penstock.Broker) -> list[str]:
-        """The queues that are meant, sorted; `QueueNotFound` for a name that is none. A pattern may match none (yet)."""
-        wanted = [part.strip() for part in self.queue.split(",")]
+        """The queues that are meant, sorted; `QueueNotFound` for a name that is none. A pattern may match none (yet).
+
+        Names may have commas, * and ? in them: a queue that has all of it as its name comes before a list or a pattern."""
         names = broker.queues().names
+        if self.queue in names:
+            return [self.queue]
+        if self.exact:
+            raise QueueNotFound(check_name(self.queue))
+        wanted = [part.strip() for part in self.queue.split(",")]
         found: set[str] = set()
         for part in wanted:
             if "*" in part or "?" in part:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import BadInput, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
-from penstock.message import Attribute, Message
+from penstock import BadInput, BadMessage, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
+from penstock.message import Attribute, Message, from_datetime
 from penstock.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
 from penstock.segments import pack_drafts
 from penstock.testing.clock import FakeClock
@@ -108,6 +108,29 @@ class Publishing:
         assert found[b"2"]["queue"] == "orders"
         assert "a/b" in str(found[b"2"]["reason"])
         assert found[b"4"] == {"queue": "nowhere", "reason": "there is no queue 'nowhere'"}
+
+    def test_messages_that_cannot_be_read_go_there_too_and_the_others_on(self, broker: Broker, queue: Queue) -> None:
+        last = datetime.max.replace(tzinfo=UTC)
+        wrong = [Draft(b"2", group="g~"), Draft(b"3", "text/t~"), Draft(b"4", deadline=last)]
+        good = [Draft(b"%d" % number) for number in range(5, 12)]
+        segment = pack_drafts("orders", [Draft(b"1"), *wrong, *good]).replace(b"~", b"\xff")
+        last_at = from_datetime(last)
+        segment = segment.replace(last_at.to_bytes(8, "little"), (last_at + 1).to_bytes(8, "little"))
+        broker.stage("w", 0, "a", segment)
+        broker.stage("w", 0, "b", pack_drafts("order~", [Draft(b"12")]).replace(b"~", b"\xff"))
+        segments = {"a": 11, "b": 1}
+        with pytest.raises(BadMessage, match="UTF-8"):
+            broker.publish("w", 0, segments)
+        assert queue.stats().messages == 0
+        bad = broker.create("bad")
+        assert broker.publish("w", 0, segments, bad_rows="bad") == 12
+        assert sorted_bodies(queue) == sorted([b"1", *(draft.body for draft in good)])
+        told = {message.body: (message.attributes["queue"], str(message.attributes["reason"])) for message in bad.peek(9)}
+        assert told.keys() == {b"2", b"3", b"4", b"12"}
+        assert "UTF-8" in told[b"2"][1]
+        assert "UTF-8" in told[b"3"][1]
+        assert told[b"4"] == ("orders", f"deadline_at {last_at + 1} is not within the years 1 to 9999")
+        assert told[b"12"][0] == "order\ufffd"
 
     def test_a_message_arrives_as_it_was_meant(self, broker: Broker, queue: Queue) -> None:
         attributes: dict[str, Attribute] = {"text": "é", "whole": 7, "real": 0.1, "bytes": b"\x00\xff"}

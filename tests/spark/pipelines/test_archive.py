@@ -65,6 +65,19 @@ def test_queues_become_plain_parquet_by_queue_and_day_and_are_empty_then(spark: 
         archive(spark, url, "a-*", str(lake), once=True, columns="other string")
 
 
+def test_an_archive_that_gets_columns_later_keeps_them_when_files_are_made_one(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("a")
+        for number, columns in enumerate((None, "n int")):
+            queue.send(b'{"n": %d}' % number)
+            archive(spark, url, "a", str(tmp_path / "lake"), once=True, columns=columns)
+    assert len(files(tmp_path / "lake")) == 1
+    found = {row["body"]: row["data"] for row in rows(tmp_path / "lake", "body", "data")}
+    assert found == {b'{"n": 0}': None, b'{"n": 1}': {"n": 1}}
+
+
 def frame_of(spark: SparkSession, count: int, partitions: int) -> object:
     return spark.range(0, count, 1, partitions).selectExpr(
         "cast(id as string) id", "'q' queue", "cast(cast(id as string) as binary) body", "'x' content_type",

@@ -63,6 +63,18 @@ def test_a_pipeline_is_what_its_file_says(tmp_path: Path) -> None:
     assert pipeline.first_line("step", "priced", key="sql") == 19
 
 
+def test_sql_names_tables_in_any_case(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, GOOD.replace("FROM orders JOIN prices", "FROM Orders JOIN PRICES"))
+    assert pipeline.reads("priced") == {"orders", "prices"}
+
+
+def test_paths_are_spelled_as_spark_does_without_dots(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    pipeline = load(tmp_path / "x" / "..", 'checkpoint = "y/../../check"\n' + GOOD)
+    assert pipeline.checkpoint == f"{tmp_path.parent}/check"
+    assert pipeline.sinks[0].path == f"{tmp_path}/lake"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -83,6 +95,8 @@ def test_a_pipeline_is_what_its_file_says(tmp_path: Path) -> None:
         ('["at", "1 hour"]', '["at"]', "line 21, [step.priced]: write a column and how late"),
         ('["at", "1 hour"]', "5", "line 21, [step.priced]: watermark must be a list, not 5"),
         ("[step.priced]", "[step.orders]", "[step.orders]: there is a source 'orders' too"),
+        ("[step.priced]", "[step.Orders]", "line 17, [step.Orders]: there is a source 'orders' too"),
+        ("[source.prices]", "[source.ORDERS]", "line 7, [source.ORDERS]: there is a source 'orders' too"),
         ('[dead_letters]\nqueue = "dead"', "", "line 5, [source.orders]: bodies that are not so need [dead_letters]"),
         ('[source.prices]\nparquet = "prices"', "[source", "is no TOML.*line 7"),
         ("store =", 'trigger = "now and then"\nstore =', "line 1: it is 'now and then', and must be once or a time"),
@@ -110,6 +124,14 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     with pytest.raises(BadInput, match="UTF-8"):
         declaration.load(tmp_path / "bytes.toml")
+
+
+def test_a_checkpoint_that_looks_like_a_pattern_is_refused(tmp_path: Path) -> None:
+    from penstock.spark.pipelines import declared
+
+    load(tmp_path, GOOD)
+    with pytest.raises(BadInput, match=r"/check\[1\]' as a stream: rename it"):
+        declared.run(None, tmp_path / "shop.toml", checkpoint=f"{tmp_path}/check[1]")  # type: ignore[arg-type]
 
 
 def test_a_queue_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:

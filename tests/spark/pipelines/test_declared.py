@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.errors import BadInput
 from penstock.message import Draft
-from penstock.spark.pipelines import declared
+from penstock.spark.pipelines import declared, landing
 from penstock.spark.pipelines.progress import Watch
 from penstock.testing.servers import PostgresqlServer
 
@@ -232,3 +232,32 @@ def test_a_checkpoint_serves_one_run_at_a_time(spark: SparkSession, tmp_path: Pa
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(BadInput, match=r"shop.toml is running already, with the checkpoint .*elsewhere"):
             declared.run(spark, declare(tmp_path, SHOP), store=url, checkpoint=str(folder))
+
+
+def test_what_was_taken_is_written_after_a_crash_though_the_checkpoint_is_spelled_with_dots(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain.toml").write_text(
+        f'store = "sqlite:///{tmp_path}/shop.db"\n[source.orders]\nqueue = "orders"\n'
+        '[sink.lake]\nfrom = "orders"\nparquet = "lake"'
+    )
+    (tmp_path / "x").mkdir()
+    with penstock.open(f"sqlite:///{tmp_path}/shop.db") as broker:
+        orders = broker.create("orders")
+        orders.send_many([b"1", b"2", b"3"])
+        with monkeypatch.context() as crash:
+            crash.setattr(declared._Run, "once", lambda run: run._follow(run._takers, declared.Ran()))
+            declared.run(spark, tmp_path / "plain.toml", checkpoint=f"{tmp_path}/x/../check")
+        assert orders.stats().messages == 0
+        declared.run(spark, tmp_path / "plain.toml", checkpoint=f"{tmp_path}/x/../check")
+    assert spark.read.parquet(f"{tmp_path}/lake").count() == 3
+    assert list((tmp_path / "check" / "landed" / "orders").glob("*.parquet")) == []  # known as read, too
+
+
+def test_what_spark_has_noted_is_never_swept_however_it_spells_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    (tmp_path / "_spark_metadata" / "0").write_text('v1\n{"path": "file:///another/spelling/part-1.parquet"}\n')
+    for name in ("part-1.parquet", "part-2.parquet"):
+        (tmp_path / name).write_bytes(b"")
+    assert landing.sweep(tmp_path) == 1
+    assert [file.name for file in tmp_path.glob("*.parquet")] == ["part-1.parquet"]

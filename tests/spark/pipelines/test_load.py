@@ -44,6 +44,31 @@ def test_lines_of_text_are_messages_once_and_new_files_come_with_the_next_run(
     assert sorted(message.text for message in found(url, "other")) == ["", "four", "one", "three"]
 
 
+def test_a_comma_in_a_name_makes_no_list_of_it(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    for name in ("a,b.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text(name)
+    assert load(spark, f"{tmp_path}/a,b.txt", url, "in", checkpoint=f"{tmp_path}/check").rows == 1
+    assert [message.text for message in found(url)] == ["a,b.txt"]
+    files = [f"{tmp_path}/a,b.txt", f"{tmp_path}/{{c,d}}.tx*"]
+    assert load(spark, files, url, "other", checkpoint=f"{tmp_path}/check-2").rows == 2
+    assert sorted(message.text for message in found(url, "other")) == ["a,b.txt", "c.txt"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "plain.txt").write_text("plain")
+    for name in ("{c}.txt", "[d].txt", "e*.txt", "f?.txt", "g\\h.txt"):
+        (folder / name).write_text("special")
+        for files in (folder, folder / name, folder / "*.txt"):
+            with pytest.raises(BadInput) as caught:
+                load(spark, str(files), url, "in", checkpoint=f"{tmp_path}/check")
+            assert repr(str(folder / name)) in str(caught.value)
+            (tmp_path / "check" / "penstock.json").unlink()
+        (folder / name).unlink()
+    assert found(url) == []
+
+
 def test_a_line_of_json_is_a_body_byte_for_byte_and_its_fields_can_be_mapped(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -83,6 +108,40 @@ def test_rows_of_csv_are_json_and_those_that_do_not_fit_go_to_a_queue(spark: Spa
         ("2", "the line does not fit the columns"),
         ("3,nut,cheap", "the line does not fit the columns"),
     ]
+
+
+def test_a_delay_or_deadline_that_is_none_makes_a_bad_row(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    lines = "v,5,2030-01-01\nw,,\nx,abc,2030-01-01\ny,0,tomorrow\nz,0,9999-12-31 23:59:59-05:00\n"
+    (tmp_path / "a.csv").write_text(f"body,wait,until\n{lines}")
+    columns = {"delay": "wait", "deadline": "until"}
+    with pytest.raises(Exception) as caught:
+        load(spark, str(tmp_path / "a.csv"), url, "in", checkpoint=f"{tmp_path}/check", columns=columns)
+    error = readable(caught.value)
+    assert isinstance(error, BadInput)
+    assert str(error) == f"in {tmp_path}/a.csv: its delay is no double: abc: x"
+    assert found(url) == []
+    load(spark, str(tmp_path / "a.csv"), url, "in", checkpoint=f"{tmp_path}/check-2", columns=columns, bad_queue="bad")
+    sent = {message.text: message for message in found(url)}
+    assert sent.keys() == {"v", "w"}
+    assert (sent["v"].visible_at - sent["v"].sent_at, sent["w"].deadline_at) == (5_000_000, None)
+    told = {message.body: message.attributes["reason"] for message in found(url, "bad")}
+    assert told.keys() == {b"x", b"y", b"z"}
+    assert (told[b"x"], told[b"y"]) == ("its delay is no double: abc", "its deadline is no timestamp: tomorrow")
+    assert "not within the years 1 to 9999" in str(told[b"z"])
+
+    rows = spark.createDataFrame([(b"p", "1"), (b"q", "soon")], "body binary, wait string")
+    rows.coalesce(1).write.parquet(f"{tmp_path}/rows")
+    load(spark, f"{tmp_path}/rows", url, "other", checkpoint=f"{tmp_path}/check-3", columns={"delay": "wait"}, bad_queue="bad")
+    assert [message.body for message in found(url, "other")] == [b"p"]
+    assert found(url, "bad")[-1].attributes["reason"] == "its delay is no double: soon"
+
+
+def test_a_column_is_known_by_its_whole_name(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a.b,c`d\n1,2\n")
+    columns = {"attribute.x": "a.b", "attribute.y": "c`d"}
+    load(spark, str(tmp_path / "a.csv"), url, "in", checkpoint=f"{tmp_path}/check", columns=columns)
+    (message,) = found(url)
+    assert (json.loads(message.body), message.attributes) == ({"a.b": "1", "c`d": "2"}, {"x": "1", "y": "2"})
 
 
 def test_columns_of_parquet_and_what_only_the_sink_finds_out(spark: SparkSession, url: str, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.errors import BadInput
+from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Draft, Message
+from penstock.spark.pipelines.failures import readable
 from penstock.spark.pipelines.move import checksum, dedupe, move
+from penstock.spark.pipelines.redrive import letters
 from penstock.testing.servers import PostgresqlServer
 
 
@@ -63,6 +65,27 @@ def test_a_checksum_knows_bodies_types_and_attributes_but_no_order(spark: SparkS
             sums.append(checksum(spark, url, f"q{number}"))
     assert sums[0] == sums[1]
     assert len({sums[0], sums[2], sums[3]}) == 3
+
+
+def test_what_means_one_queue_reaches_no_other_whatever_is_in_its_name(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    with penstock.open(url) as broker:
+        for name in ("a", "ab", "to"):
+            broker.create(name).send(b"same")
+        for number, act in enumerate(
+            (
+                lambda: move(spark, url, "a*", url, "to", checkpoint=f"{tmp_path}/move"),
+                lambda: dedupe(spark, url, "a,ab"),
+                lambda: dedupe(spark, url, "a*", "to", checkpoint=f"{tmp_path}/dedupe"),
+                lambda: letters(spark, url, "a?").count(),
+            )
+        ):
+            with pytest.raises(Exception) as caught:
+                act()
+            assert isinstance(readable(caught.value), QueueNotFound), number
+        assert [broker[name].stats().messages for name in ("a", "ab", "to")] == [1, 1, 1]
+        broker.create("a*").send(b"other")
+        assert move(spark, url, "a*", url, "to", checkpoint=f"{tmp_path}/again").proven
+        assert [broker[name].stats().messages for name in ("a", "ab", "a*", "to")] == [1, 1, 0, 2]
 
 
 def test_what_others_do_meanwhile_is_not_proven(spark: SparkSession, url: str, tmp_path: Path) -> None:

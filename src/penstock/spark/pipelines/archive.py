@@ -176,7 +176,8 @@ def merge(spark: SparkSession, home: Folder, run: str, compression: str, *, belo
         for group in _groups(files) if len(files) >= least else []:
             staged = f"{OURS}/staged/{run}-merged"
             home.clear(staged)
-            rows = spark.read.parquet(*(f"{home.url}/{file.path}" for file in group)).coalesce(1)
+            # Those from before the columns of JSON bodies were fixed have no ``data``.
+            rows = spark.read.parquet(*(f"{home.url}/{file.path}" for file in group), mergeSchema=True).coalesce(1)
             rows.write.option("compression", compression).parquet(f"{home.url}/{staged}")
             (new,) = [file.path for file in home.files(staged) if file.path.endswith(".parquet")]
             home.write(_merging(run), json.dumps({"staged": new, "old": [file.path for file in group]}))

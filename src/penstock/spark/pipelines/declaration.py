@@ -29,6 +29,7 @@ queue = "orders-dead"
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -117,14 +118,14 @@ class Pipeline:
         return line + (opening in ('"""', "'''"))  # TOML drops the newline that follows
 
     def reads(self, table: str) -> set[str]:
-        """The sources that a table may be made of: every name of a table that its SQL, and theirs, has as a word."""
+        """The sources that a table may be made of: every name of one that its SQL, and theirs, has as a word, in any case."""
         steps = [step.name for step in self.steps]
         if table not in steps:
             return {table}
         place = steps.index(table)
-        words = set(re.findall(r"\w+", self.steps[place].sql))
+        words = set(re.findall(r"\w+", self.steps[place].sql.casefold()))
         names = [source.name for source in self.sources] + steps[:place]
-        return {source for name in names if name in words for source in self.reads(name)}
+        return {source for name in names if name.casefold() in words for source in self.reads(name)}
 
 
 def load(file: str | Path) -> Pipeline:
@@ -154,9 +155,12 @@ class _Reader:
         sources = tuple(self._source(name, table) for name, table in self._tables(given, "source"))
         steps = tuple(self._step(name, table) for name, table in self._tables(given, "step"))
         names = [source.name for source in sources] + [step.name for step in steps]
-        for name in names:
-            if names.count(name) > 1:
-                raise self._bad(("step", name), None, f"there is a source {name!r} too, and each table needs a name of its own")
+        taken: dict[str, tuple[str, str]] = {}
+        for kind, name in [("source", source.name) for source in sources] + [("step", step.name) for step in steps]:
+            if name.casefold() in taken:  # SQL knows no case
+                other = "a {} {!r}".format(*taken[name.casefold()])
+                raise self._bad((kind, name), None, f"there is {other} too, and each table needs a name of its own")
+            taken[name.casefold()] = (kind, name)
         checks = tuple(check for name, table in self._tables(given, "check") for check in self._checks(name, table, names))
         sinks = tuple(self._sink(name, table, names) for name, table in self._tables(given, "sink"))
         if not sources or not sinks:
@@ -298,8 +302,8 @@ class _Reader:
         return BadInput(f"{self._path.name}, line {line or header or 1}{named}: {what}")
 
     def _absolute(self, path: str) -> str:
-        """A path beside this file; what has a scheme, such as s3a://, is left as it is."""
-        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(self._folder / path)
+        """A path beside this file, without '..', as Spark spells it; what has a scheme, such as s3a://, is left as it is."""
+        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else os.path.normpath(self._folder / path)
 
     def _store(self, url: str | None) -> str | None:
         """A store's URL, files by their absolute paths."""

@@ -11,6 +11,7 @@ CHECKPOINT/sink/SINK             of a sink; CHECKPOINT/dead/TABLE: of a table's 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ from penstock.spark.pipelines import declaration, landing
 from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import readable
-from penstock.spark.pipelines.folders import held
+from penstock.spark.pipelines.folders import check_streamable, held
 from penstock.spark.pipelines.progress import Watch, rows_of
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ def run(
 ) -> Ran:
     """Run a pipeline: once (all that is there now) or until it is told to stop, as the file says, or ``once``."""
     pipeline = declaration.load(file)
-    home = Path(pipeline.checkpoint if checkpoint is None else checkpoint).absolute()
+    # Without '..', which Spark leaves out too: its logs must name the files as we do.
+    home = Path(os.path.abspath(pipeline.checkpoint if checkpoint is None else checkpoint))  # noqa: PTH100
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
         raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
+    check_streamable(str(home))  # where messages are landed, and read from
     check_queues(pipeline, store)
     taken = f"{pipeline.file.name} is running already, with the checkpoint {home}"
     with held(home / "lock", taken), _session_of(spark) as own:
@@ -154,7 +157,8 @@ class _Plan:
             if source.queue is not None:
                 where = self._pipeline.where("source", source.name)
                 with _told(where):
-                    options = source.options | {"url": self._url(source.store, ("source", source.name)), "queue": source.queue}
+                    url = self._url(source.store, ("source", source.name))
+                    options: Any = source.options | {"url": url, "queue": source.queue, "exact": True}
                     stream = self._spark.readStream.format("penstock").options(**options).load()
                 writer = stream.writeStream.format("parquet").option("path", str(self._landed(source)))
                 found.append(_Query(where, writer, self._home / "take" / source.name, set()))

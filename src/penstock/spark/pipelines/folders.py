@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 from penstock.broker import without_password
@@ -34,11 +36,16 @@ class Folder:
     def __init__(self, place: str) -> None:
         scheme = urlsplit(place).scheme
         if len(scheme) > 1 and scheme != "file":
-            self._files, self._root = fs.FileSystem.from_uri(place)
+            try:
+                self._files, self._root = fs.FileSystem.from_uri(place)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                told = without_password(f"{place!r:.200} is no folder that can be opened: {error}")
+                raise BadInput(f"{told}; a path with a colon in its first name is written ./…") from None
             self.url, self.local = place.rstrip("/"), False
         else:
             self._files = fs.LocalFileSystem()
-            self._root = str(Path(unquote(urlsplit(place).path) if scheme == "file" else place).absolute())
+            # Spark leaves '..' out of paths, whatever a link before it points to; so must we, to mean the same folder.
+            self._root = os.path.abspath(unquote(urlsplit(place).path) if scheme == "file" else place)  # noqa: PTH100
             self.url, self.local = self._root, True
 
     def __truediv__(self, name: str) -> Folder:
@@ -47,6 +54,10 @@ class Folder:
     @property
     def is_file(self) -> bool:
         return bool(self._files.get_file_info(self._root).type == fs.FileType.File)
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._files.get_file_info(self._root).type != fs.FileType.NotFound)
 
     def files(self, below: str = "") -> list[File]:
         """All of them, at any depth, by name; without what is of our own."""
@@ -134,3 +145,9 @@ def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> s
             f"the checkpoint {checkpoint.url} belongs to another pipeline: {notes['pipeline']}, {was}; give another one"
         )
     return str(notes["id"])
+
+
+def check_streamable(path: str) -> None:
+    """Spark's streams take a path that looks like a pattern for one: they read the other files of a batch several times."""
+    if set(path) & set("{}[]*?\\"):
+        raise BadInput(f"Spark cannot read {path!r:.200} as a stream: rename it, so that none of {{}}[]*?\\ is in its path")

@@ -30,9 +30,11 @@ def tidy(landed: Path, checkpoints: Sequence[Path]) -> int:
 
 
 def sweep(landed: Path) -> int:
-    """Delete what drivers that died have left behind; only while nobody takes from the queue."""
-    known = {path for path, _ in _entries(landed / "_spark_metadata")}
-    return _delete(file for file in landed.glob("*.parquet") if str(file) not in known)
+    """Delete what drivers that died have left behind; only while nobody takes from the queue.
+
+    A file is known by its name, which is its own: a folder has many spellings, and Spark may have noted another."""
+    known = {path.rpartition("/")[2] for path, _ in _entries(landed / "_spark_metadata")}
+    return _delete(file for file in landed.glob("*.parquet") if file.name not in known)
 
 
 def _delete(files: Iterable[Path]) -> int:

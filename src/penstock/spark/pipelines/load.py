@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
@@ -23,6 +25,7 @@ from pyspark.sql.types import (
     DataType,
     FractionalType,
     IntegralType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -33,7 +36,7 @@ import penstock
 from penstock.errors import BadInput
 from penstock.policy import MAX_BATCH, MAX_NUMBER
 from penstock.spark.pipelines.archive import SCHEMA
-from penstock.spark.pipelines.folders import Folder, checkpoint_id
+from penstock.spark.pipelines.folders import Folder, check_streamable, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:
@@ -105,6 +108,7 @@ def load(
 
 
 def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str], notes: Folder, watch: Watch) -> Totals:
+    check_streamable(notes.url)
     cut = rows.writeStream.format("parquet").option("path", f"{notes.url}/rows").option("maxRecordsPerFile", str(rate))
     cut.option("checkpointLocation", f"{notes.url}/cut").trigger(availableNow=True).start().awaitTermination()
     parts = spark.readStream.schema(rows.schema).options(**READ).option("maxFilesPerTrigger", "1").parquet(f"{notes.url}/rows")
@@ -137,7 +141,10 @@ class Shape:
         if schema is not None and kind != "csv":
             raise BadInput(f"a schema is for CSV; {kind} has its own")
         self.kind = kind
-        path = _pattern(paths)
+        self._problems: list[Column] = []
+        """Of values that are not what they should be: null for a row that has none."""
+        path, paths = _pattern(paths), [_escaped(path) for path in paths]
+        _check_files(spark, paths)  # which also tells if one is missing
         stream = spark.readStream.options(**options)
         if kind == "parquet":
             self.schema = _known_types(spark.read.parquet(*paths).schema)
@@ -149,7 +156,6 @@ class Shape:
                 path, header=True, enforceSchema=False, columnNameOfCorruptRecord=CORRUPT
             )
         else:
-            spark.read.text(paths)  # which tells if one is missing
             self.schema = StructType([StructField("value", StringType())])
             self.rows = stream.text(path)
             if kind == "json":
@@ -180,7 +186,7 @@ class Shape:
         chosen.setdefault("content_type", F.lit(JSON))
         if self.kind == "json":
             return F.col("value").cast("binary")
-        return F.to_json(F.struct(*names)).cast("binary")
+        return F.to_json(F.struct(*map(_quoted, names))).cast("binary")
 
     def _mapped(self, columns: dict[str, str], chosen: dict[str, Column], queue: str) -> dict[str, Column]:
         found: dict[str, Column] = {}
@@ -196,9 +202,9 @@ class Shape:
             elif target not in TARGETS:
                 raise BadInput(f"a message has no {target!r:.80}; there are {', '.join(TARGETS)} and {ATTRIBUTE}NAME")
             elif target == "delay":
-                found[target] = column.cast("double")
+                found[target] = column.cast("double") if isinstance(kind, NumericType) else self._cast(target, column, "double")
             elif target == "deadline":
-                found[target] = column if isinstance(kind, TimestampType) else column.try_cast("timestamp")
+                found[target] = column if isinstance(kind, TimestampType) else self._cast(target, column, "timestamp")
             elif target == "attributes":
                 found[target] = column
             else:
@@ -213,6 +219,13 @@ class Shape:
             found["attribute_types"] = _joined(chosen.get("attribute_types"), tags)
         return found
 
+    def _cast(self, target: str, column: Column, kind: str) -> Column:
+        """What cannot be so makes its row a bad one."""
+        cast = column.try_cast(kind)
+        told = F.concat(F.lit(f"its {target} is no {kind}: "), F.substring(column.cast("string"), 1, 80))
+        self._problems.append(F.when(column.isNotNull() & cast.isNull(), told))
+        return cast
+
     def _column(self, name: str) -> tuple[Column, DataType]:
         if self.kind == "json":
             path = "$." + name if all(part.isidentifier() for part in name.split(".")) else f"$[{json.dumps(name)}]"
@@ -220,28 +233,36 @@ class Shape:
         names = [field for field in self.schema.fieldNames() if field != CORRUPT]
         if name not in names:
             raise BadInput(f"there is no column {name!r:.80}; there are {', '.join(names)}")
-        return F.col(f"`{name}`"), self.schema[name].dataType
+        return _quoted(name), self.schema[name].dataType
 
     def _why_bad(self) -> Column | None:
         """Null for a row that could be read; what else makes it no message, the sink finds out."""
+        found = list(self._problems)
         if self.kind == "json":
-            return F.when(F.col("parsed").isNull(), F.lit("the line is not JSON"))
+            found.insert(0, F.when(F.col("parsed").isNull(), F.lit("the line is not JSON")))
         if self.kind == "csv":
-            return F.when(F.col(CORRUPT).isNotNull(), F.lit("the line does not fit the columns"))
-        return None
+            found.insert(0, F.when(F.col(CORRUPT).isNotNull(), F.lit("the line does not fit the columns")))
+        return F.coalesce(*found) if found else None
 
     def _diverted(self, chosen: dict[str, Column], why: Column, queue: str, bad: str | None) -> dict[str, Column]:
-        line = F.col("value" if self.kind == "json" else CORRUPT)
+        body = chosen["body"].cast("binary")
+        lines = {"json": F.col("value").cast("binary"), "csv": F.coalesce(F.col(CORRUPT).cast("binary"), body)}
+        line = lines.get(self.kind, body)
         file = F.regexp_replace("_metadata.file_path", "^file:/+", "/")
         if bad is None:
-            told = F.concat(F.lit("in "), file, F.lit(": "), why, F.lit(": "), F.substring(line, 1, 200))
+            told = F.concat(F.lit("in "), file, F.lit(": "), why, F.lit(": "), F.substring(line.cast("string"), 1, 200))
             return chosen | {"body": F.when(why.isNull(), chosen["body"]).otherwise(F.raise_error(told))}
         told = F.create_map(F.lit("reason"), why, F.lit("queue"), F.lit(queue), F.lit("file"), file)
-        instead = {"body": line.cast("binary"), "queue": F.lit(bad), "attributes": told}
+        instead = {"body": line, "queue": F.lit(bad), "attributes": told}
         good = {"queue": F.lit(queue), "attributes": F.create_map().cast("map<string,string>"), **chosen}
-        good["body"] = good["body"].cast("binary")
+        good["body"] = body
         good.setdefault("content_type", F.lit("text/plain; charset=utf-8"))
         return {name: F.when(why.isNull(), column).otherwise(instead.get(name, F.lit(None))) for name, column in good.items()}
+
+
+def _quoted(name: str) -> Column:
+    """A column by its whole name: what is a dot in it leads to no field."""
+    return F.col("`{}`".format(name.replace("`", "``")))
 
 
 def _joined(first: Column | None, second: Column) -> Column:
@@ -265,12 +286,23 @@ def _known_types(found: StructType) -> StructType:
 def _pattern(paths: list[str]) -> str:
     """Spark streams one folder or one pattern: what is a file, or are several, is a pattern of themselves."""
     if len(paths) == 1 and not Folder(paths[0]).is_file:
-        return paths[0]
-    parts = [path.split("/") for path in paths]
+        return _escaped(paths[0])
+    # A comma within braces of the pattern's own is left as it is.
+    parts = [re.sub(r"(\\.|\{[^{}]*\})|,", lambda found: found[1] or r"\,", _escaped(path)).split("/") for path in paths]
     shared = 0
     while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
         shared += 1
     return "/".join(parts[0][:shared]) + "/{" + ",".join("/".join(part[shared:]) for part in parts) + "}"
+
+
+def _escaped(path: str) -> str:
+    """What is there by this name is meant, and no pattern, whatever is in its name; else it is a pattern of Hadoop's."""
+    return re.sub(r"[{}\[\]*?,\\]", r"\\\g<0>", path) if Folder(path).exists else path
+
+
+def _check_files(spark: SparkSession, paths: list[str]) -> None:
+    for file in spark.read.format("binaryFile").load(paths).inputFiles():
+        check_streamable(unquote(urlsplit(file).path))
 
 
 def _format(paths: list[str]) -> str:

@@ -65,7 +65,7 @@ class Deduplicated:
 
 
 def checksum(spark: SparkSession, url: str, queue: str) -> Sum:
-    rows = spark.read.format("penstock").options(url=url, queue=queue).load()
+    rows = spark.read.format("penstock").options(url=url, queue=queue, exact=True).load()
     hashed = F.xxhash64("body", "content_type", _sorted("attributes"), _sorted("attribute_types"))
     row = rows.agg(F.count("*"), F.sum(hashed.cast("decimal(38,0)")), F.bit_xor(hashed)).collect()[0]
     return Sum(row[0], int(row[1] or 0), row[2] or 0)
@@ -99,7 +99,9 @@ def move(
             notes.write(PROOF, json.dumps([[each.count, str(each.sum), str(each.xor)] for each in before]))
         else:  # of a run that did not come to its end
             before = [Sum(count, int(total), int(xor)) for count, total, xor in json.loads(noted)]
-        stream = spark.readStream.format("penstock").options(url=url, queue=queue, **options).load().select(*CARRIED)
+        stream = (
+            spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load().select(*CARRIED)
+        )
         writer = stream.writeStream.format("penstock").options(url=to_url, queue=to_queue)
         query = writer.option("checkpointLocation", f"{notes.url}/move").trigger(availableNow=True).start()
         totals = (watch or Watch("move")).follow(query)
@@ -133,7 +135,7 @@ def dedupe(
                 f"queue {queue!r} would be moved to itself: without the second name, duplicates are removed in place"
             )
         return _move_first(spark, url, queue, to, by, Folder(checkpoint), watch or Watch("dedupe"), options)
-    rows = spark.read.format("penstock").options(url=url, queue=queue).load()
+    rows = spark.read.format("penstock").options(url=url, queue=queue, exact=True).load()
     first = Window.partitionBy("likeness").orderBy("sent_at", "id")
     ranked = rows.select("id", "sent_at", "state", _likeness(by).alias("likeness")).withColumn(
         "place", F.row_number().over(first)
@@ -174,7 +176,7 @@ def _move_first(
         partitions = spark.conf.get("spark.sql.shuffle.partitions")
         spark.conf.set("spark.sql.shuffle.partitions", "1")
         try:
-            stream = spark.readStream.format("penstock").options(url=url, queue=queue, **options).load()
+            stream = spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load()
             # In one partition the rows stay in the queue's order, and so the one that Spark keeps is the first.
             ordered = stream.withColumn("likeness", F.coalesce(_likeness(by), F.concat(F.lit("id "), "id"))).coalesce(1)
             unique = ordered.dropDuplicates(["likeness"]).select(*CARRIED)

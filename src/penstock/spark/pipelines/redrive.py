@@ -54,7 +54,7 @@ def letters(spark: SparkSession, url: str, queue: str, *, where: str | None = No
     """The visible letters of a dead letter queue that fit the SQL ``where``, with the columns that SQL sees."""
     with penstock.open(url, **_access(token)) as broker:
         broker.queue(queue)
-    frame = spark.read.format("penstock").options(url=url, queue=queue, **_access(token)).load()
+    frame = spark.read.format("penstock").options(url=url, queue=queue, exact=True, **_access(token)).load()
     now = f.current_timestamp()
     frame = frame.where(f.col("visible_at") <= now).withColumns(
         {

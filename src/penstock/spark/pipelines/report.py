@@ -45,7 +45,7 @@ def report(
                 raise BadInput(f"queue {each!r} is of a store: say which")
             with penstock.open(url) as broker:
                 broker.queue(each)
-            reader = spark.read.format("penstock").options(url=url, queue=each)
+            reader = spark.read.format("penstock").options(url=url, queue=each, exact=True)
             frames += [_normal(reader.option("view", view).load(), producer) for view in ("messages", "settled")]
     if not frames:
         raise BadInput("a report is of folders or queues: name one at least")

@@ -1,0 +1,31 @@
+"""The folders of pipelines: which place a name means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import BadInput
+from penstock.spark.pipelines.folders import Folder
+
+
+@pytest.mark.parametrize("place", ["foo://bar/x", "s3a://bar/x", "data:2024/x"])
+def test_a_place_that_nothing_here_can_open_is_told_by_its_name(place: str) -> None:
+    with pytest.raises(BadInput, match=f"'{place}' is no folder that can be opened"):
+        Folder(place)
+
+
+def test_a_refused_place_is_told_without_its_password() -> None:
+    with pytest.raises(BadInput) as caught:
+        Folder("foo://me:secret@bar/x")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_folder_is_the_one_that_spark_means_without_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    assert Folder(f"{tmp_path}/link/../lake").url == f"{tmp_path}/lake"
+    assert Folder(f"file://{tmp_path}/x/../lake").url == f"{tmp_path}/lake"
+    monkeypatch.chdir(tmp_path)
+    assert Folder("./data:2024/x").url == f"{tmp_path}/data:2024/x"
