@@ -86,6 +86,17 @@ def test_a_plain_callback_that_returns_an_awaitable_has_failed(
     assert "returned an awaitable, which nobody awaits" in caplog.text
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_callback_that_is_a_generator_has_failed(
+    broker: Broker, queue: Queue, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.send(b"1")
+    consumer = broker.consumer("orders", workers=workers)
+    consumer.process(lambda payload, _: (yield payload))
+    assert consumer.run(until_empty=True).retried == 1
+    assert "is a generator, of which nothing has run" in caplog.text
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_a_coroutine_that_exits_has_failed_and_the_others_go_on(
     broker: Broker, queue: Queue, error: type[BaseException]

@@ -591,8 +591,8 @@ MUTANTS = [
         "refused_neighbour",
         (
             "server/commits.py",
-            "            except PenstockError:\n                pass\n",
-            "            except KeyError:\n                pass\n",
+            "            except PenstockError:  # refused",
+            "            except KeyError:  # refused",
         ),
         (
             "server/commits.py",

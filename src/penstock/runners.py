@@ -51,6 +51,8 @@ def call(handler: Callable[[bytes, Message], Any], payload: bytes, message: Mess
         if inspect.iscoroutine(result):
             result.close()
         raise TypeError("the callback returned an awaitable, which nobody awaits: a callback that awaits is an async def")
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError("the callback is a generator, of which nothing has run: a callback does not yield")
 
 
 class Failure(Exception):

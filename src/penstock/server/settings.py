@@ -30,7 +30,10 @@ class ServerSettings:
     tls_key: str = _setting("", "file of the certificate's key (PEM)")
     oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as mqs does, or refuse (413)")
     max_body: int = _setting(
-        16 * MEBI, "bytes of a request's body, more is 413; and about so many of messages in one answer", 1024, 1024 * MEBI
+        16 * MEBI,
+        "bytes of a request's body, more is 413; and about so many of messages in one answer to a receive",
+        1024,
+        1024 * MEBI,
     )
     max_head: int = _setting(16 * 1024, "bytes of a request's head; more is 431", 1024, MEBI)
     max_memory: int = _setting(256 * MEBI, "bytes of all bodies in memory; more is 503", MEBI, 2**40)
