@@ -57,6 +57,9 @@ def test_a_steady_cycle_does_not_grow_the_disk(postgresql: PostgresqlServer) -> 
 
 
 SQLITE_ONLY = {
+    "delete_alone",
+    "delete_plain",
+    "remove_gone",
     "take_alone",
     "insert_together",
     "insert_alone",

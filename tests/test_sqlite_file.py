@@ -20,6 +20,7 @@ from penstock import (
     BadInput,
     Broker,
     Draft,
+    Message,
     QueueNotFound,
     StoreBusy,
     StoreClosed,
@@ -701,6 +702,97 @@ def test_disk_space_is_returned_after_a_backlog_drains(url: str, path: Path) -> 
         assert path.with_name("queue.db-wal").stat().st_size < 20 * MIB
 
 
+def rows_in(path: Path) -> int:
+    return int(apsw.Connection(str(path)).execute("SELECT COUNT(*) FROM penstock_message").get)
+
+
+def leave_one(queue: penstock.Queue, *, many: bool = False) -> Message:
+    """A message that is visible again, and then deleted: its row is there until the next batch."""
+    queue.send_many([b"1", b"2"])
+    one, two = queue.receive(2, visibility=0)
+    queue.extend(two, 1000)
+    assert queue.delete_many([one, two]) == [True, True] if many else queue.delete(one)
+    return one
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_what_is_deleted_is_gone_for_all_before_it_is_removed(path: Path, url: str, many: bool) -> None:
+    left = 0 if many else 1
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = broker.create("orders")
+        one = leave_one(queue, many=many)
+        assert rows_in(path) == 2
+        for seen in (broker, other):
+            same, store = seen["orders"], seen.store
+            counts = store.count("orders", 2**60)
+            assert len(same.peek(9)) == len(same.scan()) == same.span()[0] == counts.messages == counts.visible == left
+            assert len(store.browse("orders", 9, now=2**60)) == left
+            assert store.due("orders") != one.visible_at
+        assert rows_in(path) == 2
+        assert queue.extend(one, 5) is False
+        assert rows_in(path) == left
+        assert queue.delete(one) is False
+        assert queue.receive() == []
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda queue, one: queue.receive(9),
+        lambda queue, one: queue.delete_many([one, one.id]).count(True),
+        lambda queue, one: queue.release(one),
+        lambda queue, one: queue.fail(one),
+        lambda queue, one: queue.redrive(to="others"),
+        lambda queue, one: queue.purge() - 1,
+        lambda queue, one: queue.claim("reader", 1, 9).size,
+    ],
+    ids=["receive", "delete", "release", "fail", "redrive", "purge", "claim"],
+)
+def test_what_is_deleted_is_nobodys(url: str, verb: Callable[[penstock.Queue, Message], object]) -> None:
+    with penstock.open(url) as broker:
+        broker.create("others")
+        queue = broker.create("orders")
+        assert not verb(queue, leave_one(queue))
+
+
+def test_what_is_deleted_is_not_taken_at_most_once(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send(b"1")
+        one = queue.receive()[0]
+        queue.release(one)
+        queue.update(mode="at_most_once")
+        queue.send(b"2")
+        assert queue.settings.mode == "at_most_once"
+        assert queue.delete(one)
+        assert broker.store.take("orders", system_clock(), queue.settings) is None
+        assert rows_in(path) == 2
+        assert [message.body for message in queue.receive()] == [b"2"]
+
+
+def test_what_is_deleted_is_gone_in_a_transaction_that_is_joined(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        one = leave_one(queue := broker.create("orders"))
+        mine = apsw.Connection(str(path))
+        mine.execute("BEGIN IMMEDIATE")
+        assert queue.delete(one, connection=mine) is False
+        mine.execute("ROLLBACK")
+        assert rows_in(path) == 2
+        assert queue.receive(9) == []
+
+
+def test_what_is_deleted_singly_is_removed_after_a_while(url: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.stores.sqlite.MOST_GONE", 10)
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"x"] * 100)
+        for message in queue.receive(100):
+            assert queue.delete(message)
+        assert rows_in(path) <= 10
+        broker.store.sweep("orders", 0)
+        assert rows_in(path) == 0
+
+
 def test_a_steady_cycle_does_not_grow_the_file(url: str, path: Path) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
@@ -716,7 +808,7 @@ def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("UPDATE penstock_meta SET value = 99 WHERE name = 'version'")
     other.close()
-    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 5"):
+    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 6"):
         penstock.open(url)
 
 
@@ -727,13 +819,13 @@ def test_an_older_file_is_brought_up_to_date_with_its_messages(url: str, monkeyp
 
     def with_one_more_step(dialect: dict[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
         steps, statements = read_sql(dialect)
-        return steps | {6: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
+        return steps | {7: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
 
     monkeypatch.setattr(sql_session, "read_sql", with_one_more_step)
     with penstock.open(url) as broker:
         assert broker["orders"].receive()[0].body == b"old"
         assert isinstance(broker.store, SqliteStore)
-        assert broker.store._meta("version") == 6
+        assert broker.store._meta("version") == 7
     penstock.open(url).close()
 
 

@@ -429,6 +429,23 @@ MUTANTS = [
         ),
     ),
     mutant(
+        "what is gone is only removed, and seen until then",
+        "gone_for_all",
+        (SESSION, "penstock_present AS", "penstock_message AS"),
+    ),
+    mutant("what is gone is never removed", "nobodys", (SQLITE, "if remove and not nested:", "if False:")),
+    mutant(
+        "what is gone is taken at most once",
+        "not_taken_at_most_once",
+        (QUERIES, " AND number NOT IN (SELECT number FROM penstock_gone)\nAND receives", "\nAND receives"),
+    ),
+    mutant(
+        "what is gone is there for those who join",
+        "that_is_joined",
+        (SQLITE, "                    self._remove_gone()\n                    yield", "                    yield"),
+    ),
+    mutant("what is gone piles up", "removed_after_a_while", (SQLITE, "if self._left > MOST_GONE:", "if False:")),
+    mutant(
         "a settlement takes what others got",
         "released_from_a_claim",
         (

@@ -32,7 +32,7 @@ from penstock.message import FOREVER, State
 from penstock.policy import key_of
 from penstock.stores.base import Ids
 from penstock.stores.encoding import Head, unpack_head
-from penstock.stores.sql_session import MESSAGE_HELD
+from penstock.stores.sql_session import MESSAGE_HELD, PRESENT
 
 SQLITE_ROWS = 2000
 """Rows of one batch from SQLite, which must stay below 2 GiB of bodies."""
@@ -114,6 +114,7 @@ class Columnar:
     def __init__(self, connection: Any, dialect: str) -> None:
         self._connection = connection
         self._dialect = dialect
+        self._present = PRESENT if dialect == "sqlite" else "penstock_message"
         if dialect == "sqlite":
             self._value(f"PRAGMA busy_timeout = {WAIT}")
             self._value(f"PRAGMA mmap_size = {MAPPED}")
@@ -128,7 +129,7 @@ class Columnar:
         home = self._queue(queue)
         for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
             if run_at is None:
-                message = MESSAGE_HELD if self._dialect == "postgresql" else "penstock_message"
+                message = MESSAGE_HELD if self._dialect == "postgresql" else self._present
                 yield from self._select(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
             else:
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
@@ -143,7 +144,7 @@ class Columnar:
         """The messages whose numbers are from ``start`` up to ``stop``. ``dense``: many of these numbers are of this queue, so
         go through the table, and not by an index."""
         where = "".join(f" AND {condition}" for condition in conditions)
-        table = "penstock_settled" if settled else "penstock_message"
+        table = "penstock_settled" if settled else self._present
         home = self._queue(queue)
         changed = NOTHING
         if not settled and self._find(FIND_RUNS, home):

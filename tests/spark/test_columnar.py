@@ -39,6 +39,23 @@ def test_ids_are_those_of_the_store(prefix: str) -> None:
     assert columnar._ids(numbers.slice(0, 0), ids.prefix).to_pylist() == []
 
 
+def test_what_is_deleted_is_gone_before_it_is_removed(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2", b"3"])
+        queue.claim("reader", 1, 2)
+        queue.confirm("reader", 1)
+        one, _ = queue.read("reader", 1)
+        queue.extend(one, 1000)  # which makes the claim a list
+        three = queue.receive()[0]
+        assert queue.delete(one) is queue.delete(three) is True
+    assert scan(url).column("body").to_pylist() == [b"2"]
+    with columnar.opened(url) as direct:
+        assert direct is not None
+        batches = direct.claim("orders", "reader", 1, 0, 2, arrow.MESSAGE)
+        assert pa.Table.from_batches(batches).column("body").to_pylist() == [b"2"]
+
+
 def test_what_is_rarely_there_may_come_after_thousands_of_rows(url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders", deduplicate=True, groups=True, history=1000)

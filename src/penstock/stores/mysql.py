@@ -56,6 +56,8 @@ class MysqlStore(SqlServerStore):
         "insert_new": "INSERT IGNORE INTO",
         "unless_there": "",
         # By looking up each: given a list, it scans, and locks on its way what others hold.
+        "present": "penstock_message",
+        "removed_later": "",
         "chosen": "JSON_TABLE(:numbers, '$[*]' COLUMNS (chosen BIGINT PATH '$')) AS chosen "
         "STRAIGHT_JOIN penstock_message FORCE INDEX (PRIMARY)",
         "among": "= chosen",

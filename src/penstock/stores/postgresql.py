@@ -120,6 +120,8 @@ class PostgresqlStore(SqlServerStore):
             CREATE INDEX penstock_ready ON penstock_message (queue, visible_at, number) WHERE queue >= 0
         """,
         "message_held": MESSAGE_HELD,
+        "present": "penstock_message",
+        "removed_later": "",
         "chosen": "penstock_message",
         "penstock_message": "",
         "as_blob": "::bytea",

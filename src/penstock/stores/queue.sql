@@ -9,6 +9,8 @@
 --                       receives    how often it was received in this queue; delivery: in all its life, which is its receipt
 --                       head        what is rarely there, as JSON: content type, attributes, own visibility, death
 --                       checksum    CRC-32 of all that does not change
+--   penstock_gone     on SQLite: the numbers of messages that have left their queue, and are removed by whoever opens the next batch;
+--                     until then, whoever only looks takes them away by {present}
 --   penstock_mark     what makes the next equal message a duplicate; expires_at 2^62: while the message is in the queue
 --   penstock_settled  the history: processed (2) and failed (3) messages
 --   penstock_reader   how far a reader of named claims has settled
@@ -153,6 +155,9 @@ ALTER TABLE penstock_claim ADD COLUMN begin_at {integer};
 ALTER TABLE penstock_claim ADD COLUMN begin_number {integer};
 ALTER TABLE penstock_claim ADD COLUMN end_at {integer};
 ALTER TABLE penstock_claim ADD COLUMN end_number {integer};
+
+-- step: 6
+{removed_later};
 
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
@@ -327,13 +332,19 @@ WHERE number = :number AND queue = :queue AND delivery = COALESCE(:delivery, del
 RETURNING number, delivery, visible_at, state, grp, mark
 
 -- name: delete_alone
-DELETE FROM penstock_message
+{insert_new} penstock_gone SELECT number FROM penstock_message
 WHERE number = :number AND delivery = :delivery AND delivery > 0 AND grp IS NULL AND mark IS NULL
 AND queue = (SELECT number FROM penstock_queue WHERE number = :queue AND settings = :settings)
 
 -- name: delete_plain
-DELETE FROM penstock_message
+{insert_new} penstock_gone SELECT number FROM penstock_message
 WHERE number = :number AND queue = :queue AND delivery = :delivery AND delivery > 0 AND grp IS NULL AND mark IS NULL
+
+-- name: remove_gone
+DELETE FROM penstock_message WHERE number IN (SELECT number FROM penstock_gone)
+
+-- name: forget_gone
+DELETE FROM penstock_gone
 
 -- name: take_alone
 DELETE FROM penstock_message
@@ -342,7 +353,8 @@ WHERE number = (
     WHERE queue = (SELECT number FROM penstock_queue WHERE number = :queue AND settings = :settings AND floor_at < 0)
     AND visible_at >= 0 AND visible_at <= :now ORDER BY visible_at, number LIMIT 1
 )
-AND state = 0 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since
+AND state = 0 AND number NOT IN (SELECT number FROM penstock_gone)
+AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since
 AND deadline_at IS NULL AND grp IS NULL AND mark IS NULL AND checksum = CASE WHEN COALESCE(head, grp, mark, deadline_at) IS NULL THEN checksum_of(body, sent_at)
     ELSE checksum_of(body, head, grp, mark, sent_at, deadline_at) END
 AND NOT EXISTS (SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND asleep = 1 AND lapses_at <= :now)
@@ -382,13 +394,13 @@ SET queue = :queue, visible_at = :visible_at, state = 0, receives = 0, expires_a
 WHERE number = :number
 
 -- name: browse
-SELECT {columns} FROM penstock_message
+SELECT {columns} FROM {present}
 WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at <= :now AND (visible_at, number) > (:after_at, :after_number)
 AND state = COALESCE(:state, state)
 ORDER BY visible_at, number LIMIT :limit
 
 -- name: browse_blocked
-SELECT {columns} FROM penstock_message
+SELECT {columns} FROM {present}
 WHERE queue = :queue {ready} AND visible_at < 0 AND state = COALESCE(:state, state)
 ORDER BY visible_at DESC, number LIMIT :limit
 
@@ -396,13 +408,13 @@ ORDER BY visible_at DESC, number LIMIT :limit
 SELECT {columns}, settled_at, reason FROM penstock_settled WHERE queue = :queue ORDER BY settled_at, number LIMIT :limit
 
 -- name: span
-SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_message WHERE queue = :queue {ready}
+SELECT COUNT(*), MIN(number), MAX(number) FROM {present} WHERE queue = :queue {ready}
 
 -- name: span_settled
 SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_settled WHERE queue = :queue
 
 -- name: scan
-SELECT {columns} FROM penstock_message
+SELECT {columns} FROM {present}
 WHERE queue = :queue {ready} AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
 
 -- name: scan_settled
@@ -410,12 +422,12 @@ SELECT {columns}, settled_at, reason FROM penstock_settled
 WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
 
 -- name: count
-SELECT 'visible', COUNT(*), MIN(number) FROM penstock_message
+SELECT 'visible', COUNT(*), MIN(number) FROM {present}
 WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at <= :now HAVING COUNT(*) > 0
 UNION ALL
-SELECT 'blocked', COUNT(*), MIN(number) FROM penstock_message WHERE queue = :queue {ready} AND visible_at < 0 HAVING COUNT(*) > 0
+SELECT 'blocked', COUNT(*), MIN(number) FROM {present} WHERE queue = :queue {ready} AND visible_at < 0 HAVING COUNT(*) > 0
 UNION ALL
-SELECT CASE state WHEN 0 THEN 'delayed' WHEN 1 THEN 'in_flight' ELSE 'damaged' END, COUNT(*), MIN(number) FROM penstock_message
+SELECT CASE state WHEN 0 THEN 'delayed' WHEN 1 THEN 'in_flight' ELSE 'damaged' END, COUNT(*), MIN(number) FROM {present}
 WHERE queue = :queue {ready} AND visible_at > :now GROUP BY state
 
 -- name: count_settled
@@ -425,7 +437,7 @@ SELECT COUNT(*) FROM penstock_settled WHERE queue = :queue
 SELECT sent_at FROM penstock_message WHERE number = :number
 
 -- name: due
-SELECT visible_at FROM penstock_message WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at < :forever
+SELECT visible_at FROM {present} WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at < :forever
 ORDER BY visible_at LIMIT 1
 
 -- name: due_of
@@ -518,8 +530,8 @@ SELECT * FROM (
 
 -- name: due_above
 SELECT COALESCE(
-    (SELECT visible_at FROM penstock_message WHERE queue = :queue AND visible_at = :floor_at AND number > :floor_number LIMIT 1),
-    (SELECT MIN(visible_at) FROM penstock_message WHERE queue = :queue AND visible_at > :floor_at AND visible_at < :forever)
+    (SELECT visible_at FROM {present} WHERE queue = :queue AND visible_at = :floor_at AND number > :floor_number LIMIT 1),
+    (SELECT MIN(visible_at) FROM {present} WHERE queue = :queue AND visible_at > :floor_at AND visible_at < :forever)
 )
 
 -- name: place_above
@@ -536,7 +548,7 @@ SELECT COUNT(*) FROM (
 ) AS picked
 
 -- name: count_early
-SELECT COUNT(*) FROM penstock_message
+SELECT COUNT(*) FROM {present}
 WHERE queue = :queue AND visible_at > :now AND visible_at <= :floor_at AND (visible_at, number) <= (:floor_at, :floor_number)
 
 -- name: weigh
@@ -621,14 +633,14 @@ DELETE FROM penstock_message
 UPDATE penstock_claim SET size = size - :gone WHERE number = :claim
 
 -- name: scan_unsettled
-SELECT {columns} FROM penstock_message
+SELECT {columns} FROM {present}
 WHERE queue = :queue AND number >= :start AND number < :stop AND NOT EXISTS (
     SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = :queue AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0
     AND (visible_at, penstock_message.number) > (begin_at, begin_number) AND (visible_at, penstock_message.number) <= (end_at, end_number)
 ) ORDER BY number LIMIT :limit
 
 -- name: first_unsettled
-SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND NOT EXISTS (
+SELECT MIN(number) FROM {present} WHERE queue = :queue AND NOT EXISTS (
     SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = :queue AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0
     AND (visible_at, penstock_message.number) > (begin_at, begin_number) AND (visible_at, penstock_message.number) <= (end_at, end_number)
 )
@@ -637,7 +649,7 @@ SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND NOT EXISTS (
 SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1 AND lapses_at <= :now
 
 -- name: asleep
-SELECT {asleep_columns} FROM penstock_claim, penstock_held, penstock_message
+SELECT {asleep_columns} FROM penstock_claim, penstock_held, {present}
 WHERE penstock_claim.queue = :queue AND asleep = 1 AND penstock_held.claim = penstock_claim.number
 AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
 ORDER BY penstock_claim.lapses_at, penstock_message.number LIMIT :limit

@@ -35,6 +35,8 @@ CONSUMED = int(State.CONSUMED)
 MESSAGE_HELD = "LATERAL (SELECT * FROM penstock_message WHERE number = penstock_held.message OFFSET 0) AS penstock_message"
 """On PostgreSQL, a claim's messages each by its number, whatever is known of the table: as a mere join they may be sought among
 all, for each."""
+PRESENT = "penstock_present AS penstock_message"
+"""On SQLite, the messages without those that have left their queue and are yet to be removed."""
 Row = tuple[Any, ...]
 Params = Mapping[str, Any] | Sequence[Any]
 

@@ -11,7 +11,7 @@ import json
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import RLock, get_ident
@@ -26,7 +26,7 @@ from penstock.policy import micros
 from penstock.stores.disk import sync
 from penstock.stores.encoding import checksum, pack_settings, plain_checksum
 from penstock.stores.sql_messages import insert_row
-from penstock.stores.sql_session import Params, Row
+from penstock.stores.sql_session import PRESENT, Params, Row
 from penstock.stores.sqlite_claims import LATE, NotPlain, SqliteClaims
 from penstock.stores.staging import StagedFiles, StagesInFiles, staging_folder
 
@@ -41,6 +41,8 @@ NO_BLOCK = (1, 0)
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 """How many messages one statement can send: few texts to prepare, and what is left over stays empty."""
 NO_ROW = (None,) * 11
+MOST_GONE = 1000
+"""How many messages a process lets be gone before it removes them itself."""
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
@@ -79,7 +81,13 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         "by_ready": "",
         "ready": "",
         "only_by_name": "",
-        "message_held": "penstock_message",
+        "message_held": PRESENT,
+        "present": PRESENT,
+        "removed_later": """
+            CREATE TABLE penstock_gone (number INTEGER PRIMARY KEY);
+            CREATE VIEW penstock_present AS SELECT * FROM penstock_message
+            WHERE NOT EXISTS (SELECT 1 FROM penstock_gone) OR number NOT IN (SELECT number FROM penstock_gone)
+        """,
         "chosen": "penstock_message",
         "penstock_message": "",
         "as_blob": "",
@@ -102,6 +110,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._parents: apsw.Connection | None = None
         self._closed = False
         self._opening = False
+        self._migrated = False
+        self._left = 0
+        """How many messages we have deleted since the last batch, which removes them."""
         self._desk = StagedFiles(staging_folder(path), durable=False)
         self._block = NO_BLOCK
         self._last_packed: tuple[Settings | None, str] = (None, "")
@@ -110,6 +121,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         _stores.add(self)
         self._connect()
         self._migrate()
+        self._migrated = True
         watch(self)
 
     def __str__(self) -> str:
@@ -191,8 +203,12 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         time.sleep(pause)
         return True
 
+    def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
+        return self._transaction(durable)
+
     @contextmanager
-    def batch(self, *, durable: bool = True) -> Iterator[None]:
+    def _transaction(self, durable: bool, *, remove: bool = True) -> Iterator[None]:
+        """``remove``: first of all what is gone, which only then is gone for each statement."""
         with self._lock:
             connection = self._connect()
             nested = self._depth > 0
@@ -204,6 +220,8 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             self._depth += 1
             self._owner = get_ident()
             try:
+                if remove and not nested:
+                    self._remove_gone()
                 yield
                 self._execute(connection, "RELEASE verb" if nested else "COMMIT")
             except BaseException:
@@ -214,6 +232,11 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             finally:
                 self._depth -= 1
                 self._seen.clear()
+
+    def _remove_gone(self) -> None:
+        if self._migrated and self._run("remove_gone", ()):
+            self._run("forget_gone", ())
+        self._left = 0
 
     def _forget(self) -> None:
         """What was known within a batch."""
@@ -241,6 +264,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             self._forget()
             try:
                 with self.batch():
+                    self._remove_gone()
                     yield
             except StoreBusy as error:
                 raise StoreBusy(
@@ -387,12 +411,20 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             connection = self._connect()
             self._set_durable(True)
             home, packed = self._known(queue, settings)
-            number = self._ids.number(receipt.id)
+            number = self._number(receipt)
             self._execute(connection, self._statements["delete_alone"], (number, receipt.delivery, home, packed))
             if not connection.changes():
                 self._homes.pop(queue, None)
                 return False
+            self._leave_gone(1)
             return True
+
+    def _leave_gone(self, count: int) -> None:
+        """To the next batch, unless it would have too much to do."""
+        self._left += count
+        if self._left > MOST_GONE:
+            with self.batch(durable=False):
+                pass
 
     def take(self, queue: str, now: int, settings: Settings) -> Message | None:
         with self._lock:
@@ -418,7 +450,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
 
     def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
         """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
-        with suppress(NotPlain), self.batch():
+        with suppress(NotPlain), self._transaction(True, remove=False):
             home, settings = self._queue(queue)
             keys = [(number, home, receipt.delivery) for number, receipt in zip(self._numbers(receipts), receipts, strict=True)]
             connection = self._connect()
@@ -441,6 +473,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
     def sweep(self, queue: str, now: int) -> bool:
         more = super().sweep(queue, now)
         with self._lock:
+            if self._left and not self._depth:
+                with self.batch(durable=False):
+                    pass
             return more or (self._depth == 0 and self._reclaim(self._connect()))
 
     def _reclaim(self, connection: apsw.Connection) -> bool:
