@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+import pyspark
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from penstock.spark.java import find_java
@@ -16,7 +19,7 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
     builder = SparkSession.builder.appName(name)
     if remote is None or remote.startswith("local"):  # Spark runs here: then Spark Connect starts a server of its own
         os.environ["JAVA_HOME"] = find_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", _worker_python() if (remote or master).startswith("local") else sys.executable)
     if remote is not None:
         builder = builder.remote(remote)
     else:
@@ -29,3 +32,12 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
     for setting, value in config.items():
         builder = builder.config(setting.replace("__", "."), value)
     return builder.getOrCreate()
+
+
+def _worker_python() -> str:
+    """This Python; and if Spark itself is of this environment, without a second copy of it."""
+    quick = Path(__file__).with_name("worker-python")
+    if Path(_find_spark_home()).resolve() != Path(pyspark.__file__).parent.resolve() or not os.access(quick, os.X_OK):
+        return sys.executable
+    os.environ["PENSTOCK_WORKER_PYTHON"] = sys.executable
+    return str(quick)

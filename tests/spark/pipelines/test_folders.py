@@ -1,12 +1,16 @@
-"""The folders of pipelines: which place a name means."""
+"""The folders of pipelines: which place a name means, and what is brought to the disk."""
 
 from __future__ import annotations
 
+import errno
+import threading
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from penstock.errors import BadInput
+from penstock.spark.pipelines import folders
 from penstock.spark.pipelines.folders import Folder
 
 
@@ -29,3 +33,29 @@ def test_a_folder_is_the_one_that_spark_means_without_dots(tmp_path: Path, monke
     assert Folder(f"file://{tmp_path}/x/../lake").url == f"{tmp_path}/lake"
     monkeypatch.chdir(tmp_path)
     assert Folder("./data:2024/x").url == f"{tmp_path}/data:2024/x"
+
+
+def test_what_is_being_written_is_synced_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = Queue[str]()
+    monkeypatch.setattr(folders, "SYNC_EVERY", 0.01)
+    monkeypatch.setattr(folders, "sync", synced.put)
+    with Folder(str(tmp_path)).syncing("staged"):
+        (tmp_path / "staged/day").mkdir(parents=True)
+        (tmp_path / "staged/day/part").write_text("rows")
+        assert synced.get(timeout=10) == f"{tmp_path}/staged/day/part"
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("(follow)")]
+
+
+def test_a_sync_that_failed_meanwhile_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
+    def fail(path: str) -> None:
+        failed.set()
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    (tmp_path / "staged").mkdir()
+    (tmp_path / "staged/part").write_text("rows")
+    monkeypatch.setattr(folders, "SYNC_EVERY", 0.01)
+    monkeypatch.setattr(folders, "sync", fail)
+    with pytest.raises(OSError, match="Input/output error"), Folder(str(tmp_path)).syncing("staged"):
+        assert failed.wait(10)

@@ -115,7 +115,8 @@ class Place:
             frame = frame.persist()  # it is looked at twice, and would be read twice
             fixed = _infer(frame, home)
         rows = shaped(frame, fixed)
-        rows.write.partitionBy("queue", "day").option("compression", self.compression).parquet(f"{home.url}/{staged}")
+        with home.syncing(staged):
+            rows.write.partitionBy("queue", "day").option("compression", self.compression).parquet(f"{home.url}/{staged}")
         moves = self._moves(home.files(staged), staged, batch)
         home.move(moves)
         if not self.begun:  # a run before may have come to some of this batch, in other pieces

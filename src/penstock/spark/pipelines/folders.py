@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,7 @@ from penstock.errors import BadInput
 from penstock.stores.disk import sync
 
 NOTES = "penstock.json"
+SYNC_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,34 @@ class Folder:
         if self.local:
             for folder in {*folders, *(str(Path(folder).parent) for folder in folders), self._root}:
                 sync(folder)
+
+    @contextmanager
+    def syncing(self, below: str) -> Iterator[None]:
+        """Bring to the disk what is written there meanwhile, so that `move` finds little that is not yet."""
+        done = Event()
+        failed: list[OSError] = []
+
+        def follow() -> None:
+            while not done.wait(SYNC_EVERY) and not failed:
+                for file in self.files(below):
+                    try:
+                        sync(f"{self._root}/{file.path}")
+                    except FileNotFoundError:  # Spark has moved or removed it
+                        continue
+                    except OSError as error:  # which is told once: the next sync would say that all is well
+                        failed.append(error)
+
+        thread = Thread(target=follow, daemon=True)
+        if self.local:
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if self.local:
+                thread.join()
+        if failed:
+            raise failed[0]
 
     def remove(self, paths: list[str]) -> None:
         for path in paths:
