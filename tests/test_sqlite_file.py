@@ -131,15 +131,25 @@ def test_a_damaged_message_is_set_aside_at_most_once_too(url: str, path: Path) -
         assert (stats.messages, stats.damaged) == (1, 1)
 
 
-def test_a_damaged_message_is_not_claimed_by_a_reader(url: str, path: Path) -> None:
+@pytest.mark.parametrize("before", [0, 1], ids=["run", "list"])
+def test_a_damaged_message_of_a_claim_is_left_out_and_stays(url: str, path: Path, before: int) -> None:
     with penstock.open(url) as broker:
-        broker.create("orders").send_many([b"first", b"SECOND" * 9, b"third"])
+        queue = broker.create("orders", visibility=0)
+        queue.send_many([b"first", b"SECOND" * 9, b"third"])
+        for _ in range(before):  # what was received makes the claim a list
+            queue.receive(3)
     damage(path, b"SECOND" * 9, b"SECOND" * 8 + b"SECONF")
     with penstock.open(url) as broker:
         queue = broker["orders"]
-        assert queue.claim("spark", 1, 9).size == 2
-        assert [message.body for message in queue.read("spark", 1)] == [b"first", b"third"]
-        assert queue.stats().damaged == 1
+        assert queue.claim("spark", 1, 9).size == 3
+        queue.confirm("spark", 1)
+        for _ in range(2):
+            assert [message.body for message in queue.read("spark", 1)] == [b"first", b"third"]
+            assert queue.stats().damaged == 1
+            told = queue.read("spark", 1, 1, 3, damaged=True)
+            assert [(message.state.name, message.body) for message in told] == [("DAMAGED", b""), ("CONSUMED", b"third")]
+        assert queue.settle("spark", 1) == 2
+        assert (queue.stats().messages, queue.stats().damaged) == (1, 1)
 
 
 def changes(broker: Broker, act: Callable[[], object]) -> int:

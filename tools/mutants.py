@@ -52,6 +52,10 @@ def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_source.py", "tests/spark/test_browse.py"))
 
 
+def spark_damage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/test_damage.py",))
+
+
 def cached(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the memcached store."""
     return Mutant(name, tests, changes, ("tests/test_memcached.py", "tests/test_memcached_faults.py"))
@@ -460,6 +464,24 @@ MUTANTS = [
         (QUERIES, "grp IS NULL AND mark IS NULL\n    ) IS TRUE", "grp IS NULL\n    ) IS TRUE"),
     ),
     mutant("a reader set back is not noticed", "set_back", ("claims.py", "epoch <= settled:", "epoch < 0:")),
+    spark_damage("what is damaged is read", "left_out", ("columnar.py", "if not intact(rows):", "if False:")),
+    spark_damage("only what is plain is checked", "left_out", ("columnar.py", "return _all_intact(found)", "return True")),
+    spark_damage(
+        "what is damaged has been lost",
+        "left_out",
+        ("spark/reading.py", "found += batch.num_rows\n            whole", "found += 0\n            whole"),
+    ),
+    mutant(
+        "what is damaged is settled with its claim",
+        "of_a_claim",
+        (QUERIES, " AND mark IS NULL AND state <> 4", " AND mark IS NULL"),
+    ),
+    mutant("what is damaged is settled one by one", "of_a_claim", (SQL, "if row[3] != State.DAMAGED", "if row[3] != 99")),
+    mutant(
+        "what is damaged is not set aside",
+        "of_a_claim",
+        ("claims.py", "                self._set_aside(message)", "                pass"),
+    ),
     mutant("the checksum is not looked at", "damage", (SESSION, "intact = check ==", "intact = True or check ==")),
     mutant(
         "the next of a group is not freed", "no_later_one", (MESSAGES, "visible_at >= 0 and state", "visible_at < 0 and state")

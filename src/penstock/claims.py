@@ -8,6 +8,7 @@ claim ──► tentative ──confirm──► confirmed ──settle──►
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 from penstock import policy
 from penstock.clock import Clock
@@ -34,6 +35,9 @@ class NamedClaims(ABC):
     def _claim(
         self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int, *, visible_by: int | None
     ) -> tuple[list[Message], bool]: ...
+
+    @abstractmethod
+    def _set_aside(self, message: Message) -> None: ...
 
     def pulse(self) -> Pulse:
         """What time it is here, and when the first message became, or becomes, visible; seen without any lock."""
@@ -104,15 +108,24 @@ class NamedClaims(ABC):
                 self._store.confirm(self.name, reader, epoch)
             return self._claimed(reader, epoch)
 
-    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None) -> list[Message]:
-        """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order."""
+    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
+        """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order.
+
+        What turns out to be damaged is set aside and left out; with ``damaged``, it stands in its place, with nothing but
+        its id and its state."""
         claim = self._claimed(reader, epoch)
         check_count(start, "start", 0, policy.MAX_CLAIM)
         stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
         try:
-            return self._store.read(self.name, reader, epoch, start, stop)
+            messages = self._store.read(self.name, reader, epoch, start, stop)
         except KeyError:  # given up, settled or lapsed since we looked
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch} any more") from None
+        if all(message.intact for message in messages):
+            return messages
+        for message in messages:
+            if not message.intact and message.state is not State.DAMAGED:
+                self._set_aside(message)
+        return [message if message.intact else _told(message) for message in messages if message.intact or damaged]
 
     def settle(self, reader: str, epoch: int) -> int:
         """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""
@@ -168,6 +181,12 @@ class NamedClaims(ABC):
         if claim is None:
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
         return claim
+
+
+def _told(message: Message) -> Message:
+    """What can be said of a message that is damaged."""
+    known = replace(message, body=b"", state=State.DAMAGED, deadline_at=None, moved_at=None)
+    return replace(known, first_received_at=None, received_at=None)
 
 
 def _binding(claim: Claim) -> bool:

@@ -320,8 +320,9 @@ class RemoteQueue(Queue):
         claim: Claim = self._call("confirm", reader=reader, epoch=epoch)
         return claim
 
-    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None) -> list[Message]:
-        return list(self._call("read", reader=reader, epoch=epoch, start=start, stop=stop))
+    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
+        only = {"damaged": True} if damaged else {}
+        return list(self._call("read", reader=reader, epoch=epoch, start=start, stop=stop, **only))
 
     def settle(self, reader: str, epoch: int) -> int:
         return int(self._call("settle", reader=reader, epoch=epoch))

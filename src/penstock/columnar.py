@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from operator import eq
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +32,7 @@ from penstock.errors import QueueNotFound, StoreError
 from penstock.message import FOREVER, State
 from penstock.policy import key_of
 from penstock.stores.base import Ids
-from penstock.stores.encoding import Head, unpack_head
+from penstock.stores.encoding import Head, add_body, checksum, plain_checksum, unpack_head
 from penstock.stores.sql_session import MESSAGE_HELD, PRESENT
 
 SQLITE_ROWS = 2000
@@ -44,8 +45,6 @@ OPTIONS = {
 }
 WAIT = 10_000
 """Milliseconds to wait for a lock on the file."""
-MAPPED = 2**31 - 2**16
-"""How much of the file is mapped into memory, instead of being copied page by page: the most that SQLite does."""
 SOURCES = {
     "id": "number",
     "body": "body",
@@ -76,6 +75,8 @@ EXPRESSIONS = {
     },
     "postgresql": {"reason": "'=' || reason AS reason"},
 }
+CHECKED = ("body", "head", "grp", "mark", "sent_at", "deadline_at", "checksum")
+"""All that a message's checksum is made of, and itself."""
 CLAIM = """
 SELECT {columns} FROM penstock_held, {message}
 WHERE penstock_held.claim = {claim} AND penstock_held.place >= {start} AND penstock_held.place < {stop}
@@ -108,6 +109,10 @@ FIND_RUNS = "SELECT 1 FROM penstock_claim WHERE queue = $1 AND run_at IS NOT NUL
 FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
 
 
+class Damaged(Exception):
+    """A message is not as it was sent: whoever needs to know which reads them one by one."""
+
+
 class Columnar:
     """A connection for looking; made by `opened`."""
 
@@ -116,6 +121,8 @@ class Columnar:
         self._dialect = dialect
         self._present = PRESENT if dialect == "sqlite" else "penstock_message"
         if dialect == "sqlite":
+            from penstock.stores.sqlite import MAPPED
+
             self._value(f"PRAGMA busy_timeout = {WAIT}")
             self._value(f"PRAGMA mmap_size = {MAPPED}")
         connection.set_autocommit(False)
@@ -125,18 +132,19 @@ class Columnar:
         self.ids = Ids(self._value(FIND_SALT))
 
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim."""
+        """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim. `Damaged` if
+        one of the next is; on SQLite, where a claim looks at no body."""
         home = self._queue(queue)
         for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
             if run_at is None:
                 message = MESSAGE_HELD if self._dialect == "postgresql" else self._present
-                yield from self._select(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
+                yield from self._whole(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
             else:
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
                 after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
                 places = {"begin_at": begin_at, "begin_number": begin_number, "end_at": end_at, "end_number": end_number}
                 places |= {"start": start, "count": max(0, min(stop, size) - start)}
-                yield from self._select(RUN, queue, schema, after, home=home, **places)
+                yield from self._whole(RUN, queue, schema, after, home=home, **places)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]
@@ -174,11 +182,30 @@ class Columnar:
     ) -> Iterator[pa.RecordBatch]:
         """``changed``: columns that are another value, or expression, than what the table has."""
         sources = dict.fromkeys(SOURCES[field.name] for field in schema if field.name in SOURCES) or ["number"]
+        for rows in self._raw(query, sources, changed, words):
+            yield decode(rows, queue, schema, self.ids)
+
+    def _whole(
+        self, query: str, queue: str, schema: pa.Schema, changed: Mapping[str, object] = NOTHING, /, **words: object
+    ) -> Iterator[pa.RecordBatch]:
+        """As `_select`, but each message is compared with its checksum."""
+        if self._dialect != "sqlite":
+            yield from self._select(query, queue, schema, changed, **words)
+            return
+        sources = dict.fromkeys([*(SOURCES[field.name] for field in schema if field.name in SOURCES), *CHECKED])
+        for rows in self._raw(query, sources, changed, words):
+            if not intact(rows):
+                raise Damaged
+            yield decode(rows, queue, schema, self.ids)
+
+    def _raw(
+        self, query: str, sources: Iterable[str], changed: Mapping[str, object], words: Mapping[str, object]
+    ) -> Iterator[pa.RecordBatch]:
         terms = EXPRESSIONS[self._dialect] | {name: f"{value} AS {name}" for name, value in changed.items()}
         columns = ", ".join(terms.get(source, source) for source in sources)
         for rows in self._run(query.format(columns=columns, **words)):
             if rows.num_rows:
-                yield decode(rows, queue, schema, self.ids)
+                yield rows
 
     def _run(self, query: str, *values: object) -> Iterator[pa.RecordBatch]:
         from adbc_driver_manager import AdbcStatement
@@ -231,6 +258,35 @@ def _translated() -> Iterator[None]:
         yield
     except (Error, pa.ArrowException, OSError) as error:
         raise StoreError(f"the messages cannot be read by ADBC: {error}") from error
+
+
+def intact(rows: pa.RecordBatch) -> bool:
+    """Whether each is what it was when it was sent."""
+    found = dict(zip(rows.schema.names, rows.columns, strict=True))
+    body, instants, checks = found["body"], found["sent_at"], found["checksum"]
+    types = (body.type, instants.type, checks.type)
+    if types != (pa.binary(), pa.int64(), pa.int64()) or body.null_count or instants.null_count or checks.null_count:
+        return False
+    if not all(_is_empty(found[name]) for name in ("head", "grp", "mark")) or found["deadline_at"].null_count < rows.num_rows:
+        return _all_intact(found)
+    _, offsets, data = body.buffers()
+    ends, view = memoryview(offsets).cast("i")[body.offset :], memoryview(b"" if data is None else data)
+    sent = instants.to_pylist()
+    begun = {at: plain_checksum(b"", at) for at in set(sent)}
+    made = map(add_body, map(view.__getitem__, map(slice, ends, ends[1:])), map(begun.__getitem__, sent))
+    return all(map(eq, made, checks.to_pylist()))
+
+
+def _all_intact(found: Mapping[str, pa.Array]) -> bool:
+    """As `intact`, for messages of any kind."""
+    body, head, grp, mark, sent_at, deadline_at, checks = (found[name].to_pylist() for name in CHECKED)
+    try:
+        return all(
+            checksum(*parts[:1], *(part or None for part in parts[1:4]), *parts[4:]) == check
+            for *parts, check in zip(body, head, grp, mark, sent_at, deadline_at, checks, strict=True)
+        )
+    except (TypeError, ValueError):
+        return False
 
 
 def decode(rows: pa.RecordBatch, queue: str, schema: pa.Schema, ids: Ids) -> pa.RecordBatch:

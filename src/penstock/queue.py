@@ -276,9 +276,12 @@ class Queue(Sets, NamedClaims):
             elif verdict is Verdict.EXPIRE:
                 self._settle([message], settings, State.FAILED, reason, now)
             elif verdict is Verdict.SET_ASIDE:
-                self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
-                logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
+                self._set_aside(message)
         return delivered
+
+    def _set_aside(self, message: Message) -> None:
+        self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
+        logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
 
     def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
         """Move it to the dead letter queue; False if that is gone."""

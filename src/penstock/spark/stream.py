@@ -32,6 +32,7 @@ from penstock.message import Claim
 from penstock.spark import columns, reading
 from penstock.spark.options import ReadOptions
 from penstock.stores.base import Store
+from penstock.stores.sqlite import SqliteStore
 
 logger = logging.getLogger("penstock.spark")
 
@@ -130,12 +131,9 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, Slice):  # Spark's own, where there is none of ours: the batch is empty
             return
         schema = columns.arrow_schema(self._schema)
-        found = 0
-        for batch in reading.claim(
+        found = yield from reading.claim(
             self._options, partition.queue, partition.reader, partition.epoch, partition.start, partition.stop, schema
-        ):
-            found += batch.num_rows
-            yield batch
+        )
         expected = partition.stop - partition.start
         if found < expected:
             self._lost(
@@ -175,6 +173,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> Broker:
         if self._broker is None:
             self._broker = self._options.open()
+            if isinstance(self._broker.store, SqliteStore):
+                self._broker.store.map_file()
         return self._broker
 
     @staticmethod

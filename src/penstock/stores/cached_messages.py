@@ -171,10 +171,18 @@ class CachedMessages(CachedSending):
             return self._delete(home, receipts, settlement, found if known is home else {})
 
     def _delete(
-        self, home: Home, receipts: Sequence[Held], settlement: Settlement, found: dict[str, tuple[bytes, bytes]] | None = None
+        self,
+        home: Home,
+        receipts: Sequence[Held],
+        settlement: Settlement,
+        found: dict[str, tuple[bytes, bytes]] | None = None,
+        *,
+        whole: bool = False,
     ) -> list[bool]:
+        """``whole``: not those that are damaged."""
+
         def act(at: int, held: dict[int, tuple[int, int | None]]) -> list[int]:
-            return self._delete_from(home, at, held, settlement, found or {})
+            return self._delete_from(home, at, held, settlement, found or {}, whole)
 
         return self._by_page(home, receipts, act)
 
@@ -185,6 +193,7 @@ class CachedMessages(CachedSending):
         held: dict[int, tuple[int, int | None]],
         settlement: Settlement,
         found: dict[str, tuple[bytes, bytes]],
+        whole: bool,
     ) -> list[int]:
         unsure: list[int] = []
         while True:
@@ -193,6 +202,8 @@ class CachedMessages(CachedSending):
             done: dict[int, int] = {}
             for place, (number, delivery) in held.items():
                 slot = number % SLOTS
+                if whole and page.state(slot) == State.DAMAGED:
+                    continue
                 if number not in done.values() and page.is_live(slot) and delivery in (None, page.delivery[slot]):
                     done[place] = number
             if not done:

@@ -76,7 +76,7 @@ def checksum(
     return crc32(body, total)
 
 
-def plain_checksum(body: bytes, sent_at: int) -> int:
+def plain_checksum(body: bytes | memoryview, sent_at: int) -> int:
     """That of a message which has nothing else."""
     return crc32(body, crc32(b"%d" % sent_at))
 

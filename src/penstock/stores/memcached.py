@@ -108,7 +108,8 @@ class MemcachedStore(CachedViews):
         with self.batch():
             home = self._home(queue)[0]
             done = [number for number in map(int, self._reader(home, reader)[0].claims) if number <= epoch]
-            gone = sum(sum(self._delete(home, self._holds(home, reader, number), settlement)) for number in sorted(done))
+            holds = [self._holds(home, reader, number) for number in sorted(done)]
+            gone = sum(sum(self._delete(home, held, settlement, whole=True)) for held in holds)
 
             def change(known: _Reader) -> None:
                 known.settled = max(epoch, known.settled if known.settled is not None else epoch)

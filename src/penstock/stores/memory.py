@@ -378,7 +378,10 @@ class MemoryStore(Store):
             known = home.readers.setdefault(reader, _Reader())
             done = [known.claims.pop(number) for number in sorted(known.claims) if number <= epoch]
             known.settled = max(epoch, known.settled if known.settled is not None else epoch)
-            return sum(self._delete(home, receipt, settlement) for held in done for receipt in held.receipts)
+            rows = ((receipt, self._find(home, receipt)) for held in done for receipt in held.receipts)
+            # What turned out to be damaged when it was read was set aside, and stays.
+            whole = [receipt for receipt, row in rows if row is None or row.message.state is not State.DAMAGED]
+            return sum(self._delete(home, receipt, settlement) for receipt in whole)
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         with self._lock:

@@ -562,8 +562,6 @@ FROM (
 ) AS picked CROSS JOIN penstock_message
 WHERE penstock_message.number = picked.number
 AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE(deadline_at, :forever) > :now
-AND checksum = CASE WHEN COALESCE(head, grp, mark, deadline_at) IS NULL THEN checksum_of(body, sent_at)
-    ELSE checksum_of(body, head, grp, mark, sent_at, deadline_at) END
 
 -- name: hold_between
 INSERT INTO penstock_held (claim, place, message, delivery)
@@ -671,7 +669,7 @@ UPDATE penstock_claim SET asleep = 0 WHERE number = :claim
 SELECT NOT EXISTS (
     SELECT 1 FROM penstock_held LEFT JOIN penstock_message ON penstock_message.number = penstock_held.message
     WHERE claim = :claim AND NOT (
-        queue = :queue AND penstock_message.delivery = penstock_held.delivery AND grp IS NULL AND mark IS NULL
+        queue = :queue AND penstock_message.delivery = penstock_held.delivery AND grp IS NULL AND mark IS NULL AND state <> 4
     ) IS TRUE
 )
 

@@ -155,7 +155,9 @@ class SqlStore(SqlMessages):
             self._run("leave", {"queue": self._queue(queue)[0], "consumer": consumer})
 
     def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
-        gone = self._delete_all(home, settings, self._holding(home, claim), settlement)
+        # What turned out to be damaged when it was read was set aside, and stays.
+        found = [row for row in self._holding(home, claim) if row[3] != State.DAMAGED]
+        gone = self._delete_all(home, settings, found, settlement)
         self._forget_claim(claim)
         return len(gone)
 

@@ -330,13 +330,17 @@ class SqlMessages(SqlSession):
             for kind, count, first in self._rows("count", fields):
                 counts[kind] = count
                 firsts.append(first)
-            oldest = self._rows("sent_at", {"number": min(firsts)}) if firsts else []
             return Counts(
                 messages=sum(counts.values()),
                 **counts,
                 settled=self._rows("count_settled", {"queue": home})[0][0],
-                oldest_at=oldest[0][0] if oldest else None,
+                oldest_at=self._sent_at(min(firsts)) if firsts else None,
             )
+
+    def _sent_at(self, number: int | None) -> int | None:
+        for (sent_at,) in self._rows("sent_at", {"number": number}):
+            return sent_at if isinstance(sent_at, int) else None  # damage can turn any value into any other
+        return None
 
     def due(self, queue: str) -> int | None:
         with self._reading():

@@ -34,6 +34,8 @@ SAFE_SQLITE = (3, 51, 3)
 """Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
 RECLAIM_PAGES = 1024
 RECLAIM_AT_ONCE = 8192
+MAPPED = 2**31 - 2**16
+"""How much of a file is mapped into memory by whoever reads most of it: the most that SQLite does."""
 WAL_BYTES = 16 * 1024 * 1024
 BLOCK = 1000
 """How many message numbers a process reserves at a time."""
@@ -486,6 +488,11 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._execute(connection, f"PRAGMA incremental_vacuum({RECLAIM_AT_ONCE})")
         self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
         return free > RECLAIM_AT_ONCE
+
+    def map_file(self) -> None:
+        """For whoever goes through most of it: no page is copied to be read."""
+        with self._lock:
+            self._execute(self._connect(), f"PRAGMA mmap_size = {MAPPED}")
 
     def version(self) -> int:
         return self._pragma("data_version")

@@ -394,8 +394,7 @@ class SqliteClaims(SqlStore):
             held, gone = (sum(run.size for run in runs if bool(run.reader) is live) for live in (True, False))
             if gone:
                 first = self._rows("first_unsettled", {"queue": home})[0][0]
-                oldest = self._rows("sent_at", {"number": first})
-                counts = replace(counts, messages=counts.messages - gone, oldest_at=oldest[0][0] if oldest else None)
+                counts = replace(counts, messages=counts.messages - gone, oldest_at=self._sent_at(first))
             floor_at, floor_number = self._floor(home)
             early = 0
             if now < floor_at:  # the clock was set back, or read before a claim

@@ -47,6 +47,17 @@ class Claims:
         with pytest.raises(ClaimLapsed, match="'r' has no claim for epoch 1 any more"):
             queue.read("r", 1)
 
+    def test_what_is_set_aside_is_not_settled(self, queue: Queue, broker: Broker) -> None:
+        queue.send_many([b"1", b"2"])
+        queue.claim("spark", 1, 2)
+        queue.confirm("spark", 1)
+        one, _ = queue.read("spark", 1)
+        broker.store.set_aside(queue.name, [one])
+        kept = queue.stats().damaged  # none, where nothing tells what is damaged
+        assert queue.settle("spark", 1) == 2 - kept
+        assert (queue.stats().messages, queue.stats().damaged, queue.readers()) == (kept, kept, {"spark": []})
+        assert [queue.delete(message.id) for message in queue.peek(state="damaged")] == [True] * kept
+
     def test_reading_again_counts_no_receive(self, queue: Queue) -> None:
         queue.send(b"x")
         queue.claim("spark", 1, 1)
