@@ -97,6 +97,24 @@ def test_a_callback_that_is_a_generator_has_failed(
     assert "is a generator, of which nothing has run" in caplog.text
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_exception_that_cannot_be_told_is_a_failure_like_any_other(
+    broker: Broker, queue: Queue, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Shy(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no")
+
+    def handle(payload: bytes, _: Message) -> None:
+        raise Shy(payload)
+
+    queue.send(b"1")
+    consumer = broker.consumer("orders", workers=workers)
+    consumer.process(handle)
+    assert consumer.run(until_empty=True).retried == 1
+    assert "Shy, which cannot be told (ValueError)" in caplog.text
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_a_coroutine_that_exits_has_failed_and_the_others_go_on(
     broker: Broker, queue: Queue, error: type[BaseException]

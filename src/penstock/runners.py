@@ -60,7 +60,10 @@ class Failure(Exception):
 
 
 def reads(error: BaseException) -> str:
-    return str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+    try:
+        return str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+    except Exception as second:
+        return f"{type(error).__name__}, which cannot be told ({type(second).__name__})"
 
 
 def call_apart(handler: Callable[[bytes, Message], Any], payload: bytes, message: Message) -> str | None:

@@ -65,6 +65,12 @@ def test_queues_become_plain_parquet_by_queue_and_day_and_are_empty_then(spark: 
         archive(spark, url, "a-*", str(lake), once=True, columns="other string")
 
 
+def test_a_folder_that_looks_like_a_pattern_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"/lake\[1\]' for a pattern: rename it"):
+        archive(spark, "memory:", "a", f"{tmp_path}/lake[1]", once=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_archive_that_gets_columns_later_keeps_them_when_files_are_made_one(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:

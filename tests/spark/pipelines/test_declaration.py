@@ -130,7 +130,7 @@ def test_a_checkpoint_that_looks_like_a_pattern_is_refused(tmp_path: Path) -> No
     from penstock.spark.pipelines import declared
 
     load(tmp_path, GOOD)
-    with pytest.raises(BadInput, match=r"/check\[1\]' as a stream: rename it"):
+    with pytest.raises(BadInput, match=r"/check\[1\]' for a pattern: rename it"):
         declared.run(None, tmp_path / "shop.toml", checkpoint=f"{tmp_path}/check[1]")  # type: ignore[arg-type]
 
 

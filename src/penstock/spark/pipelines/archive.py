@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker import without_password
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
-from penstock.spark.pipelines.folders import File, Folder, checkpoint_id
+from penstock.spark.pipelines.folders import File, Folder, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def archive(
         options.setdefault("maxMessagesPerTrigger", str(MAX_CLAIM))
     names = queues if isinstance(queues, str) else ",".join(queues)
     home = Folder(folder)
+    check_no_pattern(home.url)  # its small files are read again
     if columns is not None:
         _fix_columns(spark, home, columns)
     known = hashlib.sha256(json.dumps([without_password(url), names]).encode()).hexdigest()[:12]

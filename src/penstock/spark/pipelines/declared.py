@@ -33,7 +33,7 @@ from penstock.spark.pipelines import declaration, landing
 from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import readable
-from penstock.spark.pipelines.folders import check_streamable, held
+from penstock.spark.pipelines.folders import check_no_pattern, held
 from penstock.spark.pipelines.progress import Watch, rows_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def run(
     home = Path(os.path.abspath(pipeline.checkpoint if checkpoint is None else checkpoint))  # noqa: PTH100
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
         raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
-    check_streamable(str(home))  # where messages are landed, and read from
+    check_no_pattern(str(home))  # where messages are landed, and read from
     check_queues(pipeline, store)
     taken = f"{pipeline.file.name} is running already, with the checkpoint {home}"
     with held(home / "lock", taken), _session_of(spark) as own:

@@ -36,7 +36,7 @@ import penstock
 from penstock.errors import BadInput
 from penstock.policy import MAX_BATCH, MAX_NUMBER
 from penstock.spark.pipelines.archive import SCHEMA
-from penstock.spark.pipelines.folders import Folder, check_streamable, checkpoint_id
+from penstock.spark.pipelines.folders import Folder, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def load(
 
 
 def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str], notes: Folder, watch: Watch) -> Totals:
-    check_streamable(notes.url)
+    check_no_pattern(notes.url)
     cut = rows.writeStream.format("parquet").option("path", f"{notes.url}/rows").option("maxRecordsPerFile", str(rate))
     cut.option("checkpointLocation", f"{notes.url}/cut").trigger(availableNow=True).start().awaitTermination()
     parts = spark.readStream.schema(rows.schema).options(**READ).option("maxFilesPerTrigger", "1").parquet(f"{notes.url}/rows")
@@ -302,7 +302,7 @@ def _escaped(path: str) -> str:
 
 def _check_files(spark: SparkSession, paths: list[str]) -> None:
     for file in spark.read.format("binaryFile").load(paths).inputFiles():
-        check_streamable(unquote(urlsplit(file).path))
+        check_no_pattern(unquote(urlsplit(file).path))
 
 
 def _format(paths: list[str]) -> str:
