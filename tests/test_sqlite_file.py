@@ -791,16 +791,34 @@ def test_what_is_deleted_is_gone_in_a_transaction_that_is_joined(url: str, path:
         assert queue.receive(9) == []
 
 
-def test_what_is_deleted_singly_is_removed_after_a_while(url: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_what_is_deleted_is_removed_after_a_while(url: str, path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr("penstock.stores.sqlite.MOST_GONE", 10)
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         queue.send_many([b"x"] * 100)
-        for message in queue.receive(100):
-            assert queue.delete(message)
-        assert rows_in(path) <= 10
+        messages = queue.receive(100)
+        for start in range(0, 100, at_once):
+            assert all(queue.delete_many(messages[start : start + at_once]))
+        assert 0 < rows_in(path) <= 10
         broker.store.sweep("orders", 0)
         assert rows_in(path) == 0
+
+
+def test_what_is_deleted_is_deleted_though_it_cannot_be_removed_yet(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise StoreFull("no space")
+
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2", b"3"])
+        one, *others = queue.receive(3)
+        monkeypatch.setattr("penstock.stores.sqlite.MOST_GONE", 0)
+        with monkeypatch.context() as full:
+            full.setattr(broker.store, "_remove_gone", refuse)
+            assert queue.delete(one) is True
+            assert queue.delete_many(others) == [True, True]
+        assert queue.stats().messages == 0
 
 
 def test_a_steady_cycle_does_not_grow_the_file(url: str, path: Path) -> None:

@@ -464,7 +464,7 @@ MUTANTS = [
         (QUERIES, "grp IS NULL AND mark IS NULL\n    ) IS TRUE", "grp IS NULL\n    ) IS TRUE"),
     ),
     mutant("a reader set back is not noticed", "set_back", ("claims.py", "epoch <= settled:", "epoch < 0:")),
-    spark_damage("what is damaged is read", "left_out", ("columnar.py", "if not intact(rows):", "if False:")),
+    spark_damage("what is damaged is read", "left_out", ("columnar.py", "and not intact(rows):", "and False:")),
     spark_damage("only what is plain is checked", "left_out", ("columnar.py", "return _all_intact(found)", "return True")),
     spark_damage(
         "what is damaged has been lost",

@@ -111,8 +111,8 @@ class NamedClaims(ABC):
     def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
         """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order.
 
-        What turns out to be damaged is set aside and left out; with ``damaged``, it stands in its place, with nothing but
-        its id and its state."""
+        What turns out to be damaged is set aside and left out; with ``damaged``, it stands in its place, in that state and
+        without its body."""
         claim = self._claimed(reader, epoch)
         check_count(start, "start", 0, policy.MAX_CLAIM)
         stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
@@ -185,8 +185,9 @@ class NamedClaims(ABC):
 
 def _told(message: Message) -> Message:
     """What can be said of a message that is damaged."""
-    known = replace(message, body=b"", state=State.DAMAGED, deadline_at=None, moved_at=None)
-    return replace(known, first_received_at=None, received_at=None)
+    return replace(
+        message, body=b"", state=State.DAMAGED, deadline_at=None, moved_at=None, first_received_at=None, received_at=None
+    )
 
 
 def _binding(claim: Claim) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -135,16 +135,18 @@ class Columnar:
         """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim. `Damaged` if
         one of the next is; on SQLite, where a claim looks at no body."""
         home = self._queue(queue)
+        checked = CHECKED if self._dialect == "sqlite" else ()
         for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
             if run_at is None:
                 message = MESSAGE_HELD if self._dialect == "postgresql" else self._present
-                yield from self._whole(CLAIM, queue, schema, message=message, claim=claim, start=start, stop=stop)
+                words: dict[str, object] = {"message": message, "claim": claim, "start": start, "stop": stop}
+                yield from self._select(CLAIM, queue, schema, NOTHING, checked, **words)
             else:
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
                 after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
                 places = {"begin_at": begin_at, "begin_number": begin_number, "end_at": end_at, "end_number": end_number}
                 places |= {"start": start, "count": max(0, min(stop, size) - start)}
-                yield from self._whole(RUN, queue, schema, after, home=home, **places)
+                yield from self._select(RUN, queue, schema, after, checked, home=home, **places)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]
@@ -178,34 +180,26 @@ class Columnar:
         return [row for rows in batches for row in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
 
     def _select(
-        self, query: str, queue: str, schema: pa.Schema, changed: Mapping[str, object] = NOTHING, /, **words: object
+        self,
+        query: str,
+        queue: str,
+        schema: pa.Schema,
+        changed: Mapping[str, object] = NOTHING,
+        checked: Sequence[str] = (),
+        /,
+        **words: object,
     ) -> Iterator[pa.RecordBatch]:
-        """``changed``: columns that are another value, or expression, than what the table has."""
-        sources = dict.fromkeys(SOURCES[field.name] for field in schema if field.name in SOURCES) or ["number"]
-        for rows in self._raw(query, sources, changed, words):
-            yield decode(rows, queue, schema, self.ids)
+        """``changed``: columns that are another value, or expression, than what the table has.
 
-    def _whole(
-        self, query: str, queue: str, schema: pa.Schema, changed: Mapping[str, object] = NOTHING, /, **words: object
-    ) -> Iterator[pa.RecordBatch]:
-        """As `_select`, but each message is compared with its checksum."""
-        if self._dialect != "sqlite":
-            yield from self._select(query, queue, schema, changed, **words)
-            return
-        sources = dict.fromkeys([*(SOURCES[field.name] for field in schema if field.name in SOURCES), *CHECKED])
-        for rows in self._raw(query, sources, changed, words):
-            if not intact(rows):
-                raise Damaged
-            yield decode(rows, queue, schema, self.ids)
-
-    def _raw(
-        self, query: str, sources: Iterable[str], changed: Mapping[str, object], words: Mapping[str, object]
-    ) -> Iterator[pa.RecordBatch]:
+        ``checked``: the columns to compare each message's checksum by, if that is wanted."""
+        sources = [SOURCES[field.name] for field in schema if field.name in SOURCES]
         terms = EXPRESSIONS[self._dialect] | {name: f"{value} AS {name}" for name, value in changed.items()}
-        columns = ", ".join(terms.get(source, source) for source in sources)
+        columns = ", ".join(terms.get(source, source) for source in dict.fromkeys([*sources, *checked]) or ["number"])
         for rows in self._run(query.format(columns=columns, **words)):
+            if checked and rows.num_rows and not intact(rows):
+                raise Damaged
             if rows.num_rows:
-                yield rows
+                yield decode(rows, queue, schema, self.ids)
 
     def _run(self, query: str, *values: object) -> Iterator[pa.RecordBatch]:
         from adbc_driver_manager import AdbcStatement

@@ -425,7 +425,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """To the next batch, unless it would have too much to do."""
         self._left += count
         if self._left > MOST_GONE:
-            with self.batch(durable=False):
+            with suppress(StoreError), self.batch(durable=False):  # they are deleted, whether this can be done now or not
                 pass
 
     def take(self, queue: str, now: int, settings: Settings) -> Message | None:
@@ -452,14 +452,17 @@ class SqliteStore(StagesInFiles, SqliteClaims):
 
     def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
         """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
-        with suppress(NotPlain), self._transaction(True, remove=False):
-            home, settings = self._queue(queue)
-            keys = [(number, home, receipt.delivery) for number, receipt in zip(self._numbers(receipts), receipts, strict=True)]
-            connection = self._connect()
-            before = connection.total_changes()
-            self._many("delete_plain", keys)
-            if settings.history or connection.total_changes() - before < len(keys):
-                raise NotPlain
+        with suppress(NotPlain), self._lock:
+            with self._transaction(True, remove=False):
+                home, settings = self._queue(queue)
+                numbers = self._numbers(receipts)
+                keys = [(number, home, receipt.delivery) for number, receipt in zip(numbers, receipts, strict=True)]
+                connection = self._connect()
+                before = connection.total_changes()
+                self._many("delete_plain", keys)
+                if settings.history or connection.total_changes() - before < len(keys):
+                    raise NotPlain
+            self._leave_gone(len(keys))
             return True
         return False
 

@@ -90,13 +90,13 @@ class Folder:
 
         def follow() -> None:
             while not done.wait(SYNC_EVERY) and not failed:
-                for file in self.files(below):
-                    try:
+                try:
+                    for file in self.files(below):
                         sync(f"{self._root}/{file.path}")
-                    except FileNotFoundError:  # Spark has moved or removed it
-                        continue
-                    except OSError as error:  # which is told once: the next sync would say that all is well
-                        failed.append(error)
+                except FileNotFoundError:  # Spark has moved or removed it: the others come next time
+                    continue
+                except OSError as error:  # which is told once: the next sync would say that all is well
+                    failed.append(error)
 
         thread = Thread(target=follow, daemon=True)
         if self.local:
