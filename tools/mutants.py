@@ -1,7 +1,7 @@
 """Plant known faults, one at a time, and show that the tests catch each: `make mutants`, or with names, only those.
 
 A mutant is a piece of the source and what takes its place, with the tests that are expected to notice. Each runs on a copy of
-the tree. A fault that survives is an error, and so is one whose place is no longer found.
+the tree, as many side by side as there are cores. A fault that survives is an error, and so is one whose place is gone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -965,22 +966,26 @@ MUTANTS = [
 ]
 
 
-def plant(mutant: Mutant, folder: Path) -> None:
+def plant(mutant: Mutant, folder: Path) -> bool:
+    """Whether every place of the fault was found."""
     for name, old, new in mutant.changes:
         path = folder / "src/penstock" / name
         text = path.read_text()
         if old not in text:
-            raise SystemExit(f"mutant {mutant.name!r}: its place is gone from {name}: {old!r}")
+            print(f"mutant {mutant.name!r}: its place is gone from {name}: {old!r}")
+            return False
         path.write_text(text.replace(old, new))
+    return True
 
 
-def caught(mutant: Mutant) -> bool:
+def try_out(mutant: Mutant) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for part in ("src", "tests", "docs"):
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", folder)
-        plant(mutant, folder)
+        if not plant(mutant, folder):
+            return "NO PLACE"
         done = subprocess.run(
             [
                 sys.executable,
@@ -999,21 +1004,28 @@ def caught(mutant: Mutant) -> bool:
             check=False,
         )
     if done.returncode not in (0, 1):
-        raise SystemExit(f"mutant {mutant.name!r}: pytest could not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode == 1
+        print(f"mutant {mutant.name!r}: pytest could not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return "NO RUN"
+    return "caught" if done.returncode == 1 else "SURVIVED"
 
 
 def main(names: list[str]) -> int:
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    survivors = []
-    for mutant in chosen:
-        started = time.monotonic()
-        if not caught(mutant):
-            survivors.append(mutant.name)
-        verdict = "SURVIVED" if mutant.name in survivors else "caught"
-        print(f"{verdict:9}{mutant.name} ({time.monotonic() - started:.0f} s)", flush=True)
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} caught")
-    return 1 if survivors else 0
+    unknown = set(names) - {mutant.name for mutant in chosen}
+    if unknown:
+        raise SystemExit(f"there is no mutant {', '.join(sorted(map(repr, unknown)))}")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        verdicts = list(pool.map(judge, chosen))
+    missed = [mutant.name for mutant, verdict in zip(chosen, verdicts, strict=True) if verdict != "caught"]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught", *missed, sep="\n  not caught: ")
+    return 1 if missed else 0
+
+
+def judge(mutant: Mutant) -> str:
+    started = time.monotonic()
+    verdict = try_out(mutant)
+    print(f"{verdict:9}{mutant.name} ({time.monotonic() - started:.0f} s)", flush=True)
+    return verdict
 
 
 if __name__ == "__main__":
