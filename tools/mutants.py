@@ -406,7 +406,6 @@ MUTANTS = [
         "changed_beside",
         (CLAIMS, "if run.claim == claim and settlement.keep_until is None:", "if run.claim == claim:"),
     ),
-    ),
     mutant(
         "a claim takes what is too old",
         "retention",
