@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,15 @@ from penstock.testing.servers import MariadbServer, MemcachedServer, PostgresqlS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_configure() -> None:
+    """One seed for the random plans of a run; the processes that xdist starts inherit it."""
+    os.environ.setdefault("PENSTOCK_SEED", str(secrets.randbelow(2**32)))
+
+
+def pytest_report_header() -> str:
+    return f"random plans: PENSTOCK_SEED={os.environ['PENSTOCK_SEED']}"
 
 
 @pytest.fixture(scope="session")

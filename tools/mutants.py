@@ -953,6 +953,18 @@ MUTANTS = [
         "a batch that was pushed is kept", "than_a_batch_holds", ("producer.py", "_gathered[: len(batch)]", "_gathered[:]")
     ),
     handled("the child waits for its parent's lock", "after_a_fork", ("producer.py", "        watch(self)\n", "")),
+    Mutant(
+        "the random plans are the same in each run",
+        "plays_others",
+        (("testing/model.py", "seed(first)(run)", "seed(0)(run)"),),
+        ("tests/test_model.py",),
+    ),
+    Mutant(
+        "a failed plan does not tell its seed",
+        "name_the_seed",
+        (("testing/model.py", "error.add_note(told)", "pass"),),
+        ("tests/test_model.py",),
+    ),
 ]
 
 

@@ -1,13 +1,19 @@
-"""The contract's chapter of random calls: the store must answer as the memory store does, step by step."""
+"""The contract's chapter of random calls: the store must answer as the memory store does, step by step.
+
+Some plans are the same in every run. Others are new in each: the environment variable PENSTOCK_SEED, a whole number, plays
+those of an earlier run again, and PENSTOCK_PLANS says how many there are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import secrets
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 import penstock
@@ -16,6 +22,8 @@ from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import FakeClock
 
 EXAMPLES = 80
+PLANS = int(os.environ.get("PENSTOCK_PLANS", "40"))
+SEED = int(os.environ.get("PENSTOCK_SEED") or secrets.randbelow(2**32))
 serial = itertools.count()
 
 small = st.integers(0, 3)
@@ -179,29 +187,52 @@ class Player:
         return self.places.setdefault((queue, id), len(self.places))
 
 
+Plan = list[tuple[tuple[Any, ...], bool]]
+"""Steps, and after each whether to look at all that can be seen."""
+plans = st.lists(st.tuples(steps, st.booleans()), min_size=15, max_size=50)
+
+
+def compare(subject: Broker, memory: Broker, configuration: dict[str, Any], plan: Plan) -> None:
+    """Play a plan on both stores; every answer must be the same."""
+    configuration = {**configuration, "groups": configuration["groups"] and subject.store.groups}
+    suffix = f"-{next(serial)}"
+    players = []
+    for broker in (memory, subject):
+        clock = FakeClock()
+        player = Player(Broker(broker.store, clock=clock), clock, suffix, pause=0 if subject.store.ordered else 0.01)
+        player.start(configuration)
+        players.append(player)
+    for step, look in [*plan, (("advance", 0), True)]:
+        expected, actual = (player.play(step) for player in players)
+        assert actual == expected, step
+        if look:  # not always, as to look may mend what it should find
+            expected, actual = (player.look() for player in players)
+            assert actual == expected, ("after", step)
+
+
 class Model:
     def test_random_calls_are_answered_as_the_specification_does(self, url: str) -> None:
+        self._play(url, settings(max_examples=EXAMPLES, derandomize=True))
+
+    def test_new_random_calls_are_answered_as_the_specification_does(self, url: str) -> None:
+        told = f"PENSTOCK_SEED={SEED} PENSTOCK_PLANS={PLANS} plays these plans again"
+        print(told)  # noqa: T201 (pytest shows it with a failure)
+        try:
+            self._play(url, settings(max_examples=PLANS, database=None), SEED)
+        except BaseException as error:
+            error.add_note(told)
+            raise
+
+    def _play(self, url: str, how: settings, first: int | None = None) -> None:
+        clock = FakeClock()
         with (
-            penstock.open(url, clock=(clock := FakeClock())) as subject,
+            penstock.open(url, clock=clock) as subject,
             Broker(MemoryStore(ordered=subject.store.ordered, by_arrival=subject.store.by_arrival), clock=clock) as memory,
         ):
 
-            @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-            @given(configurations, st.lists(st.tuples(steps, st.booleans()), min_size=15, max_size=50))
-            def run(configuration: dict[str, Any], plan: list[tuple[tuple[Any, ...], bool]]) -> None:
-                configuration["groups"] &= subject.store.groups
-                clocks = [FakeClock(), FakeClock()]
-                suffix = f"-{next(serial)}"
-                players = []
-                for broker, own in zip((memory, subject), clocks, strict=True):
-                    player = Player(Broker(broker.store, clock=own), own, suffix, pause=0 if subject.store.ordered else 0.01)
-                    player.start(configuration)
-                    players.append(player)
-                for step, look in [*plan, (("advance", 0), True)]:
-                    expected, actual = (player.play(step) for player in players)
-                    assert actual == expected, step
-                    if look:  # not always, as to look may mend what it should find
-                        expected, actual = (player.look() for player in players)
-                        assert actual == expected, ("after", step)
+            @settings(how, deadline=None, suppress_health_check=list(HealthCheck))
+            @given(configurations, plans)
+            def run(configuration: dict[str, Any], plan: Plan) -> None:
+                compare(subject, memory, configuration, plan)
 
-            run()
+            (run if first is None else seed(first)(run))()
