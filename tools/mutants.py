@@ -950,7 +950,14 @@ MUTANTS = [
     handled("a dead thread is kept", "started_again", ("producer.py", " or not self._thread.is_alive()", "")),
     handled("all is pushed at once", "than_a_batch_holds", ("producer.py", "[: policy.MAX_BATCH]", "[:]")),
     handled(
-        "a batch that was pushed is kept", "than_a_batch_holds", ("producer.py", "_gathered[: len(batch)]", "_gathered[:]")
+        "a batch that was pushed is kept",
+        "than_a_batch_holds",
+        ("producer.py", "(token, batch), rest", "(token, batch), batch + rest"),
+    ),
+    shared(
+        "a batch is sent again by another token",
+        "answer_was_lost_is_not_doubled",
+        ("producer.py", "token, batch = self._sending\n", "token, batch = secrets.token_hex(16), self._sending[1]\n"),
     ),
     handled("the child waits for its parent's lock", "after_a_fork", ("producer.py", "        watch(self)\n", "")),
     Mutant(

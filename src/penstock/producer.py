@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -23,8 +24,9 @@ class Producer:
     """Made by `Broker.producer`. Use it in a ``with`` statement, or `close` it: what is gathered is pushed then.
 
     A message is safe when a `flush` after its `push` has returned; `push` itself flushes when ``batch_size`` messages are
-    gathered, and a thread does when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages: the
-    next one tries again. In a child that was forked it goes on with nothing gathered: that is the parent's."""
+    gathered, and a thread does when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages, and the
+    next one sends the same batch with the same token: if the store had taken it after all, it is not taken twice. In a child
+    that was forked it goes on with nothing gathered: that is the parent's."""
 
     def __init__(self, queue: Queue, clock: Callable[[], int], *, batch_size: int = 1, max_delay: float = 0.05) -> None:
         policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
@@ -34,6 +36,8 @@ class Producer:
         self._batch_size = batch_size
         self._max_delay = max_delay
         self._gathered: list[Draft] = []
+        self._sending: tuple[str, list[Draft]] | None = None
+        """A token and the batch that it stands for, until the store has said that the batch is safe."""
         self._oldest = 0.0
         self._condition = Condition()
         self._closed = False
@@ -59,10 +63,10 @@ class Producer:
         with self._condition:
             if self._closed:
                 raise BadInput(f"the producer of queue {self.queue.name!r} was closed")
-            if not self._gathered:
+            if not self._waiting():
                 self._oldest = time.monotonic()
             self._gathered.append(made)
-            if len(self._gathered) >= self._batch_size:
+            if self._waiting() >= self._batch_size:
                 self._push()
             elif self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._watch, name="penstock producer", daemon=True)
@@ -76,15 +80,23 @@ class Producer:
             self._push()
 
     def _push(self) -> None:
-        while self._gathered:  # more than a batch may hold, when the store was away for long
-            batch = self._gathered[: policy.MAX_BATCH]
-            self.queue.send_many(batch)
-            del self._gathered[: len(batch)]
+        while self._waiting():
+            if self._sending is None:
+                batch, rest = self._gathered[: policy.MAX_BATCH], self._gathered[policy.MAX_BATCH :]
+                token = secrets.token_hex(16)
+                self._sending, self._gathered = (token, batch), rest
+            token, batch = self._sending
+            self.queue.send_many(batch, token=token)
+            self._sending = None
+
+    def _waiting(self) -> int:
+        """How many messages are not known to be safe."""
+        return len(self._gathered) + (len(self._sending[1]) if self._sending else 0)
 
     def _watch(self) -> None:
         with self._condition:
             while not self._closed:
-                if not self._gathered:
+                if not self._waiting():
                     self._condition.wait()
                 elif (left := self._oldest + self._max_delay - time.monotonic()) > 0:
                     self._condition.wait(left)
@@ -93,7 +105,7 @@ class Producer:
                         self._push()
                     except PenstockError as error:
                         logger.warning(
-                            "%d messages for queue %r could not be pushed yet: %s", len(self._gathered), self.queue.name, error
+                            "%d messages for queue %r could not be pushed yet: %s", self._waiting(), self.queue.name, error
                         )
                         self._oldest = time.monotonic() + ERROR_PAUSE
 
@@ -113,4 +125,5 @@ class Producer:
         if child:  # the thread is the parent's, and so is what it gathered: it pushes that
             self._condition = Condition()
             self._gathered = []
+            self._sending = None
             self._thread = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 import penstock
-from penstock import BadInput, BadMessage, Broker, Message, Queue, QueueNotFound
+from penstock import BadInput, BadMessage, Broker, Message, OutcomeUnknown, Queue, QueueNotFound
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -67,6 +68,25 @@ class Producing:
         again = broker.create("orders")
         producer.close()
         assert bodies(again.receive(9)) == [b"1"]
+
+    def test_a_batch_whose_answer_was_lost_is_not_doubled(self, broker: Broker, queue: Queue) -> None:
+        producer = broker.producer("orders", batch_size=3, max_delay=NEVER)
+        send = producer.queue.send_many
+
+        def send_and_lose_the_answer(*arguments: Any, **options: Any) -> None:
+            send(*arguments, **options)
+            raise OutcomeUnknown("the connection was lost at the commit")
+
+        producer.queue.send_many = send_and_lose_the_answer  # type: ignore[method-assign, assignment]
+        with pytest.raises(OutcomeUnknown):
+            for body in (b"1", b"2", b"3"):
+                producer.push(body)
+        with pytest.raises(OutcomeUnknown):
+            producer.push(b"4")
+        producer.queue.send_many = send  # type: ignore[method-assign]
+        producer.push(b"5")
+        producer.close()
+        assert sorted(bodies(queue.peek(9))) == [b"1", b"2", b"3", b"4", b"5"]
 
     def test_a_producers_settings_have_limits(self, broker: Broker, queue: Queue) -> None:
         with pytest.raises(BadInput, match="batch_size 0"):
