@@ -21,7 +21,7 @@ SQLITE, CLAIMS, QUERIES = "stores/sqlite.py", "stores/sqlite_claims.py", "stores
 SERVER, VERBS = "stores/server_session.py", "stores/sql_server.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
-VSQS, SPOOL, BESIDE = "stores/vsqs.py", "stores/spool.py", "stores/beside.py"
+VSQS, SPOOL, BESIDE, LOCKS = "stores/vsqs.py", "stores/spool.py", "stores/beside.py", "stores/locks.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
@@ -47,6 +47,11 @@ def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the stores of files."""
     files = ("vsqs", "spool", "files", "interop")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
+
+
+def locked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the locks between processes."""
+    return Mutant(name, tests, changes, ("tests/test_file_locks.py",))
 
 
 def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -572,7 +577,7 @@ MUTANTS = [
     filed(
         "a drop takes no lock and a create neither",
         "many_creators or while_it_is_dropped",
-        (BESIDE, "fcntl.flock(self._handle, fcntl.LOCK_EX)", "pass"),
+        (BESIDE, "        self._lock.take()\n", ""),
     ),
     filed(
         "the record of an extension comes after the rename",
@@ -583,6 +588,32 @@ MUTANTS = [
             "        if seal:\n            shelf.set_hold(receipt.id, hold._replace(seal=seal))",
             "        shelf.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
         ),
+    ),
+    locked("a lock is waited for for ever", "frozen", (LOCKS, "if waited > self._patience", "if False and self._patience")),
+    locked(
+        "threads add up their timeouts",
+        "counts_as_waiting",
+        (LOCKS, "self._patience.timeout - self._patience.spent:", "self._patience.timeout:"),
+    ),
+    locked("the wait for other threads is forgotten", "counts_as_waiting", (CATALOGUE, "spent = waited", "spent = 0.0")),
+    locked(
+        "a lock is given back by a close alone",
+        "has_a_copy",
+        (LOCKS, "                flock(handle, LOCK_UN)", "pass".rjust(20)),
+    ),
+    locked("a child keeps copies of locks", "left_to_its_child", (LOCKS, "os.register_at_fork(after_in_child=", "print(")),
+    locked(
+        "a child gives its parent's lock back", "leaves_the_lock", (LOCKS, "handle, lock.handle = lock.handle, -1", "continue")
+    ),
+    locked(
+        "an interrupt leaves a lock behind",
+        "interrupt",
+        (CATALOGUE, "                        shelf.beside.give()", "pass".rjust(28)),
+    ),
+    locked(
+        "one frozen writer keeps the others from being tended",
+        "tends",
+        (PUBLISHING, "except StoreBusy as error:", "except ZeroDivisionError as error:"),
     ),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
     filed(

@@ -223,12 +223,12 @@ def location(url: str) -> tuple[str, str]:
 
 
 def _open_vsqs(url: str, options: dict[str, Any]) -> Store:
-    path, _ = _path_and_options(url, options, {})
-    return import_module("penstock.stores.vsqs").VsqsStore(path)  # type: ignore[no-any-return]
+    path, options = _path_and_options(url, options, {"timeout": _timeout})
+    return import_module("penstock.stores.vsqs").VsqsStore(path, **options)  # type: ignore[no-any-return]
 
 
 def _open_spool(url: str, options: dict[str, Any]) -> Store:
-    path, options = _path_and_options(url, options, {"peers": _peers})
+    path, options = _path_and_options(url, options, {"peers": _peers, "timeout": _timeout})
     return import_module("penstock.stores.spool").SpoolStore(path, **options)  # type: ignore[no-any-return]
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock import policy
 from penstock.clock import Clock
-from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreError
+from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreBusy, StoreError
 from penstock.message import FOREVER, OCTETS, Draft, Entry, Sent, Settings
 from penstock.policy import check_count, check_name
 from penstock.stores.base import Segment, Store
@@ -117,9 +117,13 @@ class Publishing:
         for staged in self._store.staged():
             if staged.name == MANIFEST and staged.staged_at <= now - policy.micros(ABANDONED):
                 begun.add(staged.writer)
-        for writer in begun:
-            with self._store.publishing(writer) as last:
-                last = self._finish(writer, last)
+        for writer in sorted(begun):
+            try:
+                with self._store.publishing(writer) as last:
+                    last = self._finish(writer, last)
+            except StoreBusy as error:  # the others do not wait for this one
+                logger.warning("what writer %r has begun cannot be finished yet: %s", writer, error)
+                continue
             if last is not None:
                 self._store.unstage(writer, last)
         left = self._store.staged()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple
 
 from penstock.stores.disk import sync
 from penstock.stores.encoding import Head, pack_head, unpack_head
+from penstock.stores.locks import FileLock, Patience
 
 FOLDER = ".penstock"
 PARTS = ("head", "held", "mark", "settled", "reader")
@@ -162,14 +162,14 @@ def _parse(content: bytes) -> Any:
 class Beside:
     """The folder beside one queue's messages."""
 
-    def __init__(self, root: Path, queue: str) -> None:
+    def __init__(self, root: Path, queue: str, patience: Patience | None = None) -> None:
         self.folder = root / FOLDER / queue
         self._at = os.fspath(self.folder)
-        self._lock_at, self._settings_at = f"{self._at}/lock", f"{self._at}/settings"
+        self._settings_at = f"{self._at}/settings"
+        self._lock = FileLock(f"{self._at}/lock", f"queue {queue!r} in the folder {root}", patience or Patience())
         self._locked = self._fresh = False
         self._record: Any = None
         self._seen: tuple[int, ...] | None = None
-        self._handle = -1
 
     def clear(self) -> None:
         """Forget a queue that was here; but not the lock, which knows the last id: a successor must not give it again.
@@ -205,40 +205,34 @@ class Beside:
 
     def take(self) -> None:
         """As `lock`, until `give`."""
-        if self._handle < 0:
+        if self._lock.handle < 0:
             self._open_lock()
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
-        except BaseException:
-            self.give()
-            raise
+        self._lock.take()
         self._locked, self._fresh = True, False
 
     def _open_lock(self) -> None:
         try:
-            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock.open()
         except FileNotFoundError:  # the first time
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(self._lock_at, os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock.open()
 
     def pause(self) -> None:
         """As `give`, but the lock is soon taken again: its file stays open until then."""
         self._locked = False
-        fcntl.flock(self._handle, fcntl.LOCK_UN)
+        self._lock.pause()
 
     def give(self) -> None:
         self._locked = False
-        handle, self._handle = self._handle, -1
-        if handle >= 0:
-            os.close(handle)
+        self._lock.give()
 
     def remember(self, last: int, stamp: int) -> None:
         """Write the lock's memo."""
-        os.pwrite(self._handle, MEMO.pack(last, stamp), 0)
+        os.pwrite(self._lock.handle, MEMO.pack(last, stamp), 0)
 
     def recall(self) -> tuple[int, int]:
         """The lock's memo: the last id given, and how the message folder looked when the last holder left it."""
-        memo = os.pread(self._handle, MEMO.size, 0)
+        memo = os.pread(self._lock.handle, MEMO.size, 0)
         return MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
 
     def names(self, *parts: str) -> list[str]:

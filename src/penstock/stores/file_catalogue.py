@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from abc import abstractmethod
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from penstock.stores.base import Store
 from penstock.stores.beside import FOLDER
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import pack_settings, unpack_settings
+from penstock.stores.locks import TIMEOUT, Patience
 from penstock.stores.shelf import Shelf, Stamp
 
 
@@ -77,8 +79,10 @@ class FileCatalogue(Store):
     atomic = False
     dated = False
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, timeout: float = TIMEOUT) -> None:
+        """``timeout``: how many seconds to wait for other processes that hold a lock."""
         self.root = Path(root)
+        self._patience = Patience(timeout)
         self._lock = RLock()
         self._depth = 0
         self._dirty: set[str] = set()
@@ -122,7 +126,14 @@ class FileCatalogue(Store):
         return Visit(self, durable, name, check)
 
     def begin_batch(self) -> None:
-        self._lock.acquire()
+        waited = 0.0
+        if not self._lock.acquire(blocking=False):
+            begun = time.monotonic()
+            self._lock.acquire()
+            waited = time.monotonic() - begun
+        if not self._depth:
+            # Otherwise threads that wait behind each other for a process that is frozen would add up their timeouts.
+            self._patience.spent = waited
         if self._closed:
             self._lock.release()
             raise StoreClosed(f"{self} was closed")
@@ -140,6 +151,9 @@ class FileCatalogue(Store):
             self._depth -= 1
             if not self._depth:
                 self._dirty.clear()
+                if error is not None:  # an interrupt may have come before whoever took a lock could note it
+                    for shelf in self._shelves.values():
+                        shelf.beside.give()
                 while self._looked:
                     self._looked.pop().brief.clear()
             self._lock.release()

@@ -15,7 +15,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from penstock.message import Entry, Sent, Settings
 from penstock.stores.base import Step
 from penstock.stores.beside import FOLDER, read_whole, write_whole
 from penstock.stores.file_messages import FileMessages, Row
+from penstock.stores.locks import TIMEOUT, FileLock, Patience
 from penstock.stores.shelf import Shelf, is_orphaned
 from penstock.stores.staging import StagedFiles, StagesInFiles
 
@@ -34,8 +34,8 @@ JOURNAL, PUBLISHED, LOCK = ".journal", ".published", ".lock"
 class FilePublishing(StagesInFiles, FileMessages):
     journals = True
 
-    def __init__(self, root: str | Path) -> None:
-        super().__init__(root)
+    def __init__(self, root: str | Path, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(root, timeout=timeout)
         self._desk = StagedFiles(self.root / FOLDER / WRITERS, durable=True)
 
     @contextmanager
@@ -44,13 +44,14 @@ class FilePublishing(StagesInFiles, FileMessages):
         with self.batch(durable=False):
             home = self._desk.folder / writer
             home.mkdir(parents=True, exist_ok=True)
-            handle = os.open(home / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            lock = FileLock(f"{home}/{LOCK}", f"writer {writer!r} in {self}", Patience(self._patience.timeout))
+            lock.open()
         try:
-            flock(handle, LOCK_EX)
+            lock.take()
             noted = self._noted(writer)
             yield None if noted is None else noted["batch"]
         finally:
-            os.close(handle)
+            lock.give()
 
     def _noted(self, writer: str) -> dict[str, int] | None:
         with self.batch(durable=False):

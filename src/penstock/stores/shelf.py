@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from penstock.stores.beside import TICK, Beside, Hold
+from penstock.stores.locks import Patience
 
 Stamp = tuple[int, ...]
 """The mtimes (ns) of the folders that a queue's names are in."""
@@ -76,7 +77,7 @@ class Brief(NamedTuple):
 class Shelf(ABC):
     """Where one queue's messages lie. ``hidden`` is the instant until which a message is hidden, 0 for one that is ready."""
 
-    def __init__(self, root: Path, queue: str, folder: Path, *others: Path) -> None:
+    def __init__(self, root: Path, queue: str, folder: Path, *others: Path, patience: Patience | None = None) -> None:
         """``folder`` is there as long as the queue is; names may also be in others, which all queues share."""
         self.root = root
         self.folder = folder
@@ -85,7 +86,7 @@ class Shelf(ABC):
         self.queue = queue
         self.born: str | None = None
         self.brief: dict[str, Brief] = {}
-        self.beside = Beside(root, queue)
+        self.beside = Beside(root, queue, patience)
         self.index: dict[str, int] = {}
         self._ready: list[tuple[int, str]] = []
         self._hidden: list[tuple[int, str]] = []

@@ -28,6 +28,7 @@ from penstock.policy import micros
 from penstock.stores.beside import FOLDER, Beside, Hold
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.files import FileStore
+from penstock.stores.locks import TIMEOUT, Patience
 from penstock.stores.shelf import Changing, Shelf, Stamp, is_open_for_writing
 
 PARTS = ("new", "queues", "delay", "remove")
@@ -110,8 +111,8 @@ def destroy_removed(root: Path) -> int:
 
 
 class SpoolShelf(Shelf):
-    def __init__(self, root: Path, queue: str, peers: int) -> None:
-        super().__init__(root, queue, root / "queues" / queue, root / "new", root / "delay")
+    def __init__(self, root: Path, queue: str, peers: int, patience: Patience) -> None:
+        super().__init__(root, queue, root / "queues" / queue, root / "new", root / "delay", patience=patience)
         self._peers = peers
         self._unfinished = False
         self._delay, self._remove, self._drafts = f"{root}/delay", f"{root}/remove", f"{root}/{FOLDER}/.drafts"
@@ -231,10 +232,10 @@ def _uuid(number: int) -> str:
 
 
 class SpoolStore(FileStore):
-    def __init__(self, root: str | Path, *, peers: int = 0) -> None:
+    def __init__(self, root: str | Path, *, peers: int = 0, timeout: float = TIMEOUT) -> None:
         """``peers``: how many others fetch from the same spool; with any, order is given up for fewer lost races."""
         self._peers = peers
-        super().__init__(root)
+        super().__init__(root, timeout=timeout)
 
     def move_on(self, now: int) -> tuple[bool, int | None]:
         """What a mover does: whether something is still being written, and when the next delay ends."""
@@ -251,7 +252,7 @@ class SpoolStore(FileStore):
         (self.root / FOLDER / ".drafts").mkdir(exist_ok=True)
 
     def _shelf(self, queue: str) -> SpoolShelf:
-        return SpoolShelf(self.root, queue, self._peers)
+        return SpoolShelf(self.root, queue, self._peers, self._patience)
 
     def _queue_folder(self) -> Path:
         return self.root / "queues"

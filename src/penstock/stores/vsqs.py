@@ -106,7 +106,7 @@ class VsqsStore(FileStore):
         pass
 
     def _shelf(self, queue: str) -> VsqsShelf:
-        return VsqsShelf(self.root, queue, self.root / queue)
+        return VsqsShelf(self.root, queue, self.root / queue, patience=self._patience)
 
     def _queue_folder(self) -> Path:
         return self.root
