@@ -1,6 +1,7 @@
 """What both stores of files do beyond the contract: orphans, half-done claims, names, full disks, foreign numbers."""
 
 import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -494,3 +495,156 @@ def test_what_was_being_published_to_a_queue_that_another_made_again_is_finished
     with penstock.open(url) as broker:
         broker.publish("w", 1, {"a": 5})
         assert sorted(message.body for message in broker["orders"].peek(9)) == [b"%d" % number for number in range(5)]
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def die() -> None:
+    os._exit(9)
+
+
+def act_once(monkeypatch: pytest.MonkeyPatch, call: str, part: str, act: Callable[[], object]) -> None:
+    """Let something happen in the place of the next such call that makes a file with this in its path."""
+    real, left = getattr(os, call), [1]
+
+    def instead(path: Any, *rest: Any, **options: Any) -> Any:
+        if left and part in str(path) and rest[0] & os.O_CREAT:
+            left.clear()
+            act()
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, call, instead)
+
+
+DRAFT = {"vsqs": ".new", "spool": "/.drafts/"}
+
+
+@pytest.mark.parametrize("deduplicate", [300, True])
+@pytest.mark.parametrize("how", ["fails", "dies"])
+@pytest.mark.parametrize("where", ["draft", "head", "mark", "publish"])
+def test_a_send_that_fails_or_dies_is_no_duplicate_of_another_message(
+    url: str, scheme: str, monkeypatch: pytest.MonkeyPatch, how: str, where: str, deduplicate: float
+) -> None:
+    """While the clock stands, the next send takes the number that the first could not use."""
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        broker.create("orders", deduplicate=deduplicate).send(b"before")
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(StoreFull), penstock.open(url, clock=clock) as broker:
+            act = die if how == "dies" else full
+            if where == "publish":
+                broker.store._publish = lambda *_: act()
+            else:
+                act_once(monkeypatch, "open", DRAFT[scheme] if where == "draft" else f"/{where}/", act)
+            broker["orders"].send(b"one", key="k1")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if how == "fails" else 9)
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker["orders"]
+        assert not queue.send(b"two", key="k2").duplicate
+        assert not queue.send(b"one", key="k1").duplicate
+        assert sorted(message.body for message in queue.receive(9)) == [b"before", b"one", b"two"]
+
+
+def test_a_message_is_a_duplicate_within_the_window_though_its_sender_died_and_it_was_deleted(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        broker.create("orders", deduplicate=300)
+    if os.fork() == 0:
+        monkeypatch.setattr(FileMessages, "_end_insert", lambda *_: die())
+        penstock.open(url, clock=clock)["orders"].send(b"x")
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker["orders"]
+        assert queue.delete(queue.receive()[0])
+        assert queue.send(b"x").duplicate
+        clock.advance(300)
+        assert not queue.send(b"x").duplicate
+
+
+def test_an_equal_message_that_another_process_sends_while_ours_is_written_makes_ours_the_duplicate(url: str) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker, penstock.open(url, clock=clock) as other:
+        queue, theirs = broker.create("orders", deduplicate=300), []
+        write = broker.store._write
+
+        def late(*args: Any) -> None:
+            write(*args)
+            theirs.append(other["orders"].send(b"x"))
+
+        broker.store._write = late
+        answers = queue.send_many([b"x", b"y", b"x"])
+        assert [sent.duplicate for sent in answers] == [True, False, True]
+        assert answers[0].id == answers[2].id == theirs[0].id
+        assert sorted(message.body for message in queue.receive(9)) == [b"x", b"y"]
+
+
+def test_the_mark_of_a_dead_sender_does_not_outlive_its_draft(url: str, tmp_path: Path, later: None) -> None:
+    """A mark without a draft counts, so the draft goes last."""
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        broker.create("orders", deduplicate=300)
+        if os.fork() == 0:
+            broker.store._publish = lambda *_: die()
+            broker["orders"].send(b"x")
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        marks = tmp_path / "root" / ".penstock" / "orders" / "mark"
+        assert len(list(marks.iterdir())) == 1
+        broker.store.sweep("orders", clock())
+        assert list(marks.iterdir()) == []
+        assert not broker["orders"].send(b"x").duplicate
+
+
+def test_a_mark_of_an_earlier_version_counts_while_its_message_is_there(url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", deduplicate=300)
+        id = queue.send(b"x").id
+        (mark,) = (tmp_path / "root" / ".penstock" / "orders" / "mark").iterdir()
+        mark.write_text(f'{{"id": "{id}", "until": {clock() + 10**8}, "published": false}}')
+        assert queue.send(b"x") == (id, True)
+        queue.delete(queue.receive()[0])
+        assert not queue.send(b"x").duplicate
+
+
+def lose_the_last_number(tmp_path: Path) -> None:
+    """As a power cut may: it is not synced. While the clock stands, VSQS gives the numbers again of what was deleted."""
+    (tmp_path / "root" / ".penstock" / "orders" / "lock").write_bytes(b"")
+
+
+def test_a_mark_that_was_left_behind_does_not_count_for_another_message_of_the_same_number(url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", deduplicate=True)
+        queue.send(b"x")
+        if os.fork() == 0:
+            broker.store._unmark = lambda *_: die()
+            queue.delete(queue.receive()[0])
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        lose_the_last_number(tmp_path)
+        assert not queue.send(b"y").duplicate
+        assert not queue.sadd("y")
+        assert not queue.sismember("x")
+        assert queue.scard() == 1
+        assert not queue.send(b"x").duplicate
+        assert [message.body for message in queue.receive(9)] == [b"y", b"x"]
+
+
+def test_a_window_is_not_ended_by_a_draft_of_the_same_number(url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", deduplicate=300)
+        queue.send(b"x")
+        queue.delete(queue.receive()[0])
+        lose_the_last_number(tmp_path)
+        if os.fork() == 0:
+            broker.store._publish = lambda *_: die()
+            queue.send(b"y")
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        assert queue.send(b"x").duplicate
+        assert not queue.send(b"y").duplicate

@@ -22,6 +22,7 @@ SERVER, VERBS = "stores/server_session.py", "stores/sql_server.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL, BESIDE, LOCKS = "stores/vsqs.py", "stores/spool.py", "stores/beside.py", "stores/locks.py"
+MARKS, TENDING = "stores/file_marks.py", "stores/files.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
@@ -614,6 +615,45 @@ MUTANTS = [
         "one frozen writer keeps the others from being tended",
         "tends",
         (PUBLISHING, "except StoreBusy as error:", "except ZeroDivisionError as error:"),
+    ),
+    filed(
+        "a mark counts for whatever has its number",
+        "same_number",
+        (MARKS, "return mark is not None and digest(mark) == name", "return True"),
+    ),
+    filed(
+        "a failed send leaves its mark",
+        "fails_or_dies",
+        (FILES, "self._drop_draft(shelf, id, fresh[id].mark)", "self._drop_draft(shelf, id, None)"),
+    ),
+    filed(
+        "a dead sender's draft goes before its mark",
+        "outlive_its_draft",
+        (TENDING, 'self._drop_draft(shelf, id, Extra.unpack(shelf.beside.read_json("head", id)).mark)', "os.unlink(path)"),
+    ),
+    filed(
+        "a mark is not looked at again before its message is published",
+        "makes_ours_the_duplicate",
+        (
+            FILES,
+            "for id, entry in fresh.items() if entry.mark and (first",
+            "for id, entry in {}.items() if entry.mark and (first",
+        ),
+    ),
+    filed(
+        "a mark is written after its message is published",
+        "sent_again",
+        (FILES, "                    self._write_marks(shelf, rows)\n", ""),
+        (
+            FILES,
+            "        self._end_insert(shelf, rows)\n        return",
+            "        self._write_marks(shelf, rows); self._end_insert(shelf, rows)\n        return",
+        ),
+    ),
+    filed(
+        "a mark counts whether its message was published or not",
+        "sent_again",
+        (MARKS, "return not os.path.exists(shelf.draft(id)) or", "return True or"),
     ),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
     filed(

@@ -10,7 +10,8 @@
       reader/SHA256/…      a reader of named claims: `settled`, and a file an epoch
 
 A message that uses none of it has none of these files. All of them are written before the message they belong to is visible and
-removed after it has gone, so that what a crash leaves behind are orphans here, never a message without its head.
+removed after it has gone, so that what a crash leaves behind are orphans here, never a message without its head. How marks are
+kept is told in `penstock.stores.file_marks`.
 """
 
 from __future__ import annotations
@@ -229,6 +230,10 @@ class Beside:
     def remember(self, last: int, stamp: int) -> None:
         """Write the lock's memo."""
         os.pwrite(self._lock.handle, MEMO.pack(last, stamp), 0)
+
+    def sync_memo(self) -> None:
+        """After this, no crash can lead to the ids that were given so far being given again."""
+        os.fsync(self._lock.handle)
 
     def recall(self) -> tuple[int, int]:
         """The lock's memo: the last id given, and how the message folder looked when the last holder left it."""

@@ -6,37 +6,24 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
 
 from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import same_settings
-from penstock.stores.beside import Extra, Hold, digest, sync_file_system
+from penstock.stores.beside import Extra, Hold, sync_file_system
 from penstock.stores.disk import sync
 from penstock.stores.encoding import Head
-from penstock.stores.file_views import FileViews
+from penstock.stores.file_marks import FEW, FileMarks, Row
 from penstock.stores.shelf import Brief, Shelf
 
-FEW = 8
-"""From so many messages on, one sync of the file system is cheaper than one of each file."""
 ATTEMPTS = 20
 """How often a sender looks for numbers that no foreign program uses."""
-
-
-class Row(NamedTuple):
-    """A message whose draft is written, on its way into the queue."""
-
-    id: str
-    sent_at: int
-    visible_at: int
-    mark: bytes | None
-    mark_until: int
 
 
 Journal = Callable[[Shelf, list[Row]], None]
 """Told of what is about to be published, so that it can be finished by others should we die."""
 
 
-class FileMessages(FileViews):
+class FileMessages(FileMarks):
     # sending
 
     def insert(
@@ -62,7 +49,7 @@ class FileMessages(FileViews):
         journal: Journal | None,
     ) -> list[Sent] | None:
         begun = False
-        fresh: list[tuple[str, Entry]] = []
+        fresh: dict[str, Entry] = {}
         drafts: dict[str, int] = {}
         published: dict[str, int] = {}
         try:
@@ -70,67 +57,86 @@ class FileMessages(FileViews):
                 waited = (time.monotonic_ns() - entered) // 1000  # for the lock, since `now`
                 ids = shelf.take_ids(len(entries), now + waited)
                 answers = self._without_duplicates(shelf, entries, iter(ids), now, fresh)
-                for id, _ in fresh:
+                for id in fresh:
                     drafts[id] = os.open(shelf.draft(id), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
                 shelf.check_drafts(drafts)
             self._write(shelf, fresh, drafts)
-            with shelf.changing(hidden=any(entry.visible_at > now for _, entry in fresh)):
-                if not same_settings(self._settings(shelf), settings):
-                    self._take_back(shelf, fresh, drafts, published)
-                    return None
-                rows = [Row(id, entry.sent_at, entry.visible_at, entry.mark, entry.mark_until) for id, entry in fresh]
-                if journal is not None:
-                    journal(shelf, rows)
-                    begun = True
-                for row in rows:
-                    published[row.id] = self._publish(shelf, row, now)
+            with shelf.changing(hidden=any(entry.visible_at > now for entry in fresh.values())):
+                try:
+                    if not same_settings(self._settings(shelf), settings):
+                        self._take_back(shelf, fresh, drafts, published)
+                        return None
+                    answers = self._without_late_duplicates(shelf, answers, now, fresh, drafts)
+                    rows = [
+                        Row(id, entry.sent_at, entry.visible_at, entry.mark, entry.mark_until) for id, entry in fresh.items()
+                    ]
+                    if journal is not None:
+                        journal(shelf, rows)
+                        begun = True
+                    self._write_marks(shelf, rows)
+                    for row in rows:
+                        self._publish(shelf, row, now, published)
+                except BaseException:
+                    if not begun:  # what is in the journal will be finished
+                        self._take_back(shelf, fresh, drafts, published)
+                    raise
         except BaseException:
             shelf.beside.give()
-            if not begun:  # what is in the journal will be finished
+            if not begun:
                 self._take_back(shelf, fresh, drafts, published)
             raise
         self._end_insert(shelf, rows)
         return answers
 
-    def _publish(self, shelf: Shelf, row: Row, now: int) -> int:
-        hidden = shelf.writable(row.visible_at) if row.visible_at > now else 0
+    def _publish(self, shelf: Shelf, row: Row, now: int, published: dict[str, int]) -> None:
+        """Let a draft be seen; ``published`` is told where it goes."""
+        published[row.id] = hidden = shelf.writable(row.visible_at) if row.visible_at > now else 0
         shelf.publish(row.id, hidden)
         shelf.note(row.id, hidden)
         if hidden and (seal := shelf.seal(row.id, hidden)):
             shelf.set_hold(row.id, Hold(0, 0, row.sent_at, 0, 0, hidden, 1, seal=seal))
-        return hidden
 
     def _end_insert(self, shelf: Shelf, rows: Sequence[Row]) -> None:
         touched = shelf.folders()
-        self._dirty.update(touched)
-        marked = [row for row in rows if row.mark]
-        for folder in touched if marked else ():
+        if not any(row.mark for row in rows):
+            self._dirty.update(touched)
+            return
+        for folder in touched:
             sync(folder)
-        for row in marked:
-            self._mark(shelf, row.mark or b"", row.id, row.mark_until, published=True)
+        # A draft that came back after a power cut would void its mark. It must not go before its message is there for good.
+        self._dirty.update({os.path.dirname(shelf.draft("0"))}.difference(touched))
 
-    def _take_back(
-        self, shelf: Shelf, fresh: list[tuple[str, Entry]], drafts: dict[str, int], published: dict[str, int]
-    ) -> None:
-        """A send failed: leave nothing of it, as far as the disk lets us."""
+    def _take_back(self, shelf: Shelf, fresh: dict[str, Entry], drafts: dict[str, int], published: dict[str, int]) -> None:
+        """A send failed: leave nothing of it, as far as the disk lets us. What it does not let us remove stays whole."""
         for id, handle in drafts.items():
             if handle >= 0:
                 os.close(handle)
-            if id in published:
-                with suppress(OSError):
-                    shelf.remove(shelf.path(id, published[id]), id)
-                shelf.note(id, None)
-            else:
-                with suppress(OSError):
-                    os.unlink(shelf.draft(id))
-        for id, entry in fresh:
             with suppress(OSError):
-                shelf.forget(id)
-                if entry.mark:
-                    self._unmark(shelf, entry.mark, id)
+                if id in published and not os.path.exists(shelf.draft(id)):
+                    self._withdraw(shelf, id, published[id], fresh[id].mark)
+                else:
+                    self._drop_draft(shelf, id, fresh[id].mark)
+        for lost in (fresh, drafts, published):
+            lost.clear()
+
+    def _withdraw(self, shelf: Shelf, id: str, hidden: int, mark: bytes | None) -> None:
+        path = shelf.path(id, hidden)
+        try:
+            os.rename(path, shelf.draft(id))  # so that it is never gone while its mark counts
+        except FileNotFoundError:  # a stranger has taken it: it was sent
+            return
+        except OSError:  # to remove a name is easier than to make one
+            if mark:
+                self._unmark(shelf, mark, id, published=False)
+            os.unlink(path)
+            shelf.forget(id)
+        else:
+            self._drop_draft(shelf, id, mark)
+        finally:
+            shelf.note(id, None)
 
     def _without_duplicates(
-        self, shelf: Shelf, entries: Sequence[Entry], ids: Iterator[str], now: int, fresh: list[tuple[str, Entry]]
+        self, shelf: Shelf, entries: Sequence[Entry], ids: Iterator[str], now: int, fresh: dict[str, Entry]
     ) -> list[Sent]:
         """The answer to each; those that are no duplicates are added to ``fresh``."""
         answers: list[Sent] = []
@@ -143,15 +149,24 @@ class FileMessages(FileViews):
             id = next(ids)
             if entry.mark:
                 marks[entry.mark] = id
-                self._mark(shelf, entry.mark, id, entry.mark_until, published=False)
-            fresh.append((id, entry))
+            fresh[id] = entry
             answers.append(Sent(id))
         return answers
 
-    def _write(self, shelf: Shelf, fresh: list[tuple[str, Entry]], drafts: dict[str, int]) -> None:
+    def _without_late_duplicates(
+        self, shelf: Shelf, answers: list[Sent], now: int, fresh: dict[str, Entry], drafts: dict[str, int]
+    ) -> list[Sent]:
+        """Another process may have sent an equal message since `_without_duplicates`, while ours was written."""
+        late = {id: first for id, entry in fresh.items() if entry.mark and (first := self._marked_by(shelf, entry.mark, now))}
+        for id in late:
+            self._drop_draft(shelf, id, None)
+            del fresh[id], drafts[id]
+        return [Sent(late[sent.id], True) if sent.id in late else sent for sent in answers] if late else answers
+
+    def _write(self, shelf: Shelf, fresh: dict[str, Entry], drafts: dict[str, int]) -> None:
         """The bytes, and the heads of those that have one, to the disk; not yet for anyone to see."""
         few = len(fresh) < FEW
-        for id, entry in fresh:
+        for id, entry in fresh.items():
             body, handle = entry.body, drafts[id]
             while (written := os.write(handle, body)) < len(body):
                 body = body[written:]
@@ -160,7 +175,7 @@ class FileMessages(FileViews):
                 os.fsync(handle)
             drafts[id] = -1
             os.close(handle)
-        for id, entry in fresh:
+        for id, entry in fresh.items():
             if not _is_plain(entry):
                 extra = Extra(
                     Head(entry.content_type, entry.attributes, entry.visibility),
@@ -173,37 +188,8 @@ class FileMessages(FileViews):
                 shelf.beside.write_json(extra.pack(), "head", id, durable=few)
         if not few:
             sync_file_system(self.root)
-
-    # duplicates
-
-    def _mark(self, shelf: Shelf, mark: bytes, id: str, until: int, *, published: bool) -> None:
-        record = {"id": id, "until": until, "published": published}
-        shelf.beside.write_json(record, "mark", digest(mark))
-
-    def _marked_by(self, shelf: Shelf, mark: bytes, now: int) -> str | None:
-        """The message that carries the mark, if it counts: one that was never published, by a sender who died, does not."""
-        record = shelf.beside.read_json("mark", digest(mark))
-        if not record or record["until"] <= now:
-            return None
-        if (record["until"] == FOREVER or not record["published"]) and shelf.find(record["id"]) is None:
-            return None
-        return str(record["id"])
-
-    def _unmark(self, shelf: Shelf, mark: bytes, id: str) -> None:
-        record = shelf.beside.read_json("mark", digest(mark))
-        if record and record["id"] == id and record["until"] == FOREVER:
-            shelf.beside.remove("mark", digest(mark))
-
-    def marked(self, queue: str, mark: bytes) -> bool:
-        with self._queue(queue, durable=False) as shelf:
-            record = shelf.beside.read_json("mark", digest(mark))
-            return bool(record) and record["until"] == FOREVER and shelf.find(record["id"]) is not None
-
-    def count_marked(self, queue: str) -> int:
-        with self._queue(queue, durable=False) as shelf:
-            shelf.refresh()
-            records = [shelf.beside.read_json("mark", name) for name in shelf.beside.names("mark")]
-            return sum(record["until"] == FOREVER and record["id"] in shelf.index for record in records if record)
+        elif any(entry.mark for entry in fresh.values()):
+            sync(os.path.dirname(shelf.draft("0")))  # a mark that is on the disk without its draft would count
 
     # receiving and settling
 

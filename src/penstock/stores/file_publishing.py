@@ -21,7 +21,8 @@ from typing import Any
 from penstock.message import Entry, Sent, Settings
 from penstock.stores.base import Step
 from penstock.stores.beside import FOLDER, read_whole, write_whole
-from penstock.stores.file_messages import FileMessages, Row
+from penstock.stores.file_marks import Row
+from penstock.stores.file_messages import FileMessages
 from penstock.stores.locks import TIMEOUT, FileLock, Patience
 from penstock.stores.shelf import Shelf, is_orphaned
 from penstock.stores.staging import StagedFiles, StagesInFiles
@@ -85,6 +86,7 @@ class FilePublishing(StagesInFiles, FileMessages):
             def journal(shelf: Shelf, rows: list[Row]) -> None:
                 packed = [row._replace(mark=row.mark and row.mark.hex()) for row in rows]  # type: ignore[arg-type]
                 record = {"place": place, "queue": queue, "born": self._born(shelf), "rows": packed}
+                shelf.beside.sync_memo()
                 self._desk.stage(writer, batch, JOURNAL, json.dumps(record).encode(), now)
 
             return self.insert(queue, entries, now, settings, journal)
@@ -94,9 +96,15 @@ class FilePublishing(StagesInFiles, FileMessages):
             return  # that queue was deleted, with all that was for it
         rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
         with shelf.changing():
-            for row in rows:
-                with suppress(FileNotFoundError):  # it was published
-                    self._publish(shelf, row, now)
+            left = [row for row in rows if os.path.exists(shelf.draft(row.id))]  # what is no draft any more was published
+            for row in left.copy():
+                if row.mark and self._marked_by(shelf, row.mark, now):  # an equal message was sent since
+                    self._drop_draft(shelf, row.id, None)
+                    left.remove(row)
+            self._write_marks(shelf, left)
+            for row in left:
+                with suppress(FileNotFoundError):
+                    self._publish(shelf, row, now, {})
         self._end_insert(shelf, rows)
 
     def _journal(self, writer: str, batch: int) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
-from penstock.stores.beside import digest, sync_file_system
+from penstock.stores.beside import Extra, digest, sync_file_system
 from penstock.stores.file_publishing import FilePublishing
 from penstock.stores.file_views import settled_head
 from penstock.stores.shelf import Shelf, is_orphaned
@@ -53,10 +53,10 @@ class FileStore(FilePublishing):
                         beside.remove("settled", name)
                 for name in beside.names("mark"):
                     record = beside.read_json("mark", name)
-                    gone = (
-                        record and (record["until"] == FOREVER or not record["published"]) and record["id"] not in shelf.index
-                    )
-                    if record and (record["until"] <= now or (gone and is_orphaned(f"{beside.folder}/mark/{name}"))):
+                    if record and (
+                        record["until"] <= now
+                        or (not self._counts(shelf, name, record) and is_orphaned(f"{beside.folder}/mark/{name}"))
+                    ):
                         beside.remove("mark", name)
                 self._finish_claims(shelf, now)
                 self._remove_orphans(shelf)
@@ -66,17 +66,22 @@ class FileStore(FilePublishing):
         """What the dead left unfinished: drafts, and what lies beside a message that is gone or never came."""
         if self._journaled(shelf.queue):
             return  # drafts that are yet to be published
-        orphans = [path for path in shelf.drafts() if is_orphaned(path)]
+        writing: set[str] = set()
+        for path in shelf.drafts():
+            id = os.path.basename(path).removesuffix(".new").rpartition(":")[2]
+            if is_orphaned(path):
+                with suppress(FileNotFoundError):
+                    self._drop_draft(shelf, id, Extra.unpack(shelf.beside.read_json("head", id)).mark)
+            else:
+                writing.add(id)
         for part in ("head", "held", "mark", "settled"):
             folder = shelf.beside.folder / part
             for name in os.listdir(folder):
                 unfinished = name.endswith("~")
-                gone = part in ("head", "held") and name not in shelf.index
+                gone = part in ("head", "held") and name not in shelf.index and name not in writing
                 if (unfinished or gone) and is_orphaned(f"{folder}/{name}"):
-                    orphans.append(f"{folder}/{name}")
-        for path in orphans:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+                    with suppress(FileNotFoundError):
+                        os.unlink(f"{folder}/{name}")
 
     def _recover(self, shelf: Shelf) -> None:
         if os.listdir(shelf.beside.folder / "reader"):

@@ -3,10 +3,13 @@
     python -m penstock.testing.file_crashes PROGRAM URL LOG
 
 runs the steps of a program and writes a line into LOG once each is answered. `FileCrashes` runs this under strace: once to see
-which calls touch the store, then again and again, killed at one of them or with it failing. Of the short program every call is
+which calls touch the store, then again and again, killed at one of them or with it failing. Of the short programs every call is
 tried, of the long one (`penstock.testing.steps` and batches) some of each kind. A batch of several files is not atomic, so what
 is checked is the account: what both the state before and the state after the step that was cut short have must be there, what
 neither has must not, no body is cut short, and a day later nothing is stuck.
+
+After the program that sends marked messages, all of its sends are done again, as their senders would. What had been answered
+must be a duplicate, and in the end each message must have been delivered exactly once.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -25,13 +28,15 @@ from typing import ClassVar
 import pytest
 
 import penstock
-from penstock import Broker
+from penstock import Broker, Queue, Sent
 from penstock.testing.clock import FakeClock
 from penstock.testing.steps import prepare, steps
 
 NAMES = ["rename", "renameat", "renameat2", "link", "unlink", "unlinkat", "rmdir", "mkdir", "utimensat"]
 DEATHS = ["openat", "write", "pwrite64", "fsync", "syncfs", *NAMES]
 FAILURES = ["write", "pwrite64", "fsync", "syncfs", "rename", "renameat2"]
+KILLS = [(syscall, "signal=KILL") for syscall in DEATHS]
+FAULTS = [(syscall, "error={}") for syscall in FAILURES]
 ERRORS = ["EIO", "ENOSPC"]
 DAY = 86400
 
@@ -60,7 +65,25 @@ def long_steps(broker: Broker, clock: FakeClock) -> list[Callable[[], object]]:
     ]
 
 
-PROGRAMS = {"short": short_steps, "long": long_steps}
+def marked_steps(broker: Broker, clock: FakeClock) -> list[Callable[[], list[Sent]]]:
+    """Sends to queues that deduplicate: one and several at a time, delayed, and so many that one sync serves all."""
+    window = broker.create("window", deduplicate=3600, exist_ok=True)
+    present = broker.create("present", deduplicate=True, exist_ok=True)
+    return [
+        lambda: [window.send(b"one", key="1")],
+        lambda: [present.send(b"one")],
+        lambda: window.send_many([b"two", b"three", b"two"]),
+        lambda: [window.send(b"four", delay=20)],
+        lambda: window.send_many([b"%d" % number for number in range(10, 19)]),
+    ]
+
+
+WINDOW = Counter([b"one", b"two", b"three", b"four", *(b"%d" % number for number in range(10, 19))])
+PROGRAMS: dict[str, Callable[[Broker, FakeClock], Sequence[Callable[[], object]]]] = {
+    "short": short_steps,
+    "long": long_steps,
+    "marked": marked_steps,
+}
 
 
 def bodies(broker: Broker) -> Counter[bytes]:
@@ -83,30 +106,43 @@ class FileCrashes:
     points: ClassVar[int] = 3
     """At how many places of each system call of the long program to die."""
 
-    @pytest.mark.parametrize("program", PROGRAMS)
+    @pytest.mark.parametrize("program", ["short", "long"])
     def test_killed_at_a_system_call_nothing_is_lost_or_stuck_or_comes_back(
         self, make_url: Callable[[str], str], tmp_path: Path, program: str
     ) -> None:
-        self._check(make_url, tmp_path, program, [(syscall, "signal=KILL") for syscall in DEATHS], self.points)
+        whole = accounts(program, make_url("whole"))
+        self._check(make_url, tmp_path, program, KILLS, lambda url, log, name: check_account(url, log, whole, name))
 
-    @pytest.mark.parametrize("program", PROGRAMS)
+    @pytest.mark.parametrize("program", ["short", "long"])
     def test_where_a_system_call_fails_nothing_is_lost_or_stuck_or_half_written(
         self, make_url: Callable[[str], str], tmp_path: Path, program: str
     ) -> None:
-        self._check(make_url, tmp_path, program, [(syscall, "error={}") for syscall in FAILURES], self.points)
+        whole = accounts(program, make_url("whole"))
+        self._check(make_url, tmp_path, program, FAULTS, lambda url, log, name: check_account(url, log, whole, name))
+
+    @pytest.mark.parametrize("faults", [KILLS, FAULTS], ids=["killed", "failed"])
+    def test_sent_again_after_a_sender_was_cut_short_each_message_comes_once(
+        self, make_url: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, str]]
+    ) -> None:
+        monkeypatch.setattr("penstock.stores.shelf.ORPHANED", -1)  # whoever is dead has been so for long
+        self._check(make_url, tmp_path, "marked", faults, check_sent_again)
 
     def _check(
-        self, make_url: Callable[[str], str], folder: Path, program: str, faults: list[tuple[str, str]], points: int
+        self,
+        make_url: Callable[[str], str],
+        folder: Path,
+        program: str,
+        faults: list[tuple[str, str]],
+        check: Callable[[str, Path, str], None],
     ) -> None:
-        whole = accounts(program, make_url("whole"))
         options = ["-y", "-o", str(folder / "trace"), "-e", f"trace={','.join(DEATHS)}"]
         _run(program, make_url("traced"), folder / "trace.log", options)
         calls = calls_on(folder, (folder / "trace").read_text())
-        every = program == "short"
+        every = program != "long"
         jobs = [
             (syscall, fault.format(ERRORS[when % 2]), when)
             for syscall, fault in faults
-            for when in (calls[syscall] if every else spread(calls[syscall], points))
+            for when in (calls[syscall] if every else spread(calls[syscall], self.points))
         ]
         assert len(jobs) > 10, "the store hardly wrote: are these its system calls?"
 
@@ -118,7 +154,7 @@ class FileCrashes:
             inject = ["-o", str(trace), "-e", f"trace={syscall}", "-e", f"inject={syscall}:{fault}:when={when}"]
             errors = _run(program, url, log, inject)
             assert "Traceback" not in errors or "penstock.errors.Store" in errors, f"{name}: not an error of ours: {errors}"
-            check_account(url, log, whole, name)
+            check(url, log, name)
             return re.search(r"\(INJECTED\)|killed by SIGKILL", trace.read_text()) is not None
 
         with ThreadPoolExecutor(2) as pool:
@@ -179,6 +215,34 @@ def check_account(url: str, log: Path, whole: list[Counter[bytes]], name: str) -
             expired = [message for message in queue.settled(99) if message.reason == "retention"]
             left.update(message.body for message in expired if message.settled_at == clock.now)
         assert left == there, f"{name}: what was there could not be received after step {done}"
+
+
+def check_sent_again(url: str, log: Path, name: str) -> None:
+    done = len(log.read_text().splitlines()) if log.exists() else 0
+    clock = FakeClock()
+    clock.advance(30)
+    with penstock.open(url, clock=clock) as broker:
+        sends = marked_steps(broker, clock)
+        window, present = broker["window"], broker["present"]
+        if sum(name.encode()) % 2:
+            broker.store.sweep("window", clock())
+        taken = take_all(window)
+        assert not window.send(b"another").duplicate, f"{name}: a new message was taken for a duplicate"
+        for place, send in enumerate(sends):
+            duplicates = [sent.duplicate for sent in send()]
+            assert place >= done or all(duplicates), f"{name}: step {place} was answered, and sent again it is no duplicate"
+        clock.advance(30)
+        taken += take_all(window)
+        assert taken == WINDOW + Counter([b"another"]), f"{name}: not each message came once"
+        assert [message.body for message in present.receive(9)] == [b"one"], f"{name}: not there once"
+
+
+def take_all(queue: Queue) -> Counter[bytes]:
+    taken: Counter[bytes] = Counter()
+    while messages := queue.receive(9):
+        taken.update(message.body for message in messages)
+        assert all(queue.delete_many(messages))
+    return taken
 
 
 def main(program: str, url: str, log: str) -> None:
