@@ -16,6 +16,7 @@ import penstock
 from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, StoreReadOnly
 from penstock.message import FOREVER
 from penstock.segments import pack_drafts
+from penstock.stores import vsqs
 from penstock.stores.file_messages import FileMessages
 from penstock.stores.shelf import ORPHANED
 from penstock.testing import FakeClock
@@ -651,3 +652,108 @@ def test_a_window_is_not_ended_by_a_draft_of_the_same_number(url: str, tmp_path:
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
         assert queue.send(b"x").duplicate
         assert not queue.send(b"y").duplicate
+
+
+def fail_from(monkeypatch: pytest.MonkeyPatch, first: int, *calls: str) -> None:
+    """Let each of these calls fail from the given one on: the disk is full, and a folder that must grow cannot."""
+    count = [0]
+    for module, call in [(os, call) for call in calls if call != "rename_new"] + [(vsqs, "rename_new")]:
+        if call in calls:
+            real = getattr(module, call)
+
+            def fail(*args: Any, real: Any = real, **options: Any) -> Any:
+                if not any("/.penstock/orders/" in str(arg) for arg in args):  # these are not what is tried here
+                    count[0] += 1
+                    if count[0] >= first:
+                        full()
+                return real(*args, **options)
+
+            monkeypatch.setattr(module, call, fail)
+
+
+@pytest.mark.parametrize("delay", [0, 30])
+@pytest.mark.parametrize("calls", [["rename", "rename_new"], ["rename", "rename_new", "unlink"]], ids=["moves", "and removals"])
+def test_a_send_that_fails_leaves_no_message_or_a_whole_one(
+    url: str, monkeypatch: pytest.MonkeyPatch, delay: float, calls: list[str]
+) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", deduplicate=True)
+        drafts = [
+            penstock.Draft(b"%d" % number, attributes={"customer": "ACME"}, deadline=3600, delay=delay) for number in range(3)
+        ]
+        with monkeypatch.context() as patched, pytest.raises(StoreFull):
+            fail_from(patched, 2, *calls)
+            queue.send_many(drafts)
+        left = queue.peek(9)
+        assert [(message.body, message.attributes, message.deadline_at) for message in left] == (
+            [(b"0", {"customer": "ACME"}, clock() + 3600 * 10**6)] if "unlink" in calls else []
+        )
+        queue.send_many(drafts)
+        clock.advance(31)
+        assert {message.body for message in queue.receive(9)} == {b"0", b"1", b"2"}
+
+
+def test_a_delayed_send_that_fails_at_its_last_step_leaves_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        with monkeypatch.context() as patched, contextlib.suppress(StoreFull):
+            act_once(patched, "open", "/held/", full)
+            queue.send(b"pay", attributes={"customer": "ACME"}, deadline=3600, delay=1)
+        clock.advance(60)
+        assert [(message.body, message.attributes) for message in queue.receive(9)] in (
+            [],  # the spool, which keeps such a record
+            [(b"pay", {"customer": "ACME"})],
+        )
+
+
+@pytest.mark.parametrize("call", ["rename", "utime"])
+@pytest.mark.parametrize("verb", ["extend", "release"])
+def test_an_extension_that_fails_leaves_the_message_with_its_holder(
+    url: str, monkeypatch: pytest.MonkeyPatch, call: str, verb: str
+) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", visibility=100)
+        for first in range(1, 9):
+            queue.send(b"x")
+            (message,) = queue.receive()
+            try:
+                with monkeypatch.context() as patched:
+                    fail_from(patched, first, call)
+                    assert getattr(message, verb)(50)
+            except StoreFull:
+                assert message.extend(70)
+                clock.advance(60)
+                assert queue.receive() == []
+            assert message.delete()
+
+
+@pytest.mark.parametrize("call", ["fsync", "open", "mkdir", "rename", "listdir", "scandir", "stat"])
+def test_whatever_the_disk_refuses_is_an_error_of_ours(url: str, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def use(broker: penstock.Broker) -> None:
+        queue = broker.create("orders", exist_ok=True, deduplicate=300, history=60)
+        queue.send(b"x", delay=1)
+        for message in queue.receive(2):
+            message.extend(1)
+            message.delete()
+        queue.claim("r", 1, 1)
+        queue.confirm("r", 1)
+        queue.settle("r", 1)
+        broker.stage("w", 1, "a", pack_drafts("orders", [penstock.Draft(b"y")]))
+        broker.publish("w", 1, {"a": 1})
+        broker.delete("orders")
+
+    with monkeypatch.context() as patched, contextlib.suppress(penstock.PenstockError):
+        patched.setattr(os, call, refuse)
+        with penstock.open(url) as broker:
+            use(broker)
+    with penstock.open(url) as broker:
+        with monkeypatch.context() as patched, contextlib.suppress(penstock.PenstockError):
+            patched.setattr(os, call, refuse)
+            use(broker)
+        broker.create("more").send(b"x")

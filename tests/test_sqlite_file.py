@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -697,6 +698,17 @@ def test_a_damaged_group_holds_up_nobody(url: str, path: Path) -> None:
         apsw.Connection(str(path)).execute("UPDATE penstock_message SET grp = x'ff' WHERE number = 1")
         assert [message.body for message in queue.receive(9)] == [b"1"]
         assert queue.stats().damaged == 1
+
+
+def test_a_folder_that_cannot_be_synced_is_an_error_of_ours(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="Input/output error"):
+        patched.setattr(os, "fsync", refuse)
+        penstock.open(url)
+    with penstock.open(url) as broker:
+        broker.create("orders").send(b"x")
 
 
 def test_disk_space_is_returned_after_a_backlog_drains(url: str, path: Path) -> None:

@@ -583,11 +583,13 @@ MUTANTS = [
     filed(
         "the record of an extension comes after the rename",
         "system_call",
-        (FILES, "        shelf.set_hold(receipt.id, hold, durable=lasting)\n", ""),
+        (FILES, "            shelf.set_hold(receipt.id, hold, durable=lasting)\n", ""),
         (
             FILES,
-            "        if seal:\n            shelf.set_hold(receipt.id, hold._replace(seal=seal))",
-            "        shelf.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
+            "            if seal := shelf.seal(receipt.id, until):\n"
+            "                shelf.set_hold(receipt.id, hold._replace(seal=seal))",
+            "            seal = shelf.seal(receipt.id, until)\n"
+            "            shelf.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
         ),
     ),
     locked("a lock is waited for for ever", "frozen", (LOCKS, "if waited > self._patience", "if False and self._patience")),
@@ -653,7 +655,31 @@ MUTANTS = [
     filed(
         "a mark counts whether its message was published or not",
         "sent_again",
-        (MARKS, "return not os.path.exists(shelf.draft(id)) or", "return True or"),
+        (MARKS, "return not shelf.is_draft(id) or", "return True or"),
+    ),
+    filed(
+        "an extension that fails voids the receipt",
+        "extension_that_fails",
+        (FILES, "                self._keep_held(shelf, receipt.id, ", "                print(receipt.id, "),
+    ),
+    filed(
+        "a failed send takes the head of a message that it cannot remove",
+        "leaves_no_message_or_a_whole_one",
+        (FILES, "            os.unlink(path)\n            shelf.forget(id)", "            shelf.forget(id); os.unlink(path)"),
+    ),
+    filed(
+        "a failed send leaves what it has published",
+        "leaves_no_message_or_a_whole_one",
+        (FILES, "if id in published and not shelf.is_draft(id):", "if False:"),
+    ),
+    mutant(
+        "an error of the disk leaks out of open",
+        "folder_cannot_be_synced",
+        (
+            SQLITE,
+            "            except OSError as error:\n                connection.close()",
+            "            except ZeroDivisionError as error:\n                connection.close()",
+        ),
     ),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
     filed(

@@ -65,7 +65,7 @@ class FileMarks(FileViews):
         id = str(record["id"])
         if record["until"] == FOREVER or not record.get("published", True):
             return shelf.find(id) is not None and self._bears(shelf, id, name)
-        return not os.path.exists(shelf.draft(id)) or not self._bears(shelf, id, name, unknown=True)
+        return not shelf.is_draft(id) or not self._bears(shelf, id, name, unknown=True)
 
     def _bears(self, shelf: Shelf, id: str, name: str, *, unknown: bool = False) -> bool:
         """Whether the message or draft has this mark, by its head; ``unknown`` is the answer if it has no head."""

@@ -112,7 +112,7 @@ class FileMessages(FileMarks):
             if handle >= 0:
                 os.close(handle)
             with suppress(OSError):
-                if id in published and not os.path.exists(shelf.draft(id)):
+                if id in published and not shelf.is_draft(id):
                     self._withdraw(shelf, id, published[id], fresh[id].mark)
                 else:
                     self._drop_draft(shelf, id, fresh[id].mark)
@@ -267,22 +267,31 @@ class FileMessages(FileMarks):
         if hidden is None or hold is None or hold.released:
             return False
         until = shelf.writable(until)
-        hold = hold._replace(hidden_until=until, hidden_before=hidden, released=int(release))
+        before, hold = hold, hold._replace(hidden_until=until, hidden_before=hidden, released=int(release))
         lasting = until >= FOREVER  # without its record, nobody could settle what is hidden for ever
-        shelf.set_hold(receipt.id, hold, durable=lasting)
-        if lasting:
-            self._dirty.add(f"{shelf.beside.folder}/held")
         try:
+            shelf.set_hold(receipt.id, hold, durable=lasting)
             shelf.rename(shelf.path(receipt.id, hidden), receipt.id, until)
-            seal = shelf.seal(receipt.id, until)
+            if seal := shelf.seal(receipt.id, until):
+                shelf.set_hold(receipt.id, hold._replace(seal=seal))
         except FileNotFoundError:  # someone else was first
             shelf.note(receipt.id, None)
             return False
-        if seal:
-            shelf.set_hold(receipt.id, hold._replace(seal=seal))
+        except BaseException:
+            with suppress(OSError):
+                self._keep_held(shelf, receipt.id, before._replace(hidden_until=until, hidden_before=hidden))
+            raise
+        if lasting:
+            self._dirty.add(f"{shelf.beside.folder}/held")
         shelf.note(receipt.id, until)
         self._dirty.update(shelf.folders())
         return True
+
+    def _keep_held(self, shelf: Shelf, id: str, hold: Hold) -> None:
+        """After an extension failed: the receipt counts as before, wherever the message lies."""
+        with suppress(FileNotFoundError):
+            hold = hold._replace(seal=shelf.seal(id, hold.hidden_until))
+        shelf.set_hold(id, hold)
 
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None

@@ -96,7 +96,7 @@ class FilePublishing(StagesInFiles, FileMessages):
             return  # that queue was deleted, with all that was for it
         rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
         with shelf.changing():
-            left = [row for row in rows if os.path.exists(shelf.draft(row.id))]  # what is no draft any more was published
+            left = [row for row in rows if shelf.is_draft(row.id)]  # what is no draft any more was published
             for row in left.copy():
                 if row.mark and self._marked_by(shelf, row.mark, now):  # an equal message was sent since
                     self._drop_draft(shelf, row.id, None)

@@ -130,6 +130,14 @@ class Shelf(ABC):
     def draft(self, id: str) -> str:
         """Where a message is written before it is published."""
 
+    def is_draft(self, id: str) -> bool:
+        """Whether it is still being written, or was when its sender died. (An error of the disk is no answer.)"""
+        try:
+            os.stat(self.draft(id))
+        except FileNotFoundError:
+            return False
+        return True
+
     @abstractmethod
     def drafts(self) -> Iterable[str]:
         """All that are being written, or were when their sender died."""

@@ -166,7 +166,8 @@ class SpoolShelf(Shelf):
         target = self.path(id, hidden)
         if hidden:
             set_timer(source, hidden)
-        os.rename(source, target)
+        if source != target:
+            os.rename(source, target)
         self._touched.add(self._delay if hidden else self._at)
         if source == target:
             os.utime(self._delay)  # the timer alone was changed: let those notice who watch the folder

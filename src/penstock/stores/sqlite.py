@@ -23,7 +23,7 @@ from penstock.errors import BadInput, StoreBusy, StoreClosed, StoreCorrupt, Stor
 from penstock.forking import watch
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import micros
-from penstock.stores.disk import sync
+from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import checksum, pack_settings, plain_checksum
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_session import PRESENT, Params, Row
@@ -176,7 +176,11 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         except apsw.Error as error:
             raise self._translate(error) from error
         if fresh:
-            sync(self.path.parent)
+            try:
+                sync(self.path.parent)
+            except OSError as error:
+                connection.close()
+                raise refusal(self, error) from error
         self._homes.clear()  # the file may be another
         self._synchronous = True
         return connection
