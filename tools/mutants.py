@@ -674,7 +674,7 @@ MUTANTS = [
     ),
     mutant(
         "an error of the disk leaks out of open",
-        "folder_cannot_be_synced",
+        "cannot_be_synced_is_an_error",
         (
             SQLITE,
             "            except OSError as error:\n                connection.close()",
