@@ -17,6 +17,7 @@ from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, Stor
 from penstock.message import FOREVER
 from penstock.segments import pack_drafts
 from penstock.stores import vsqs
+from penstock.stores.beside import HELD
 from penstock.stores.file_messages import FileMessages
 from penstock.stores.shelf import ORPHANED
 from penstock.testing import FakeClock
@@ -757,3 +758,28 @@ def test_whatever_the_disk_refuses_is_an_error_of_ours(url: str, monkeypatch: py
             patched.setattr(os, call, refuse)
             use(broker)
         broker.create("more").send(b"x")
+
+
+def test_a_record_from_before_there_were_holders_counts(url: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        (held,) = queue.receive(visibility=30, holder="worker")
+        (record,) = (tmp_path / "root" / ".penstock" / "orders" / "held").iterdir()
+        record.write_bytes(record.read_bytes()[: HELD.size])
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker["orders"]
+        assert [(message.receives, message.delivery, message.holder) for message in queue.peek()] == [(1, clock.now, None)]
+        assert queue.delete(held.receipt)
+
+
+def test_a_shorter_name_takes_the_place_of_a_longer_one(url: str) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        for holder in ("a very long name", "b", None):
+            queue.receive(visibility=1, holder=holder)
+            assert queue.peek()[0].holder == holder
+            clock.advance(2)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from penstock.segments import pack_drafts
 from penstock.stores import cached_catalogue
 from penstock.stores.cached_catalogue import Home
 from penstock.stores.memcached_link import Link
-from penstock.stores.slots import PAGE_BYTES
+from penstock.stores.slots import PAGE_BYTES, SLOTS, Page, Record
 from penstock.testing import FakeClock
 from penstock.testing.servers import MemcachedServer
 
@@ -584,3 +585,46 @@ def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles
         assert slow.publish("w", 1, segments) is None
         assert Counter(message.body for message in queue.peek(100)).most_common(1)[0][1] == 1
         assert queue.stats().messages == 40
+
+
+def old_page(page: bytes) -> bytes:
+    """As it was written before there were holders: deliveries have four bytes, and come last."""
+    deliveries = array("I", [number % 2**31 for number in array("q", page[24 * SLOTS : 32 * SLOTS])])
+    return page[: 24 * SLOTS] + page[32 * SLOTS : 36 * SLOTS] + deliveries.tobytes() + page[36 * SLOTS : 37 * SLOTS]
+
+
+def test_a_page_from_before_there_were_holders_is_read(broker: Broker, queue: Queue) -> None:
+    queue.send_many([b"1", b"2", b"3"])
+    (first,) = queue.receive(holder="worker")
+    home = home_of(queue)
+    key = home.key("p", 0)
+    before = home.link.get([key])[key]
+    assert len(old_page(before)) == 33 * SLOTS
+    raw(home).set(key, old_page(before))
+    seen = {message.body: message for message in queue.peek(3)}
+    assert (seen[b"1"].delivery, seen[b"1"].receives, seen[b"1"].holder) == (first.delivery % 2**31, 1, None)
+    assert [message.receives for message in (seen[b"2"], seen[b"3"])] == [0, 0]
+    assert queue.delete(seen[b"1"].receipt)
+    assert sorted(message.body for message in queue.receive(3, holder="other")) == [b"2", b"3"]
+    assert [message.holder for message in queue.peek(3)] == ["other"] * 2
+
+
+def test_a_record_from_before_deliveries_were_instants_is_read() -> None:
+    record = Record(5, 6, 7, None, 8, 9, 9, 0, 3, None, None, b"m", b"body")
+    packed = bytearray(record.pack())
+    assert Record.unpack(bytes(packed)) == record
+    packed[56:68] = (0).to_bytes(8, "little") + (3).to_bytes(4, "little")  # as it was: mark_until, then the delivery
+    assert Record.unpack(bytes(packed)) == record
+    late = record._replace(delivery=2**52)
+    assert Record.unpack(late.pack()) == late
+
+
+def test_a_page_keeps_as_many_names_as_fit_in_its_space() -> None:
+    page = Page.new(0)
+    for slot in range(1, SLOTS):
+        page.hold(slot, f"{slot} " + "x" * 60)
+    packed = page.pack()
+    assert len(packed) <= PAGE_BYTES + SLOTS + 320
+    kept = Page(packed).holders
+    assert 4 <= len(kept) < SLOTS
+    assert kept.items() <= page.holders.items()

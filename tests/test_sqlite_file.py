@@ -23,6 +23,7 @@ from penstock import (
     Draft,
     Message,
     QueueNotFound,
+    Receipt,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -32,12 +33,15 @@ from penstock import (
     StoreVersion,
 )
 from penstock.clock import system_clock
+from penstock.policy import admit_all
 from penstock.stores import sql_session
 from penstock.stores.sqlite import SAFE_SQLITE, SqliteStore
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
 
 MIB = 2**20
+NEWEST = max(sql_session.read_sql(SqliteStore.dialect)[0])
+"""The step that this Penstock's schema is at."""
 
 
 @pytest.fixture
@@ -851,7 +855,7 @@ def test_a_file_of_a_newer_penstock_is_refused(url: str, path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("UPDATE penstock_meta SET value = 99 WHERE name = 'version'")
     other.close()
-    with pytest.raises(StoreVersion, match="version 99, this Penstock knows 6"):
+    with pytest.raises(StoreVersion, match=r"version 99, this Penstock knows \d+:"):
         penstock.open(url)
 
 
@@ -862,14 +866,43 @@ def test_an_older_file_is_brought_up_to_date_with_its_messages(url: str, monkeyp
 
     def with_one_more_step(dialect: dict[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
         steps, statements = read_sql(dialect)
-        return steps | {7: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
+        return steps | {NEWEST + 1: ["ALTER TABLE penstock_message ADD COLUMN colour TEXT"]}, statements
 
     monkeypatch.setattr(sql_session, "read_sql", with_one_more_step)
     with penstock.open(url) as broker:
         assert broker["orders"].receive()[0].body == b"old"
         assert isinstance(broker.store, SqliteStore)
-        assert broker.store._meta("version") == 7
+        assert broker.store._meta("version") == NEWEST + 1
     penstock.open(url).close()
+
+
+def test_a_file_from_before_there_were_holders_opens_with_its_messages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, statements = sql_session.read_sql(SqliteStore.dialect)
+    old = {name: text.replace(" holder,", "").replace(", holder = :holder", "") for name, text in statements.items()}
+    with monkeypatch.context() as before:
+        before.setattr(sql_session, "read_sql", lambda _: ({step: steps[step] for step in range(1, 7)}, old))
+        with penstock.open(url) as broker:
+            settings, store = broker.create("orders", history=60).settings, broker.store
+            assert isinstance(store, SqliteStore)
+            drafts = admit_all([b"held", b"waiting", b"settled"], settings, system_clock())
+            store.insert("orders", drafts, system_clock(), settings)
+            store._script(
+                "UPDATE penstock_message SET state = 1, receives = 1, delivery = 1, visible_at = 1 << 52 WHERE number = 1"
+            )
+            columns = "number, queue, visible_at, receives, delivery, sent_at, expires_at, checksum, body"
+            store._script(
+                f"INSERT INTO penstock_settled ({columns}, state, settled_at, keep_until) "
+                f"SELECT {columns}, 2, 1, 9000000000000000 FROM penstock_message WHERE number = 3"
+            )
+            store._script("DELETE FROM penstock_message WHERE number = 3")
+            held = store._ids.make(1)
+    with penstock.open(url) as broker:
+        queue = broker["orders"]
+        assert sorted((message.body, message.holder) for message in queue.peek(9)) == [(b"held", None), (b"waiting", None)]
+        assert [(message.body, message.holder) for message in queue.settled()] == [(b"settled", None)]
+        (taken,) = queue.receive(holder="worker")
+        assert (taken.body, taken.holder) == (b"waiting", "worker")
+        assert queue.delete(Receipt("orders", held, 1)), "a receipt from before counts until the next one is given"
 
 
 def test_the_queue_lives_beside_other_tables(url: str, path: Path) -> None:

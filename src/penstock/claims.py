@@ -33,7 +33,15 @@ class NamedClaims(ABC):
 
     @abstractmethod
     def _claim(
-        self, limit: int, settings: Settings, visibility: float | None, mode: Mode, now: int, *, visible_by: int | None
+        self,
+        limit: int,
+        settings: Settings,
+        visibility: float | None,
+        mode: Mode,
+        now: int,
+        *,
+        visible_by: int | None,
+        holder: str,
     ) -> tuple[list[Message], bool]: ...
 
     @abstractmethod
@@ -89,7 +97,9 @@ class NamedClaims(ABC):
             limit = min(limit, policy.MAX_BATCH)
             more, part = True, limit if max_bytes is None else 1
             while more and part:
-                delivered, more = self._claim(part, self.settings, ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by)
+                delivered, more = self._claim(
+                    part, self.settings, ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by, holder=reader
+                )
                 messages += delivered
                 part = limit - len(messages)
                 if max_bytes is not None:

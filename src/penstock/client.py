@@ -188,13 +188,14 @@ class RemoteQueue(Queue):
         visibility: float | None = None,
         mode: Mode | str | None = None,
         share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> list[Message]:
-        check_taking(limit, visibility, share)  # and no more of the share: it is a hint, which a server cannot take
+        check_taking(limit, visibility, share, holder)  # and no more of the share: it is a hint, which a server cannot take
         check_seconds(wait, "wait")
         give_up_at = time.monotonic() + wait
         while True:
             left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
-            arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode}
+            arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode, "holder": holder}
             given = {name: value for name, value in arguments.items() if value is not None}
             messages: list[Message] = self._line.call(
                 f"/penstock/queues/{quote(self.name, safe='')}/receive", given, again=False, wait=left
@@ -216,11 +217,12 @@ class RemoteQueue(Queue):
         *,
         visibility: float | None = None,
         share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> tuple[list[bool], list[Message]]:
-        check_taking(limit, visibility, share)
+        check_taking(limit, visibility, share, holder)
         settled = self.delete_many(messages)
         try:
-            return settled, self.receive(limit, visibility=visibility, mode=Mode.AT_LEAST_ONCE, share=share)
+            return settled, self.receive(limit, visibility=visibility, mode=Mode.AT_LEAST_ONCE, share=share, holder=holder)
         except (StoreError, QueueNotFound):
             return settled, []  # the next receive will tell
 

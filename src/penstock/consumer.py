@@ -169,7 +169,9 @@ class Consumer:
             share = self._heart.share if self._heart.share[1] > 1 else None
             self._heart.let_go(*processed)
             try:
-                answers, messages = self.queue.exchange(processed, limit, visibility=self._visibility, share=share)
+                answers, messages = self.queue.exchange(
+                    processed, limit, visibility=self._visibility, share=share, holder=self._heart.name
+                )
             except PenstockError:
                 pass  # what is wrong is told by the next to try
             else:
@@ -181,7 +183,7 @@ class Consumer:
     def _take(self, limit: int, wait: float) -> list[Message]:
         """The oldest of our own share; when there is none, of anyone's."""
         share = self._heart.share
-        options: dict[str, Any] = {"visibility": self._visibility, "mode": self._mode}
+        options: dict[str, Any] = {"visibility": self._visibility, "mode": self._mode, "holder": self._heart.name}
         if share[1] > 1:
             messages = self.queue.receive(limit, share=share, wait=0 if self._helping else wait, **options)
             if messages or not self._helping:

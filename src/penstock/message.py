@@ -173,7 +173,8 @@ class Message:
     receives: int
     """How often it was received in this queue."""
     delivery: int
-    """How often it was received in all its life; with queue and id, its receipt."""
+    """What tells this delivery of the message from all others, also across a power cut; 0 if there was none. With queue and
+    id, its receipt."""
     sent_at: int
     visible_at: int
     expires_at: int
@@ -190,6 +191,8 @@ class Message:
     lapsed: bool = False
     """It comes again because its last receiver neither settled nor released it in time."""
     intact: bool = True
+    holder: str | None = None
+    """The name that its receiver gave; None if nobody holds it, or without a name. In the history, who held it last."""
     home: Home | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -46,6 +46,7 @@ MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTES_BYTES = 64 * 1024
 MAX_KEY = 256
 MAX_REASON = 4096
+MAX_HOLDER = 200
 MAX_BATCH = 100_000
 MAX_CLAIM = 1_000_000
 TOKEN_WINDOW = 600
@@ -287,6 +288,26 @@ def _check_attributes(attributes: object) -> Mapping[str, Attribute]:
     if size > MAX_ATTRIBUTES_BYTES:
         raise BadMessage(f"the attributes have {size} bytes, the limit is {MAX_ATTRIBUTES_BYTES}")
     return dict(attributes)
+
+
+def check_holder(holder: object) -> str | None:
+    """The name of whoever receives, which others see; it need not be unique, but must be safe to print."""
+    if holder is None:
+        return None
+    if not isinstance(holder, str):
+        raise BadMessage(f"a holder is text, not {type(holder).__name__}: {shown(holder)}")
+    size = len(_utf8(holder, "holder"))
+    if not 1 <= size <= MAX_HOLDER:
+        raise BadMessage(f"the holder has {size} bytes, it must have 1 to {MAX_HOLDER}: {shown(holder)}")
+    if not holder.isprintable():
+        raise BadMessage(f"holder {shown(holder)} has control characters or line breaks")
+    return holder
+
+
+def next_delivery(last: int, now: int) -> int:
+    """The number of the delivery after ``last``. It is the instant of the claim, so that it differs from every number that was
+    given out before, even if a power cut has made the store forget that one. (SQL stores compute the same.)"""
+    return max(last + 1, now)
 
 
 def check_reason(reason: object) -> str | None:

@@ -158,19 +158,20 @@ class Queue(Sets, NamedClaims):
         visibility: float | None = None,
         mode: Mode | str | None = None,
         share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> list[Message]:
         """Up to ``limit`` messages; if there is none, wait so many seconds for one.
 
         They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
         mode at_most_once they are settled already. A ``share`` is (place, of): of so many consumers, what is for this one,
-        if the store can tell."""
-        check_taking(limit, visibility, share)
+        if the store can tell. A ``holder`` is the receiver's name, which `peek` shows while it holds them."""
+        check_taking(limit, visibility, share, holder)
         check_seconds(wait, "wait")
         chosen = _mode(mode)
         give_up_at = time.monotonic() + wait
         while True:
             events = self._waiting.events()
-            messages = self._take(limit, visibility, chosen, share if self._store.shares else None)
+            messages = self._take(limit, visibility, chosen, share if self._store.shares else None, holder)
             if messages or time.monotonic() >= give_up_at:
                 return messages
             due = self._store.due(self.name)
@@ -181,14 +182,19 @@ class Queue(Sets, NamedClaims):
             self._waiting.rest(events, resume_at)
 
     def _take(
-        self, limit: int, visibility: float | None, mode: Mode | None, share: tuple[int, int] | None = None
+        self,
+        limit: int,
+        visibility: float | None,
+        mode: Mode | None,
+        share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> list[Message]:
         """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
         kept: list[Message] = []
         more = True
         while more and len(kept) < limit:
             try:
-                delivered, more = self._round(limit - len(kept), visibility, mode, share)
+                delivered, more = self._round(limit - len(kept), visibility, mode, share, holder)
             except (StoreError, QueueNotFound):
                 if not kept:
                     raise
@@ -198,7 +204,7 @@ class Queue(Sets, NamedClaims):
         return kept
 
     def _round(
-        self, limit: int, visibility: float | None, mode: Mode | None, share: tuple[int, int] | None
+        self, limit: int, visibility: float | None, mode: Mode | None, share: tuple[int, int] | None, holder: str | None
     ) -> tuple[list[Message], bool]:
         """Up to ``limit`` messages to deliver, and whether to go on."""
         if not self._busy:
@@ -210,7 +216,7 @@ class Queue(Sets, NamedClaims):
         if limit == 1 and chosen is Mode.AT_MOST_ONCE and share is None:
             taken = self._store.take(self.name, self._clock(), known)
             if taken is not None:
-                taken.home = self
+                taken.home, taken.holder = self, holder
                 self._busy = True
                 return [taken], False
         with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
@@ -218,7 +224,7 @@ class Queue(Sets, NamedClaims):
             settings = known if self._store.compares else self.settings
             if chosen is not (mode or settings.mode):
                 return [], True
-            delivered, more = self._claim(limit, settings, visibility, chosen, now, share)
+            delivered, more = self._claim(limit, settings, visibility, chosen, now, share, holder=holder)
             if chosen is Mode.AT_MOST_ONCE:
                 settled = self._settle(delivered, settings, State.PROCESSED, None, now)
                 delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
@@ -235,6 +241,7 @@ class Queue(Sets, NamedClaims):
         share: tuple[int, int] | None = None,
         *,
         visible_by: int | None = None,
+        holder: str | None = None,
     ) -> tuple[list[Message], bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
         until = now + micros(settings.visibility if visibility is None else visibility)
@@ -247,7 +254,7 @@ class Queue(Sets, NamedClaims):
             only["visible_by"] = visible_by
         if self._store.compares:
             only["settings"] = settings
-        claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, **only)
+        claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, holder=holder, **only)
         if claimed is None:
             self._known = None  # they have changed: again by the new ones
             return [], True
@@ -324,16 +331,17 @@ class Queue(Sets, NamedClaims):
         *,
         visibility: float | None = None,
         share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> tuple[list[bool], list[Message]]:
         """`delete_many`, and then `receive` at least once and without waiting: the answers of both. On a database server it is
         one commit. This is how a consumer goes on."""
-        check_taking(limit, visibility, share)
+        check_taking(limit, visibility, share, holder)
         held = self._held(check_many(messages, "exchange", "delete"))
         share = share if self._store.shares else None
         if not self._store.exchanges:
             settled = self._settle_held(held, State.PROCESSED, None)
             try:
-                return settled, self._take(limit, visibility, Mode.AT_LEAST_ONCE, share)
+                return settled, self._take(limit, visibility, Mode.AT_LEAST_ONCE, share, holder)
             except (StoreError, QueueNotFound):
                 return settled, []  # what is settled is settled: the next receive will tell
         settings = self._known or self.settings
@@ -341,7 +349,7 @@ class Queue(Sets, NamedClaims):
             now = self._clock()
             lease = micros(settings.visibility if visibility is None else visibility)
             processed = settlement(settings, State.PROCESSED, None, now)
-            answer = self._store.exchange(self.name, held, processed, settings, limit, now, now + lease, share)
+            answer = self._store.exchange(self.name, held, processed, settings, limit, now, now + lease, share, holder)
             if answer is not None:
                 break
             settings = self.settings
@@ -425,7 +433,16 @@ class Queue(Sets, NamedClaims):
     def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
         """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._store.browse(self.name, limit, state=None if state is None else _state(state))
+        return self._let_lapse(self._store.browse(self.name, limit, state=None if state is None else _state(state)))
+
+    def _let_lapse(self, messages: list[Message]) -> list[Message]:
+        """A store reads no clock, and names the last holder until the next claim: one whose time is over holds nothing."""
+        held = [message for message in messages if message.holder is not None]
+        now = self._clock() if held else 0
+        for message in held:
+            if message.visible_at <= now:
+                message.holder = None
+        return messages
 
     def settled(self, limit: int = 100) -> list[Message]:
         """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first."""
@@ -441,7 +458,8 @@ class Queue(Sets, NamedClaims):
         check_count(start, "start", 0, 2**62)
         check_count(stop, "stop", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._store.scan(self.name, start, stop, limit, settled=settled)
+        messages = self._store.scan(self.name, start, stop, limit, settled=settled)
+        return messages if settled else self._let_lapse(messages)
 
     def stats(self) -> Stats:
         now = self._clock()
@@ -588,12 +606,13 @@ def _state(state: object) -> State:
     raise BadInput(f"state {state!r:.200} is not one of queued, consumed, damaged; what is settled is in settled()")
 
 
-def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | None) -> None:
+def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | None, holder: str | None) -> None:
     check_count(limit, "limit", 1, policy.MAX_BATCH)
     if visibility is not None:
         check_seconds(visibility, "visibility")
     if share is not None:
         policy.check_share(share)
+    policy.check_holder(holder)
 
 
 def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:

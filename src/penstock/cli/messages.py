@@ -10,8 +10,7 @@ from penstock.broker import Broker
 from penstock.cli.output import complain, emit, message_json, print_message, receipt
 from penstock.cli.parser import Commands, Parser, seconds
 from penstock.errors import BadInput
-from penstock.message import Message, Mode, Receipt
-from penstock.policy import MAX_NUMBER
+from penstock.message import FOREVER, Message, Mode, Receipt
 from penstock.queue import Queue
 
 RECEIVE_BATCH = 1000
@@ -24,6 +23,7 @@ def add(command: Commands) -> None:
     parser.add_argument("--wait", metavar="S", type=seconds, default=0, help="if there is none, wait up to S seconds for one")
     parser.add_argument("--visibility", metavar="S", type=seconds, help="hide them for S seconds, not for the queue's time")
     parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="not the queue's own mode")
+    parser.add_argument("--holder", metavar="TEXT", help="who receives them, as peek shows it to others")
     parser.add_argument("--delete", action="store_true", help="delete them once they are printed")
     parser.add_argument("--body", action="store_true", help="write the bodies alone, byte for byte")
 
@@ -51,7 +51,7 @@ def add(command: Commands) -> None:
 def _add_receipts(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
-        "receipts", metavar="ID|RECEIPT", nargs="+", help="a receipt (ID#RECEIVES), or an id: whoever holds the message"
+        "receipts", metavar="ID|RECEIPT", nargs="+", help="a receipt (ID#DELIVERY), or an id: whoever holds the message"
     )
 
 
@@ -65,7 +65,7 @@ def run_receive(args: Namespace, broker: Broker) -> int:
     left, wait, stale, shown = args.limit, args.wait, 0, 0
     while True:
         asked = min(left, RECEIVE_BATCH)
-        messages = queue.receive(asked, wait=wait, visibility=args.visibility, mode=args.mode)
+        messages = queue.receive(asked, wait=wait, visibility=args.visibility, mode=args.mode, holder=args.holder)
         _write(args, messages, after=shown)
         if settle:
             stale += _delete(queue, messages)
@@ -121,12 +121,12 @@ def _receipts(args: Namespace) -> list[Receipt]:
 
 
 def _receipt(queue: str, text: str) -> Receipt:
-    which, mark, receives = text.partition("#")
+    which, mark, delivery = text.partition("#")
     if not mark:
         return Receipt(queue, which, None)
-    if not (receives.isdecimal() and len(receives) <= 10 and int(receives) <= MAX_NUMBER):
-        raise BadInput(f"receipt {text!r:.200} is not ID#RECEIVES, as receive prints it")
-    return Receipt(queue, which, int(receives))
+    if not (delivery.isascii() and delivery.isdecimal() and len(delivery) < 20 and int(delivery) <= FOREVER):
+        raise BadInput(f"receipt {text!r:.200} is not ID#DELIVERY, as receive prints it")
+    return Receipt(queue, which, int(delivery))
 
 
 def _report(args: Namespace, deed: str, done: Sequence[bool]) -> int:

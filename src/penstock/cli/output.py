@@ -135,6 +135,8 @@ def print_message(message: Message, *, held: bool = False) -> None:
         pairs.append(("receipt", receipt(message)))
     else:
         pairs += [("state", message.state.name.lower()), ("receives", str(message.receives))]
+    if message.holder is not None:
+        pairs.append(("holder", shown(message.holder)))
     pairs.append(("sent", time(message.sent_at)))
     if message.settled_at is None:
         hidden = held or message.state.name == "CONSUMED"

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 import penstock
-from penstock.policy import MAX_NUMBER
+from penstock.policy import MAX_HOLDER, MAX_NUMBER
 from penstock.server.dialects.native import BROKER_VERBS, VERBS
 from penstock.server.messages import JSON, REASONS
 
@@ -38,7 +38,12 @@ MESSAGE_HEADERS = {
     "X-MQS-MESSAGE-RECEIVES": {"type": "integer"},
     "X-MQS-MESSAGE-PUBLISHED-AT": {"type": "string", "format": "date-time"},
     "X-MQS-MESSAGE-VISIBLE-AT": {"type": "string", "format": "date-time"},
+    "X-MQS-MESSAGE-HOLDER": {"type": "string"},
 }
+HOLDER: Spec = {
+    "name": "X-MQS-HOLDER", "in": "header", "schema": {"type": "string", "minLength": 1, "maxLength": MAX_HOLDER},
+    "description": "Who receives, as others see it while the message is held", "example": "worker 7",
+}  # fmt: skip
 
 
 def _body(schema: Spec, content_type: str = JSON) -> Spec:
@@ -113,7 +118,7 @@ def _mqs(max_wait: int) -> Spec:
                 "mqs", "Receive a message, or several as multipart/mixed",
                 _response(200, "The message", {}, ANY, headers=MESSAGE_HEADERS), _response(204, "There is none"),
                 errors="404 500",
-                parameters=[_header("X-MQS-MAX-MESSAGES", 1, 999), _header("X-MQS-MAX-WAIT-TIME", 0, max_wait)],
+                parameters=[_header("X-MQS-MAX-MESSAGES", 1, 999), _header("X-MQS-MAX-WAIT-TIME", 0, max_wait), HOLDER],
             ),
         },
         "/messages/{id}": {

@@ -51,12 +51,13 @@ class Polls:
         *,
         visibility: float | None = None,
         mode: str | None = None,
+        holder: str | None = None,
     ) -> list[Message]:
         """Up to ``limit`` messages; if there is none, rest so many seconds for one."""
 
         def take() -> tuple[list[Message], int, int | None]:
             events = self._broker.waiting.events()
-            messages = self._receive(self._broker.queue(queue), limit, visibility, mode)
+            messages = self._receive(self._broker.queue(queue), limit, visibility, mode, holder)
             return messages, events, None if messages or not wait else self._broker.store.due(queue)
 
         give_up_at = self._loop.time() + wait
@@ -81,14 +82,16 @@ class Polls:
                 await self._rest(queue, give_up_at, first=rested)
                 rested = True
 
-    def _receive(self, queue: Queue, limit: int, visibility: float | None, mode: str | None) -> list[Message]:
+    def _receive(
+        self, queue: Queue, limit: int, visibility: float | None, mode: str | None, holder: str | None
+    ) -> list[Message]:
         """Some at a time, until there are as many, or as many bytes, as one answer may hold."""
         messages: list[Message] = []
         step = max(1, self._max_bytes // MAX_BODY)
         while len(messages) < limit:
             asked = min(limit - len(messages), step)
             try:
-                more = queue.receive(asked, visibility=visibility, mode=mode)
+                more = queue.receive(asked, visibility=visibility, mode=mode, holder=holder)
             except (StoreError, QueueNotFound):
                 if not messages:
                     raise

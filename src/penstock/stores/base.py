@@ -114,8 +114,11 @@ class Store(ABC):
         return self.insert(queue, [like._replace(body=body) for body in bodies], like.sent_at, settings) is not None
 
     @abstractmethod
-    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message] | None:
-        """Hide the first visible messages until ``until`` and count the receive.
+    def claim(self, queue: str, limit: int, now: int, until: int | None, *, holder: str | None = None) -> list[Message] | None:
+        """Hide the first visible messages until ``until``, count the receive, and note the ``holder``.
+
+        The number of the delivery is `policy.next_delivery`: a claim may be lost to a power cut, and the receipt that was given
+        out for it must not fit the next one.
 
         With None, the caller settles or moves every one of them in this same batch, so that a store need not write down that
         they were claimed; one that the settlement says was not there went to someone else.
@@ -130,7 +133,7 @@ class Store(ABC):
 
     @abstractmethod
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
-        """Hide held messages until ``until``; ``release`` also makes them queued. False for each stale receipt."""
+        """Hide held messages until ``until``; ``release`` also makes them queued, nobody's. False for each stale receipt."""
 
     @abstractmethod
     def delete(
@@ -150,6 +153,7 @@ class Store(ABC):
         now: int,
         until: int,
         share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> tuple[list[bool], list[Message]] | None:
         """`delete` and then `claim` in one commit, if the store ``exchanges``. None, and nothing is done, if these are not
         its settings any more. An error says that nothing was done, as far as that can be known."""
@@ -165,7 +169,7 @@ class Store(ABC):
         expires_at: int,
         deaths: Sequence[Death | None],
     ) -> list[bool]:
-        """Put messages into another queue: visible at once, with no receives and no mark. False for each stale receipt.
+        """Put messages into another queue: visible at once, with no receives, holder or mark. False for each stale receipt.
 
         The number of the delivery goes on: a receipt from before the move must not fit one from after it."""
 

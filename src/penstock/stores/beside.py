@@ -4,7 +4,7 @@
       settings             the queue's settings (JSON) and, as messages bear no date of expiry, every retention it had
       lock                 held (flock) while names change; its 16 bytes: last id given, the message folder's mtime
       head/ID              content type, attributes, deadline, … of a message that has any
-      held/ID              a fixed record of a message that was ever received: receives, instants, where it lies
+      held/ID              a record of a message that was ever received: receives, instants, where it lies, who holds it
       mark/SHA256          the message that makes the next equal one a duplicate
       settled/AT.ID        a settled message: one line of JSON, then the body
       reader/SHA256/…      a reader of named claims: `settled`, and a file an epoch
@@ -41,7 +41,8 @@ MEMO = struct.Struct("<qq")
 PIECE = 65536
 TICK = 20_000_000
 """Changes within some milliseconds may give a file the same mtime; this (ns) is longer than that."""
-HELD = struct.Struct("<9q")
+NUMBERS = 9
+HELD = struct.Struct(f"<{NUMBERS}q")
 AT_FDCWD, RENAME_NOREPLACE = -100, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _renameat2 = getattr(_libc, "renameat2", None)
@@ -54,6 +55,10 @@ class Hold(NamedTuple):
 
     ``released`` is 1 once it was given back. A receipt counts while the message lies where ``hidden_until`` says or, as the
     record is written before the rename, ``hidden_before``. ``seal`` tells our hiding from a stranger's where the path does not.
+    ``holder`` is the name that the receiver gave.
+
+    On the disk: nine numbers of eight bytes, a byte with the length of the holder, the holder in UTF-8. Nothing, the last byte
+    included, follows the numbers in a record of an older Penstock; what follows the holder is left from a longer one.
     """
 
     receives: int
@@ -65,6 +70,16 @@ class Hold(NamedTuple):
     released: int
     hidden_before: int = 0
     seal: int = 0
+    holder: str | None = None
+
+    def pack(self) -> bytes:
+        holder = (self.holder or "").encode()
+        return HELD.pack(*self[:NUMBERS]) + bytes([len(holder)]) + holder
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Hold:
+        holder = content[HELD.size + 1 :][: content[HELD.size]] if len(content) > HELD.size else b""
+        return cls(*HELD.unpack_from(content))._replace(holder=holder.decode(errors="replace") or None)
 
 
 def read_whole(path: str) -> bytes | None:
@@ -277,13 +292,13 @@ class Beside:
     def hold(self, id: str) -> Hold | None:
         content = read_whole(f"{self._at}/held/{id}")
         # Never received, or killed before the first record was written.
-        return Hold(*HELD.unpack(content)) if content is not None and len(content) == HELD.size else None
+        return Hold.unpack(content) if content is not None and len(content) >= HELD.size else None
 
     def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
-        """One write of a fixed size, so that a kill leaves the old record or the new one."""
+        """By one write, so that a kill leaves the old record or the new one."""
         handle = os.open(f"{self._at}/held/{id}", os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            os.pwrite(handle, HELD.pack(*hold), 0)
+            os.pwrite(handle, hold.pack(), 0)
             if durable:
                 os.fsync(handle)
         finally:

@@ -27,7 +27,7 @@ MOVED_SECONDS = 7 * 86400
 class CachedMessages(CachedSending):
     # claiming
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None) -> list[Message]:
+    def claim(self, queue: str, limit: int, now: int, until: int | None, *, holder: str | None = None) -> list[Message]:
         with self.batch():
             home, found = self._ready(queue)
             hidden_until = now + BRIEFLY if until is None else until
@@ -44,7 +44,7 @@ class CachedMessages(CachedSending):
                     read = self._read(home, chunk)
                 for at in chunk:
                     if len(messages) < limit:
-                        messages += self._take(home, survey, at, read[at], limit - len(messages), now, hidden_until)
+                        messages += self._take(home, survey, at, read[at], limit - len(messages), now, hidden_until, holder)
             for message in messages if until is None else ():
                 message.visible_at = FOREVER
             return messages
@@ -57,7 +57,15 @@ class CachedMessages(CachedSending):
         return home, found
 
     def _take(
-        self, home: Home, survey: Survey, at: int, read: tuple[Page, bytes | None], limit: int, now: int, until: int
+        self,
+        home: Home,
+        survey: Survey,
+        at: int,
+        read: tuple[Page, bytes | None],
+        limit: int,
+        now: int,
+        until: int,
+        holder: str | None,
     ) -> list[Message]:
         page, token = read
         while True:
@@ -68,11 +76,7 @@ class CachedMessages(CachedSending):
                 return []
             lapsed = [page.state(slot) == State.CONSUMED for slot in slots]
             for slot in slots:
-                page.become(slot, State.CONSUMED, until)
-                page.receives[slot] += 1
-                page.delivery[slot] += 1
-                page.received[slot] = now
-                page.first[slot] = page.first[slot] or now
+                page.claim(slot, now, until, holder)
             if self._write(home, at, page, token):
                 break
             page, token = self._read(home, [at])[at]

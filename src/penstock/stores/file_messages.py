@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 
 from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Sent, Settings, Settlement, State
-from penstock.policy import same_settings
+from penstock.policy import next_delivery, same_settings
 from penstock.stores.beside import Extra, Hold, sync_file_system
 from penstock.stores.disk import sync
 from penstock.stores.encoding import Head
@@ -193,10 +193,19 @@ class FileMessages(FileMarks):
 
     # receiving and settling
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None, visible_by: int | None = None) -> list[Message]:
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        visible_by: int | None = None,
+        *,
+        holder: str | None = None,
+    ) -> list[Message]:
         with self._queue(queue, durable=False, check=False) as shelf:
             if until is None:
-                return self._look(shelf, limit, now)
+                return self._look(shelf, limit, now, holder)
             until = shelf.writable(until)
             with shelf.changing() as section:
                 shelf.refresh(eager=False, stamp=section.before)
@@ -208,7 +217,7 @@ class FileMessages(FileMarks):
                         shelf.note(id, None)
                         left.append(id)
                         continue
-                    message = self._claim(shelf, id, now, until)
+                    message = self._claim(shelf, id, now, until, holder)
                     if message is not None:
                         claimed.append(message)
                 for message in claimed:
@@ -221,7 +230,7 @@ class FileMessages(FileMarks):
         message = self._message(shelf, id, 0, shelf.hold(id))
         return message is not None and message.visible_at > at
 
-    def _look(self, shelf: Shelf, limit: int, now: int) -> list[Message]:
+    def _look(self, shelf: Shelf, limit: int, now: int, holder: str | None) -> list[Message]:
         """What will be settled in this same batch stays where it is: it is whose who removes it, and nobody's before."""
         shelf.refresh(eager=False)
         first = shelf.first_hidden()
@@ -235,14 +244,14 @@ class FileMessages(FileMarks):
             before = shelf.beside.hold(id)
             message, head = self._message_and_head(shelf, id, 0, before)
             if message is not None:
-                hold = _receive(message, before, now, FOREVER)._replace(hidden_until=0, hidden_before=0)
+                hold = _receive(message, before, now, FOREVER, holder)._replace(hidden_until=0, hidden_before=0)
                 shelf.brief[id] = Brief(hold, before, alone=before is None and head is None)
                 found.append(message)
         for message in found:
             shelf.note(message.id, 0)
         return found
 
-    def _claim(self, shelf: Shelf, id: str, now: int, until: int) -> Message | None:
+    def _claim(self, shelf: Shelf, id: str, now: int, until: int, holder: str | None) -> Message | None:
         shelf.note(id, None)
         before = shelf.hold(id)
         # Read beforehand, because in the spool the claim's timer is put where the date was.
@@ -254,7 +263,7 @@ class FileMessages(FileMarks):
             seal = shelf.seal(id, until)
         except FileNotFoundError:  # someone else was first
             return None
-        shelf.set_hold(id, _receive(message, before, now, until)._replace(seal=seal))
+        shelf.set_hold(id, _receive(message, before, now, until, holder)._replace(seal=seal))
         return message
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
@@ -268,6 +277,8 @@ class FileMessages(FileMarks):
             return False
         until = shelf.writable(until)
         before, hold = hold, hold._replace(hidden_until=until, hidden_before=hidden, released=int(release))
+        if release:
+            hold = hold._replace(holder=None)
         lasting = until >= FOREVER  # without its record, nobody could settle what is hidden for ever
         try:
             shelf.set_hold(receipt.id, hold, durable=lasting)
@@ -389,20 +400,21 @@ def _is_plain(entry: Entry) -> bool:
     return entry[1:3] == (OCTETS, {}) and entry.visible_at == entry.sent_at and entry[6:10] == (None, None, None, None)
 
 
-def _receive(message: Message, before: Hold | None, now: int, until: int) -> Hold:
+def _receive(message: Message, before: Hold | None, now: int, until: int, holder: str | None) -> Hold:
     """Let a message be received until then; the record of it."""
     hold = before or Hold(0, 0, message.sent_at, now, now, 0, 1)
     hold = hold._replace(
         receives=hold.receives + 1,
-        delivery=hold.delivery + 1,
+        delivery=next_delivery(hold.delivery, now),
         first_received_at=hold.first_received_at or now,
         received_at=now,
         hidden_until=until,
         hidden_before=until,
         released=0,
+        holder=holder,
     )
     message.state = State.CONSUMED
     message.visible_at, message.received_at, message.first_received_at = until, now, hold.first_received_at
-    message.receives, message.delivery = hold.receives, hold.delivery
+    message.receives, message.delivery, message.holder = hold.receives, hold.delivery, holder
     message.lapsed = before is not None and not before.released
     return hold

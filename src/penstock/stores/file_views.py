@@ -38,6 +38,7 @@ class FileViews(FileCatalogue):
         foreign = hold is None and hidden > 0 and extra.visible_at != hidden  # a program that keeps no record has claimed it
         consumed = foreign if hold is None else not hold.released
         received = hold if hold and hold.first_received_at else None
+        ours = hold is not None and hidden in (0, hold.hidden_until, hold.hidden_before)  # and no stranger has claimed it since
         shown = extra.visible_at if hold is None or not hold.hidden_until else hold.hidden_until
         message = Message(
             id=id,
@@ -60,6 +61,7 @@ class FileViews(FileCatalogue):
             first_received_at=received and received.first_received_at,
             received_at=received and received.received_at,
             death=extra.head.death,
+            holder=hold.holder if hold and ours else None,
         )
         return message, head
 

@@ -29,7 +29,7 @@ from penstock.message import (
     Settlement,
     State,
 )
-from penstock.policy import key_of, same_settings
+from penstock.policy import key_of, next_delivery, same_settings
 from penstock.stores.base import START, Ids, Staged, Store
 
 
@@ -153,7 +153,16 @@ class MemoryStore(Store):
         self._arrive(home, _Row(message, entry.mark))
         return Sent(message.id)
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None) -> list[Message]:
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        share: tuple[int, int] | None = None,
+        *,
+        holder: str | None = None,
+    ) -> list[Message]:
         place, of = share or (0, 1)
         with self._lock:
             home = self._home(queue)
@@ -172,16 +181,17 @@ class MemoryStore(Store):
                 rows.append(row)
             for other in others:
                 heapq.heappush(home.heap, other)
-            return [self._take(home, row, now, FOREVER if until is None else until) for row in rows]
+            return [self._take(home, row, now, FOREVER if until is None else until, holder) for row in rows]
 
-    def _take(self, home: _Queue, row: _Row, now: int, until: int) -> Message:
+    def _take(self, home: _Queue, row: _Row, now: int, until: int, holder: str | None) -> Message:
         row.blocked = False
         before = row.message
         after = replace(
             before,
             state=State.CONSUMED,
             receives=before.receives + 1,
-            delivery=before.delivery + 1,
+            delivery=next_delivery(before.delivery, now),
+            holder=holder,
             visible_at=until,
             received_at=now,
             first_received_at=before.first_received_at or now,
@@ -198,8 +208,8 @@ class MemoryStore(Store):
         row = self._find(home, receipt)
         if row is None or row.message.state is not State.CONSUMED:
             return False
-        state = State.QUEUED if release else State.CONSUMED
-        self._show(home, row, replace(row.message, visible_at=until, state=state))
+        state, holder = (State.QUEUED, None) if release else (State.CONSUMED, row.message.holder)
+        self._show(home, row, replace(row.message, visible_at=until, state=state, holder=holder))
         return True
 
     def delete(
@@ -253,6 +263,7 @@ class MemoryStore(Store):
                     expires_at=expires_at,
                     key=None,
                     death=death,
+                    holder=None,
                 )
                 self._arrive(there, _Row(message, None))
             return moved
@@ -264,7 +275,7 @@ class MemoryStore(Store):
             for row in rows:
                 if row is not None:
                     self._pass_turn(home, row)
-                    self._show(home, row, replace(row.message, state=State.DAMAGED, visible_at=FOREVER))
+                    self._show(home, row, replace(row.message, state=State.DAMAGED, visible_at=FOREVER, holder=None))
             return [row is not None for row in rows]
 
     def browse(

@@ -61,6 +61,7 @@ class MysqlStore(SqlServerStore):
         "chosen": "JSON_TABLE(:numbers, '$[*]' COLUMNS (chosen BIGINT PATH '$')) AS chosen "
         "STRAIGHT_JOIN penstock_message FORCE INDEX (PRIMARY)",
         "among": "= chosen",
+        "later": "GREATEST",
         "as_integer": "",
         "by_ready": "FORCE INDEX (penstock_ready)",
         "ready": "",

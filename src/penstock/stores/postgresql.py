@@ -112,6 +112,7 @@ class PostgresqlStore(SqlServerStore):
         "insert_new": "INSERT INTO",
         "unless_there": "ON CONFLICT DO NOTHING",
         "among": "= ANY(:numbers)",
+        "later": "GREATEST",
         "as_integer": "::bigint",
         "by_ready": "",
         "ready": "AND queue >= 0",
@@ -367,28 +368,30 @@ class PostgresqlStore(SqlServerStore):
         now: int,
         until: int,
         share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> tuple[list[bool], list[Message]] | None:
         """Both statements by one round trip, if they are plain."""
         plain = None if self._in_batch() else self._plain_deletion(queue, receipts, settlement, settings)
-        both = None if plain is None else self._exchange_plain(plain, limit, now, until, share)
+        both = None if plain is None else self._exchange_plain(plain, limit, now, until, share, holder)
         if plain is None or both is None:
-            return super().exchange(queue, receipts, settlement, settings, limit, now, until, share)
+            return super().exchange(queue, receipts, settlement, settings, limit, now, until, share, holder)
         (rows, _), (claimed, _) = both
         # Once messages are claimed by it, it is done under these settings, even if they change now.
         answers = self._delete_rest(queue, receipts, settlement, None if claimed else settings, plain["numbers"], rows)
         if answers is None:
             return None
         if claimed:
-            return answers, [self._message(queue, row, now, until) for row in sorted(claimed, key=itemgetter(1, 0))]
+            rows = sorted(claimed, key=itemgetter(1, 0))
+            return answers, [self._message(queue, row, now, until, holder=holder) for row in rows]
         with suppress(StoreError):  # what is settled is settled: the next claim will tell
-            return answers, super().claim(queue, limit, now, until, share, settings) or []
+            return answers, super().claim(queue, limit, now, until, share, settings, holder=holder) or []
         return answers, []
 
     def _exchange_plain(
-        self, plain: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None
+        self, plain: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None, holder: str | None
     ) -> tuple[Asked, Asked] | None:
         known = {"queue": None, "name": plain["name"], "settings": plain["settings"]}
-        claim = _claim_fields(known, limit, now, until, share)
+        claim = _claim_fields(known, limit, now, until, share, self._packed_holder(holder))
         done: tuple[Asked, Asked] | None = ([(None,)], 1), NOTHING
         return self._surely(lambda: self._tell_at_once(lambda session: self._ask_both(session, plain, claim), done, None))
 
@@ -437,24 +440,34 @@ class PostgresqlStore(SqlServerStore):
         until: int | None,
         share: tuple[int, int] | None = None,
         settings: Settings | None = None,
+        *,
+        holder: str | None = None,
     ) -> list[Message] | None:
         """By one statement, if what the caller knows of the queue still holds; where order is the promise, in its turn."""
         if until is not None and settings is not None and not settings.groups:
             with self._joined(durable=False):
                 known = {"queue": None, "name": queue, "settings": pack_settings(settings)}
-                rows = self._claim_at_once(known, limit, now, until, share)
+                rows = self._claim_at_once(known, limit, now, until, share, self._packed_holder(holder))
                 if rows:
-                    return [self._message(queue, row, now, until) for row in rows]
-        return super().claim(queue, limit, now, until, share, settings)
+                    return [self._message(queue, row, now, until, holder=holder) for row in rows]
+        return super().claim(queue, limit, now, until, share, settings, holder=holder)
 
-    def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
-        return self._claim_at_once({"queue": home, "name": None, "settings": None}, limit, now, until, share)
+    def _hide(
+        self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
+    ) -> list[Row]:
+        return self._claim_at_once({"queue": home, "name": None, "settings": None}, limit, now, until, share, holder)
 
     def _claim_at_once(
-        self, known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None
+        self,
+        known: dict[str, Any],
+        limit: int,
+        now: int,
+        until: int,
+        share: tuple[int, int] | None,
+        holder: bytes | None,
     ) -> list[Row]:
         # What a claim has hidden whose answer was lost comes back by itself, so it is made again.
-        rows = self._rows("claim_at_once", _claim_fields(known, limit, now, until, share))
+        rows = self._rows("claim_at_once", _claim_fields(known, limit, now, until, share, holder))
         self._writing("claim_at_once")
         return sorted(rows, key=itemgetter(1, 0))
 
@@ -554,9 +567,11 @@ class PostgresqlStore(SqlServerStore):
         return StoreError(f"{self}: {text}")
 
 
-def _claim_fields(known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None) -> dict[str, Any]:
+def _claim_fields(
+    known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
+) -> dict[str, Any]:
     place, of = share or (0, 1)
-    return {**known, "now": now, "until": until, "limit": limit, "of": of, "place": place}
+    return {**known, "now": now, "until": until, "limit": limit, "of": of, "place": place, "holder": holder}
 
 
 def _plain(entries: Sequence[Entry], settings: Settings) -> bool:

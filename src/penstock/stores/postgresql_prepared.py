@@ -27,7 +27,7 @@ from psycopg.pq.abc import PGconn, PGresult
 INT8, INT8S, BYTEA, BYTEAS, TEXT = 20, 1016, 17, 1001, 25
 """The types of parameters, whose numbers are the same in every database."""
 TYPES = {
-    "name": TEXT, "settings": TEXT, "grp": BYTEA, "head": BYTEA, "body": BYTEA,
+    "name": TEXT, "settings": TEXT, "grp": BYTEA, "head": BYTEA, "body": BYTEA, "holder": BYTEA,
     "numbers": INT8S, "checksums": INT8S, "bodies": BYTEAS,
 }  # fmt: skip
 """Of those that are no int8."""

@@ -6,7 +6,9 @@
 --   penstock_message  a message that is in a queue
 --                       visible_at  hidden until then; negative: blocked behind its group's first, and then hidden until -visible_at
 --                       state       0 queued, 1 consumed, 4 damaged
---                       receives    how often it was received in this queue; delivery: in all its life, which is its receipt
+--                       receives    how often it was received in this queue
+--                       delivery    by which its last receipt is known: the instant of that claim, or one more than the one before
+--                       holder      who has received it, if it said so; null once it was given back or moved
 --                       head        what is rarely there, as JSON: content type, attributes, own visibility, death
 --                       checksum    CRC-32 of all that does not change
 --   penstock_gone     on SQLite: the numbers of messages that have left their queue, and are removed by whoever opens the next batch;
@@ -159,6 +161,10 @@ ALTER TABLE penstock_claim ADD COLUMN end_number {integer};
 -- step: 6
 {removed_later};
 
+-- step: 7
+ALTER TABLE penstock_message ADD COLUMN holder {key};
+ALTER TABLE penstock_settled ADD COLUMN holder {key};
+
 -- name: meta
 SELECT value FROM penstock_meta WHERE name = :name
 
@@ -290,26 +296,26 @@ ORDER BY visible_at, number LIMIT :limit {skip_locked}
 
 -- name: claim
 UPDATE penstock_message
-SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
-    first_received_at = COALESCE(first_received_at, :now)
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = {later}(delivery + 1, :now), received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now), holder = :holder
 WHERE number = :number
 
 -- name: claim_all
 UPDATE {chosen}
-SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
-    first_received_at = COALESCE(first_received_at, :now)
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = {later}(delivery + 1, :now), received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now), holder = :holder
 WHERE number {among}
 
 -- name: claim_at_once
 WITH picked AS (
-    SELECT ctid AS spot, visible_at, state FROM penstock_message
+    SELECT ctid AS spot, visible_at, state, delivery AS before FROM penstock_message
     WHERE queue = COALESCE(:queue, (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings))
     {ready} AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
     ORDER BY visible_at, number LIMIT :limit {skip_locked}
 )
 UPDATE penstock_message
-SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
-    first_received_at = COALESCE(first_received_at, :now)
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = {later}(delivery + 1, :now), received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now), holder = :holder
 FROM picked WHERE penstock_message.ctid = picked.spot
 RETURNING {columns_before}
 
@@ -317,14 +323,14 @@ RETURNING {columns_before}
 SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number {for_update}
 
 -- name: extend
-UPDATE penstock_message SET visible_at = :until, state = :state
+UPDATE penstock_message SET visible_at = :until, state = :state, holder = CASE :state WHEN 1 THEN holder END
 WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(:delivery, delivery)
 
 -- name: extend_all
-UPDATE {chosen} SET visible_at = :until, state = :state WHERE number {among}
+UPDATE {chosen} SET visible_at = :until, state = :state, holder = CASE :state WHEN 1 THEN holder END WHERE number {among}
 
 -- name: set_aside
-UPDATE penstock_message SET visible_at = :forever, state = 4 WHERE number = :number
+UPDATE penstock_message SET visible_at = :forever, state = 4, holder = NULL WHERE number = :number
 
 -- name: delete
 DELETE FROM penstock_message
@@ -390,7 +396,7 @@ WHERE number = :number AND queue = :queue AND delivery = COALESCE(:delivery, del
 -- name: move
 UPDATE penstock_message
 SET queue = :queue, visible_at = :visible_at, state = 0, receives = 0, expires_at = :expires_at, moved_at = :now,
-    mark = NULL, head = :head, checksum = :checksum
+    mark = NULL, head = :head, checksum = :checksum, holder = NULL
 WHERE number = :number
 
 -- name: browse
@@ -565,20 +571,20 @@ AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :si
 
 -- name: hold_between
 INSERT INTO penstock_held (claim, place, message, delivery)
-SELECT :claim, ROW_NUMBER() OVER (ORDER BY visible_at, number) - 1, number, delivery + 1 FROM penstock_message
+SELECT :claim, ROW_NUMBER() OVER (ORDER BY visible_at, number) - 1, number, {later}(delivery + 1, :run_at) FROM penstock_message
 WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :end_at
 AND (visible_at, number) > (:begin_at, :begin_number) AND (visible_at, number) <= (:end_at, :end_number)
 ORDER BY visible_at, number
 
 -- name: hide_held
 UPDATE penstock_message
-SET visible_at = :until, state = 1, receives = receives + 1, delivery = delivery + 1, received_at = :now,
-    first_received_at = COALESCE(first_received_at, :now)
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = {later}(delivery + 1, :now), received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now), holder = :holder
 WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
 
 -- name: show_run
 UPDATE penstock_message
-SET visible_at = :until, state = 0, receives = receives + 1, delivery = delivery + 1, received_at = :run_at,
+SET visible_at = :until, state = 0, receives = receives + 1, delivery = {later}(delivery + 1, :run_at), received_at = :run_at,
     first_received_at = COALESCE(first_received_at, :run_at)
 WHERE number IN (
     SELECT number FROM penstock_message

@@ -57,7 +57,7 @@ class Work:
     locked: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
     seen: dict[str, tuple[int, Settings]] = field(default_factory=dict)
-    uncounted: set[tuple[int, int]] = field(default_factory=set)
+    uncounted: dict[tuple[int, int], int] = field(default_factory=dict)
     begun: bool = True
     lost: bool = False
     reading: bool = False
@@ -193,7 +193,7 @@ class ServerSession(SqlSession):
     def _savepoint(self, work: Work) -> Iterator[None]:
         self._ready(work)
         work.depth += 1
-        name, locked, kept, uncounted = f"verb{work.depth}", set(work.locked), set(work.kept), set(work.uncounted)
+        name, locked, kept, uncounted = f"verb{work.depth}", set(work.locked), set(work.kept), dict(work.uncounted)
         self._command(work.session, f"SAVEPOINT {name}")
         try:
             yield
@@ -285,11 +285,11 @@ class ServerSession(SqlSession):
     def _seen(self, _: dict[str, tuple[int, Settings]]) -> None: ...
 
     @property
-    def _uncounted(self) -> set[tuple[int, int]]:
-        return self._here.work.uncounted if self._here.work else set()
+    def _uncounted(self) -> dict[tuple[int, int], int]:
+        return self._here.work.uncounted if self._here.work else {}
 
     @_uncounted.setter
-    def _uncounted(self, _: set[tuple[int, int]]) -> None: ...
+    def _uncounted(self, _: dict[tuple[int, int], int]) -> None: ...
 
     # statements
 

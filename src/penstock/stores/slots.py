@@ -1,10 +1,13 @@
 """The two formats of the memcached store: pages of slots, and message records.
 
-page      64 slots in columns, little endian: visible_at, received_at, first_received_at (8 bytes each), receives, delivery
-          (4 bytes each), status (1 byte); a page of which nothing is left is empty (a tombstone)
+page      64 slots in columns, little endian: visible_at, received_at, first_received_at, delivery (8 bytes each), receives
+          (4 bytes), status (1 byte); then, if any of them has a holder, 64 bytes that say whose each is (0: nobody's), and
+          the names of the holders, each with its length before it. A page of which nothing is left is empty (a tombstone).
+          Before, a delivery had 4 bytes, after receives, and there were no holders: such pages are read, and written anew
 status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts,
           or it was moved: what goes with it is in the record
-record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first
+record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first.
+          A negative mark_until is of one that was received and then moved here: the delivery, with its sign changed
 
 A slot is EMPTY (its number is given out, the message is not there yet), then holds a message, then is GONE; a slot whose putter
 did not come is VOID, and if the putter comes after all, it takes another number.
@@ -18,7 +21,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.message import FOREVER, Entry, Message, State
-from penstock.policy import key_of
+from penstock.policy import key_of, next_delivery
 from penstock.stores.encoding import Head, checksum, pack_head, unpack_head
 
 SLOTS = 64
@@ -29,7 +32,10 @@ LIVE = frozenset((State.QUEUED, State.CONSUMED, State.DAMAGED))
 SETTLED = frozenset((State.PROCESSED, State.FAILED))
 NONE = -1
 HEADER = struct.Struct("<8qIIIHHI")
-PAGE_BYTES = SLOTS * 33
+PAGE_BYTES = SLOTS * 37
+OLD_PAGE_BYTES = SLOTS * 33
+NAMES_BYTES = 320
+"""Of holders' names in a page: with more, memcached would keep it among bigger items, whose space may be full."""
 
 
 class Record(NamedTuple):
@@ -78,8 +84,8 @@ class Record(NamedTuple):
             self.visible_at,
             self.expires_at,
             *[NONE if instant is None else instant for instant in instants],
-            self.mark_until,
-            self.delivery,
+            -self.delivery if self.delivery else self.mark_until,
+            0,
             checksum(self.body, self.head, group or None, self.mark, self.sent_at, self.deadline_at),
             len(head),
             len(group),
@@ -103,6 +109,8 @@ class Record(NamedTuple):
         sent_at, visible_at, expires_at, *rest = HEADER.unpack_from(packed)
         deadline_at, moved_at, received_at, first_received_at = (None if at == NONE else at for at in rest[:4])
         mark_until, delivery, check, heads, groups, marks, _ = rest[4:]
+        if mark_until < 0:
+            mark_until, delivery = 0, -mark_until
         at = HEADER.size
         head = packed[at : at + heads] or None
         group = packed[at + heads : at + heads + groups] or None
@@ -130,17 +138,21 @@ class Record(NamedTuple):
 class Page:
     """A page as it was read, to be changed and written back by compare-and-swap."""
 
-    __slots__ = ("delivery", "first", "received", "receives", "states", "visible")
+    __slots__ = ("delivery", "first", "holders", "received", "receives", "states", "visible")
 
     def __init__(self, packed: bytes) -> None:
-        if len(packed) != PAGE_BYTES:
+        if len(packed) == OLD_PAGE_BYTES:
+            receives, deliveries, states = packed[1536:1792], array("I", packed[1792:2048]), packed[2048:]
+            packed = packed[:1536] + array("q", deliveries).tobytes() + receives + states
+        elif len(packed) < PAGE_BYTES:
             packed = _filled(GONE)
         self.visible = array("q", packed[:512])
         self.received = array("q", packed[512:1024])
         self.first = array("q", packed[1024:1536])
-        self.receives = array("I", packed[1536:1792])
-        self.delivery = array("I", packed[1792:2048])
-        self.states = bytearray(packed[2048:])
+        self.delivery = array("q", packed[1536:2048])
+        self.receives = array("I", packed[2048:2304])
+        self.states = bytearray(packed[2304:PAGE_BYTES])
+        self.holders = _unpack_holders(packed[PAGE_BYTES:]) if len(packed) > PAGE_BYTES else {}
 
     @classmethod
     def new(cls, number: int, state: int = EMPTY) -> Page:
@@ -152,8 +164,9 @@ class Page:
     def pack(self) -> bytes:
         if self.is_dead():
             return b""
-        columns = (self.visible, self.received, self.first, self.receives, self.delivery)
-        return b"".join([column.tobytes() for column in columns] + [bytes(self.states)])
+        columns = (self.visible, self.received, self.first, self.delivery, self.receives)
+        holders = _pack_holders(self.holders) if self.holders else b""
+        return b"".join([column.tobytes() for column in columns] + [bytes(self.states), holders])
 
     def is_dead(self) -> bool:
         states = self.states
@@ -186,11 +199,28 @@ class Page:
         self.receives[slot] = 0
         self.delivery[slot] = record.delivery
 
+    def claim(self, slot: int, now: int, until: int, holder: str | None) -> None:
+        self.become(slot, State.CONSUMED, until)
+        self.receives[slot] += 1
+        self.delivery[slot] = next_delivery(self.delivery[slot], now)
+        self.received[slot] = now
+        self.first[slot] = self.first[slot] or now
+        self.hold(slot, holder)
+
+    def hold(self, slot: int, holder: str | None) -> None:
+        if holder is not None:
+            self.holders[slot] = holder
+        elif self.holders:
+            self.holders.pop(slot, None)
+
     def become(self, slot: int, state: State, visible_at: int) -> None:
+        if state in (State.QUEUED, State.DAMAGED):
+            self.hold(slot, None)
         self.states[slot] = self.states[slot] & ~STATE | state
         self.visible[slot] = visible_at
 
     def clear(self, slot: int, state: int = GONE) -> None:
+        self.hold(slot, None)
         self.states[slot] = state
         self.visible[slot] = NEVER
 
@@ -218,10 +248,35 @@ class Page:
             received_at=self.received[slot] or None,
             death=head.death,
             intact=record.intact,
+            holder=self.holders.get(slot),
         )
 
 
 @lru_cache(maxsize=4)
 def _filled(state: int) -> bytes:
-    zeros = bytes(SLOTS * 24)
+    zeros = bytes(SLOTS * 28)
     return array("q", [NEVER] * SLOTS).tobytes() + zeros + bytes([state]) * SLOTS
+
+
+def _pack_holders(holders: dict[int, str]) -> bytes:
+    """Names for which there is no room are left out."""
+    places: dict[str, int] = {}
+    names, whose = b"", bytearray(SLOTS)
+    for slot, holder in holders.items():
+        if holder not in places:
+            name = holder.encode()
+            if len(names) + 1 + len(name) > NAMES_BYTES:
+                continue
+            places[holder] = len(places) + 1
+            names += bytes([len(name)]) + name
+        whose[slot] = places[holder]
+    return bytes(whose) + names
+
+
+def _unpack_holders(packed: bytes) -> dict[int, str]:
+    names: list[str] = []
+    at = SLOTS
+    while at < len(packed):
+        names.append(packed[at + 1 :][: packed[at]].decode(errors="replace"))
+        at += 1 + packed[at]
+    return {slot: names[place - 1] for slot, place in enumerate(packed[:SLOTS]) if 0 < place <= len(names)}

@@ -119,26 +119,35 @@ class SqlMessages(SqlSession):
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
     def claim(
-        self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        share: tuple[int, int] | None = None,
+        *,
+        holder: str | None = None,
     ) -> list[Message] | None:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
             rows = self._visible(home, limit, now, share)
             if until is not None:
-                self._many("claim", [(until, now, row[0]) for row in rows])
-            return self._claimed(queue, rows, now, until)
+                packed = self._packed_holder(holder)
+                self._many("claim", [(until, now, packed, row[0]) for row in rows])
+            return self._claimed(queue, rows, now, until, holder)
 
-    def _claimed(self, queue: str, rows: list[Row], now: int, until: int | None) -> list[Message]:
-        messages = [self._message(queue, row, now, until) for row in rows]
+    def _claimed(self, queue: str, rows: list[Row], now: int, until: int | None, holder: str | None) -> list[Message]:
+        messages = [self._message(queue, row, now, until, holder=holder) for row in rows]
         if until is None:
-            self._uncounted.update((message.number, message.delivery) for message in messages)
+            for message, row in zip(messages, rows, strict=True):
+                self._uncounted[message.number, message.delivery] = row[DELIVERY]
         return messages
 
     def _key(self, home: int, receipt: Held) -> tuple[int, int, int | None]:
         """By what a message is found: its number, its queue, and the delivery that its row has."""
         number, delivery = self._number(receipt), receipt.delivery
-        if delivery is not None and (number, delivery) in self._uncounted:
-            delivery -= 1
+        if delivery is not None and self._uncounted:
+            delivery = self._uncounted.get((number, delivery), delivery)
         return number, home, delivery
 
     def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
@@ -255,8 +264,8 @@ class SqlMessages(SqlSession):
                     "checksum": checksum(message.body, head, line, None, message.sent_at, message.deadline_at),
                 }
                 if receipt.delivery not in (None, row[DELIVERY]):  # its claim counts from now on
-                    self._many("claim", [(now, now, number)])
-                    self._uncounted.remove((number, receipt.delivery))
+                    self._many("claim", [(now, now, None, number)])
+                    del self._uncounted[number, receipt.delivery]
                 self._run("move", fields)
                 self._leave(home, settings, number, row[1], row[2], line, mark)
             return moved

@@ -80,19 +80,26 @@ class SqlServerStore(ServerSession, SqlStore):
         until: int | None,
         share: tuple[int, int] | None = None,
         settings: Settings | None = None,
+        *,
+        holder: str | None = None,
     ) -> list[Message] | None:
         with self._joined(durable=False):
             home, current = self._queue(queue)
             if settings is not None and not same_settings(current, settings):
                 return None
-            rows = self._visible(home, limit, now, share) if until is None else self._hide(home, limit, now, until, share)
-            return self._claimed(queue, rows, now, until)
+            if until is None:
+                rows = self._visible(home, limit, now, share)
+            else:
+                rows = self._hide(home, limit, now, until, share, self._packed_holder(holder))
+            return self._claimed(queue, rows, now, until, holder)
 
-    def _hide(self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None) -> list[Row]:
+    def _hide(
+        self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
+    ) -> list[Row]:
         """Claim; the rows as they were before."""
         rows = self._visible(home, limit, now, share)
         if rows:
-            self._run("claim_all", {"until": until, "now": now, "numbers": [row[0] for row in rows]})
+            self._run("claim_all", {"until": until, "now": now, "holder": holder, "numbers": [row[0] for row in rows]})
         return rows
 
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
@@ -140,11 +147,12 @@ class SqlServerStore(ServerSession, SqlStore):
         now: int,
         until: int,
         share: tuple[int, int] | None = None,
+        holder: str | None = None,
     ) -> tuple[list[bool], list[Message]] | None:
         def exchange() -> tuple[list[bool], list[Message]] | None:
             with self.batch():
                 gone = self.delete(queue, receipts, settlement, settings)
-                return None if gone is None else (gone, self.claim(queue, limit, now, until, share) or [])
+                return None if gone is None else (gone, self.claim(queue, limit, now, until, share, holder=holder) or [])
 
         return self._surely(exchange)
 

@@ -21,13 +21,13 @@ from penstock.message import (
     Settings,
     State,
 )
-from penstock.policy import key_of
+from penstock.policy import key_of, next_delivery
 from penstock.stores.base import Ids, Store
 from penstock.stores.encoding import checksum, unpack_head, unpack_settings
 
 COLUMNS = (
     "number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at, "
-    "received_at, grp, mark, head, checksum, body"
+    "received_at, holder, grp, mark, head, checksum, body"
 )
 DELIVERY, LINE, MARK = (COLUMNS.split(", ").index(name) for name in ("delivery", "grp", "mark"))
 STATES = {int(state): state for state in State}
@@ -48,7 +48,7 @@ def read_sql(dialect: Mapping[str, str]) -> tuple[dict[int, list[str]], dict[str
         "columns": COLUMNS,
         "columns_settled": COLUMNS.replace(" state,", " :state,"),
         "columns_before": COLUMNS.replace(
-            "visible_at, state, receives, delivery", "picked.visible_at, picked.state, receives - 1, delivery - 1"
+            "visible_at, state, receives, delivery", "picked.visible_at, picked.state, receives - 1, picked.before"
         ),
         "held_columns": held,
         "asleep_columns": held.replace("penstock_message.visible_at", "penstock_claim.lapses_at"),
@@ -74,8 +74,9 @@ class SqlSession(Store):
         self._steps, self._statements = read_sql(self.dialect)
         self._seen: dict[str, tuple[int, Settings]] = {}
         """The queues that were looked up in this batch; cleared when one begins."""
-        self._uncounted: set[tuple[int, int]] = set()
-        """The messages, by number and delivery, that this batch has claimed without writing it down; cleared likewise."""
+        self._uncounted: dict[tuple[int, int], int] = {}
+        """The messages, by number and delivery, that this batch has claimed without writing it down, with the delivery that
+        their row has; cleared likewise."""
 
     def _migrate(self) -> None:
         """Bring the schema to the newest step, in one transaction; nodes that start together wait for each other."""
@@ -138,6 +139,10 @@ class SqlSession(Store):
 
     # rows and values
 
+    @staticmethod
+    def _packed_holder(holder: str | None) -> bytes | None:
+        return None if holder is None else holder.encode()
+
     def _list(self, numbers: list[int]) -> Any:
         """Numbers as the statements with {among} take them."""
         return numbers
@@ -163,10 +168,11 @@ class SqlSession(Store):
         until: int | None = None,
         settled_at: int | None = None,
         reason: str | None = None,
+        holder: str | None = None,
     ) -> Message:
-        """A row as a message; with ``now``, as the claim made at that instant leaves it."""
+        """A row as a message; with ``now``, as the claim made at that instant by this holder leaves it."""
         (number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at,
-         received_at, line, mark, packed, check, body) = row  # fmt: skip
+         received_at, named, line, mark, packed, check, body) = row  # fmt: skip
         # Most have no head and no group: what they need not pay for stands aside.
         attributes: Attributes = {}
         content_type, visibility, death, group = OCTETS, None, None, None
@@ -184,19 +190,21 @@ class SqlSession(Store):
         lapsed = now is not None and state == CONSUMED
         if now is None:
             known = STATES.get(state, State.DAMAGED)
+            if named is not None:
+                holder = named.decode(errors="replace") if isinstance(named, bytes) else None
         else:
             known, visible_at, receives, delivery = (
                 State.CONSUMED,
                 FOREVER if until is None else until,
                 receives + 1,
-                delivery + 1,
+                next_delivery(delivery, now),
             )
             received_at, first_received_at = now, first_received_at or now
         return Message(
             self._ids.make(number), number, queue, body, content_type, attributes, known, receives, delivery, sent_at,
             visible_at if visible_at >= 0 else -visible_at, expires_at, deadline_at, visibility, group,
             key_of(mark) if intact and mark is not None else None, moved_at, first_received_at, received_at, death,
-            settled_at, reason, lapsed, intact,
+            settled_at, reason, lapsed, intact, holder,
         )  # fmt: skip
 
     # what each database does its own way

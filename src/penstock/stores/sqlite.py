@@ -79,6 +79,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         "insert_new": "INSERT OR IGNORE INTO",
         "unless_there": "",
         "among": "IN (SELECT value FROM json_each(:numbers))",
+        "later": "MAX",
         "as_integer": "",
         "by_ready": "",
         "ready": "",
@@ -218,7 +219,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         with self._lock:
             connection = self._connect()
             nested = self._depth > 0
-            block, uncounted = self._block, set(self._uncounted)
+            block, uncounted = self._block, dict(self._uncounted)
             if not nested:
                 self._forget()
                 self._set_durable(durable)

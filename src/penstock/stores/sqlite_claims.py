@@ -135,7 +135,7 @@ class SqliteClaims(SqlStore):
     def _read_run(self, queue: str, home: int, run: Run, start: int, stop: int) -> list[Message]:
         fields = {"queue": home, "start": start, "count": max(0, min(stop, run.size) - start)}
         rows = self._rows("read_run", run._asdict() | fields)
-        return [self._message(queue, row, run.run_at, run.lapses_at) for row in rows]
+        return [self._message(queue, row, run.run_at, run.lapses_at, holder=run.reader) for row in rows]
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         with self._joined():
@@ -221,7 +221,8 @@ class SqliteClaims(SqlStore):
     def _hide(self, home: int, run: Run, until: int = FOREVER) -> None:
         """Make the messages between these places the claim's list."""
         self._run("hold_between", run._asdict() | {"queue": home})
-        self._run("hide_held", {"claim": run.claim, "now": run.run_at, "until": until})
+        holder = self._packed_holder(run.reader)
+        self._run("hide_held", {"claim": run.claim, "now": run.run_at, "until": until, "holder": holder})
 
     def _keep_runs(self, queue: str, receipts: Sequence[Held] = (), visible_at: int = FOREVER) -> None:
         """In a batch, before these messages are touched, or any becomes visible at this instant: runs stay only if it is not
@@ -260,12 +261,19 @@ class SqliteClaims(SqlStore):
         return [entry._replace(visible_at=max(entry.visible_at, floor_at)) for entry in entries]
 
     def claim(
-        self, queue: str, limit: int, now: int, until: int | None, share: tuple[int, int] | None = None
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        share: tuple[int, int] | None = None,
+        *,
+        holder: str | None = None,
     ) -> list[Message] | None:
         with self._joined(durable=False):
             if until is not None and until <= now:  # it may have been sent before what the floor is made of
                 self._keep_runs(queue, visible_at=until)
-            return super().claim(queue, limit, now, until, share)
+            return super().claim(queue, limit, now, until, share, holder=holder)
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._joined():
@@ -380,9 +388,10 @@ class SqliteClaims(SqlStore):
             messages = []
             for row in self._rows("scan_unsettled", {"queue": home, "start": start, "stop": stop, "limit": limit}):
                 run = next((run for run in runs if run.has(row[1], row[0])), None)
-                messages.append(
-                    self._message(queue, row) if run is None else self._message(queue, row, run.run_at, run.lapses_at)
-                )
+                if run is None:
+                    messages.append(self._message(queue, row))
+                else:
+                    messages.append(self._message(queue, row, run.run_at, run.lapses_at, holder=run.reader))
             return messages
 
     def count(self, queue: str, now: int) -> Counts:

@@ -18,6 +18,7 @@ from penstock.testing.duplicates import Duplicates, Sets
 from penstock.testing.file_crashes import FileCrashes
 from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import History
+from penstock.testing.holding import Holding
 from penstock.testing.model import Model
 from penstock.testing.power import PowerLoss
 from penstock.testing.publish_crashes import PublishCrashes
@@ -51,6 +52,7 @@ class _Contract(
     Sending,
     Receiving,
     Settling,
+    Holding,
     Duplicates,
     Sets,
     History,

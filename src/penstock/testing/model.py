@@ -24,6 +24,8 @@ from penstock.testing.clock import FakeClock
 EXAMPLES = 80
 PLANS = int(os.environ.get("PENSTOCK_PLANS", "40"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or secrets.randbelow(2**32))
+HOLDERS = [None, "h", "another", None, "one more"]
+"""By how many messages are received."""
 serial = itertools.count()
 
 small = st.integers(0, 3)
@@ -111,7 +113,7 @@ class Player:
         return [(self.place(queue.name, sent.id), sent.duplicate) for sent in queue.send_many(batch)]
 
     def play_receive(self, name: str, limit: int, visibility: float | None, mode: str | None) -> object:
-        messages = getattr(self, name).receive(limit, visibility=visibility, mode=mode)
+        messages = getattr(self, name).receive(limit, visibility=visibility, mode=mode, holder=HOLDERS[limit])
         self.hands = (messages + self.hands)[:8]
         return messages
 

@@ -209,6 +209,22 @@ class MqsMessages:
         assert again.headers["x-mqs-message-published-at"] == "2027-01-15T08:00:00.000Z"
         assert again.headers["x-mqs-message-visible-at"] == "2027-01-15T08:01:01.000Z"
 
+    def test_a_receiver_can_give_its_name(self, orders: Http, broker: Broker) -> None:
+        orders("POST", "/messages/orders", b"1")
+        orders("POST", "/messages/orders", b"2")
+        answer = orders("GET", "/messages/orders", X_MQS_HOLDER="Küche 7".encode().decode("latin-1"))
+        assert answer.headers["x-mqs-message-holder"].encode("latin-1").decode() == "Küche 7"
+        assert "x-mqs-message-holder" not in orders("GET", "/messages/orders").headers
+        assert sorted(str(message.holder) for message in broker["orders"].peek(2)) == ["Küche 7", "None"]
+
+    @pytest.mark.parametrize("holder", ["x" * 201, "\xff", "a\tb"])
+    def test_a_name_that_cannot_be_kept_is_refused(self, orders: Http, broker: Broker, holder: str) -> None:
+        orders("POST", "/messages/orders", b"x")
+        answer = orders("GET", "/messages/orders", X_MQS_HOLDER=holder)
+        assert answer.status == 400
+        assert "holder" in answer.json["error"].lower()
+        assert broker["orders"].peek()[0].receives == 0
+
     def test_a_message_is_deleted_once(self, orders: Http) -> None:
         id = orders("POST", "/messages/orders", b"x").headers["x-mqs-message-id"]
         assert orders("DELETE", f"/messages/{id}").status == 204

@@ -160,7 +160,7 @@ class Mqs(Dialect):
     async def receive(self, request: Request, queue: str) -> Response:
         limit = _header(request, "x-mqs-max-messages", 1, MOST_MESSAGES, 1)
         wait = _header(request, "x-mqs-max-wait-time", 0, self.settings.max_wait, 0)
-        messages = await self.core.receive(request, queue, limit, wait)
+        messages = await self.core.receive(request, queue, limit, wait, holder=_holder(request))
         if not messages:
             return Response(204)
         undo = self.undo(messages)
@@ -267,6 +267,8 @@ def message_headers(message: Message, id: str) -> dict[str, str]:
         "X-MQS-MESSAGE-PUBLISHED-AT": _time(message.sent_at),
         "X-MQS-MESSAGE-VISIBLE-AT": _time(message.visible_at),
     }
+    if message.holder is not None:
+        headers["X-MQS-MESSAGE-HOLDER"] = message.holder.encode().decode("latin-1")  # which the server writes as bytes again
     encoding = message.attributes.get(ENCODING)
     if isinstance(encoding, str) and TOKENS.fullmatch(encoding):
         headers[ENCODING] = encoding
@@ -283,6 +285,14 @@ def _time(at: int) -> str:
 
 def _truncated(length: int) -> dict[str, str]:
     return {"X-MQS-TRUNCATED": str(length)} if length > MAX_BODY else {}
+
+
+def _holder(request: Request) -> str | None:
+    given = request.headers.get("x-mqs-holder")
+    try:
+        return None if given is None else given.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise BadInput(f"X-MQS-HOLDER {given!r:.80} is no text in UTF-8") from None
 
 
 def _header(request: Request, name: str, least: int, most: int, default: int) -> int:

@@ -137,7 +137,7 @@ class Native(Dialect):
         return _answer(answer)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
-        unknown = given.keys() - {"limit", "wait", "visibility", "mode"}
+        unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder"}
         if unknown:
             raise BadInput(f"receive has no argument {min(unknown)!r:.80}")
         wait = given.pop("wait", 0)
