@@ -25,6 +25,7 @@ VSQS, SPOOL, BESIDE, LOCKS = "stores/vsqs.py", "stores/spool.py", "stores/beside
 MARKS, TENDING = "stores/file_marks.py", "stores/files.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
+POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue.py", "consumer.py", "stores/slots.py"
 COMMIT = '"RELEASE verb" if nested else "COMMIT"'
 ADMITTED = """
             alone = settings.groups or any(entry.mark is not None for entry in entries)
@@ -159,7 +160,7 @@ MUTANTS = [
     mutant(
         "who is buried at most once was not received",
         "before_a_burial",
-        (MESSAGES, """                    self._many("claim", [(now, now, number)])\n""", ""),
+        (MESSAGES, """                    self._many("claim", [(now, now, None, number)])\n""", ""),
     ),
     cached(
         "settled at once, it is hidden for a minute",
@@ -169,7 +170,7 @@ MUTANTS = [
     mutant(
         "a claim is counted twice",
         "in_the_same_batch",
-        (MESSAGES, "                    self._uncounted.remove((number, receipt.delivery))\n", ""),
+        (MESSAGES, "                    del self._uncounted[number, receipt.delivery]\n", ""),
     ),
     planned(
         "by any index",
@@ -1068,6 +1069,92 @@ MUTANTS = [
         "name_the_seed",
         (("testing/model.py", "error.add_note(told)", "pass"),),
         ("tests/test_model.py",),
+    ),
+    mutant("a delivery is a count again", "numbered_by_its_instant", (QUERIES, "{later}(delivery + 1, :now)", "delivery + 1")),
+    mutant(
+        "a run's delivery is a count again", "of_a_named_claim_too", (QUERIES, "{later}(delivery + 1, :run_at)", "delivery + 1")
+    ),
+    mutant(
+        "a delivery is its instant, even if that is the last one's",
+        "numbered_by_its_instant",
+        (QUERIES, "{later}(delivery + 1, :now)", "{later}(0, :now)"),
+        (POLICY, "max(last + 1, now)", "now"),
+    ),
+    filed(
+        "a file's delivery is a count again",
+        "numbered_by_its_instant",
+        (FILES, "next_delivery(hold.delivery, now)", "hold.delivery + 1"),
+    ),
+    cached(
+        "a slot's delivery is a count again",
+        "numbered_by_its_instant",
+        (SLOTS, "next_delivery(self.delivery[slot], now)", "self.delivery[slot] + 1"),
+    ),
+    mutant(
+        "a claim does not write its holder",
+        "sees_who_holds",
+        (QUERIES, ", holder = :holder\nWHERE number = :number", "\nWHERE number = :number"),
+    ),
+    mutant(
+        "a released message keeps its holder",
+        "given_back_has_no_holder",
+        (QUERIES, "CASE :state WHEN 1 THEN holder END", "holder"),
+    ),
+    mutant(
+        "a moved message keeps its holder",
+        "dead_letter_has_no_holder",
+        (QUERIES, "checksum = :checksum, holder = NULL", "checksum = :checksum"),
+    ),
+    mutant(
+        "a lapsed lease has a holder",
+        "lapsed_has_no_holder",
+        (
+            QUEUE,
+            "message.visible_at <= now:\n                message.holder",
+            "message.visible_at < 0:\n                message.holder",
+        ),
+    ),
+    mutant("a run has no holder", "reader_holds", (CLAIMS, "run.lapses_at, holder=run.reader) for", "run.lapses_at) for")),
+    mutant("a list has no holder", "received_before", (CLAIMS, "self._packed_holder(run.reader)", "None")),
+    mutant(
+        "at most once, nobody is named",
+        "at_most_once_names",
+        (QUEUE, "taken.home, taken.holder = self, holder", "taken.home = self"),
+    ),
+    filed("a file's record does not name its holder", "sees_who_holds", (FILES, "        holder=holder,\n    )\n", "    )\n")),
+    filed("a released file keeps its holder", "given_back_has_no_holder", (FILES, "hold = hold._replace(holder=None)", "pass")),
+    filed(
+        "what a longer name has left is read",
+        "shorter_name",
+        (BESIDE, "content[HELD.size + 1 :][: content[HELD.size]]", "content[HELD.size + 1 :]"),
+    ),
+    filed(
+        "a record from before there were holders is nothing",
+        "before_there_were_holders",
+        (BESIDE, "len(content) >= HELD.size", "len(content) > HELD.size"),
+    ),
+    cached(
+        "a released slot keeps its holder",
+        "given_back_has_no_holder",
+        (SLOTS, "if state in (State.QUEUED, State.DAMAGED):", "if state is None:"),
+    ),
+    cached("an old page is gone", "before_there_were_holders", (SLOTS, "if len(packed) == OLD_PAGE_BYTES:", "if False:")),
+    cached(
+        "a moved message's delivery has four bytes",
+        "deliveries_were_instants",
+        (SLOTS, "-self.delivery if self.delivery else", "-(self.delivery % 2**32) if self.delivery else"),
+    ),
+    Mutant(
+        "a consumer has no name",
+        "consumer_is_the_holder",
+        ((CONSUMER, ', "holder": self._heart.name}', "}"),),
+        ("tests/test_memory.py",),
+    ),
+    served("a holder is lost over HTTP", "give_its_name", ("server/polls.py", "mode=mode, holder=holder)", "mode=mode)")),
+    exchanged(
+        "an exchange names nobody",
+        "exchange_names",
+        ("stores/postgresql.py", "share, self._packed_holder(holder))\n        done", "share, None)\n        done"),
     ),
 ]
 
