@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker, Message, Queue, StoreUnreachable
+from penstock import Broker, Draft, Message, Queue, StoreUnreachable
+from penstock.consumer import Consumer
+from penstock.message import Settlement, State
+from penstock.runners import Outcome, Runner
+from penstock.stores.base import Store
+from penstock.testing import FakeClock
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -38,11 +43,11 @@ def test_at_most_once_what_was_taken_is_run_even_when_it_is_told_to_stop(broker:
     ran: list[bytes] = []
     land = consumer._land
 
-    def stop_and_land(*arguments: Any) -> list[Message]:
+    def stop_and_land(*arguments: Any) -> None:
         if consumer._stopping.is_set():
             cancelled.set()
         consumer.stop()  # all were taken, and no more than two have begun
-        return land(*arguments)
+        land(*arguments)
 
     consumer._land = stop_and_land  # type: ignore[method-assign]
 
@@ -227,6 +232,97 @@ def test_a_consumer_that_cannot_register_leaves_no_thread_behind(
     with pytest.raises(StoreUnreachable):
         consumer.run()
     assert threading.active_count() == before
+
+
+def note_and_wait(payload: bytes, message: Message) -> None:
+    """Say that it has begun, and end when it may."""
+    number, folder = payload.decode().split(" ", 1)
+    Path(folder, f"begun {number}").touch()
+    wait_for(Path(folder, "go").exists)
+
+
+async def note_and_wait_async(payload: bytes, message: Message) -> None:
+    await asyncio.to_thread(note_and_wait, payload, message)
+
+
+@pytest.mark.parametrize("how", ["threads", "processes", "coroutines"])
+@pytest.mark.parametrize("mode", ["at_most_once", "at_least_once"])
+def test_what_waited_for_its_turn_past_its_deadline_is_not_started(how: str, mode: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with penstock.open("memory:", clock=clock) as broker:
+        queue = broker.create("orders", visibility=3600)
+        queue.send_many([Draft(b"%d %b" % (number, bytes(tmp_path)), deadline=60) for number in range(4)])
+        kind = "processes" if how == "processes" else "threads"
+        consumer = broker.consumer("orders", workers=2, kind=kind, mode=mode, heartbeat=3600)
+        consumer.process(note_and_wait_async if how == "coroutines" else note_and_wait)
+        submitted = count_calls_of_submit(consumer)
+        running = threading.Thread(target=consumer.run)
+        running.start()
+        wait_for(lambda: len(list(tmp_path.glob("begun *"))) == 2 and len(submitted) == 4)
+        clock.advance(60)
+        broker.store.delete("orders", queue.peek(9), Settlement(State.PROCESSED, clock.now))  # so that it is not taken again
+        (tmp_path / "go").touch()
+        wait_for(lambda: consumer.tally.failed + consumer.tally.lost + consumer.tally.processed == 4)
+        consumer.stop()
+        running.join()
+        assert len(list(tmp_path.glob("begun *"))) == 2
+        late = consumer.tally.failed if mode == "at_most_once" else consumer.tally.lost - 2
+        assert late == 2
+
+
+def count_calls_of_submit(consumer: Consumer) -> list[Message]:
+    submitted: list[Message] = []
+    fill = consumer._fill
+
+    def note(runner: Runner, *arguments: Any) -> int:
+        submit = runner.submit
+
+        def submit_and_note(message: Message) -> Outcome:
+            outcome = submit(message)
+            submitted.append(message)
+            return outcome
+
+        runner.submit = submit_and_note  # type: ignore[method-assign]
+        consumer._fill = fill  # type: ignore[method-assign]
+        return fill(runner, *arguments)
+
+    consumer._fill = note  # type: ignore[method-assign]
+    return submitted
+
+
+@pytest.mark.parametrize("error", [StoreUnreachable("away"), ZeroDivisionError("a bug"), SystemExit(3)])
+def test_no_error_ends_the_heartbeats_or_the_renewals(
+    broker: Broker, queue: Queue, error: BaseException, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.send(b"x")
+    consumer = broker.consumer("orders", heartbeat=0.01, visibility=0.1)
+    again = {verb: fail_twice(broker.store, verb, error, monkeypatch) for verb in ("strike", "extend")}
+    with_both: list[bool] = []
+
+    @consumer.process
+    def handle(payload: bytes, message: Message) -> None:
+        with_both.extend(went_on.wait(30) for went_on in again.values())
+
+    consumer.run(until_empty=True)
+    assert with_both == [True, True]
+    assert "missed a heartbeat" in caplog.text
+    assert "could not renew its leases" in caplog.text
+
+
+def fail_twice(store: Store, verb: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Event:
+    """The first call in another thread and the one after it; set when it is called once more."""
+    act, calls, went_on = getattr(store, verb), [0], Event()
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread().name == "penstock heartbeat":
+            calls[0] += 1
+            if calls[0] <= 2:
+                raise error
+            went_on.set()
+        return act(*arguments, **options)
+
+    monkeypatch.setattr(store, verb, fail)
+    return went_on
 
 
 def refuse(*_: object, **__: object) -> None:

@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 import penstock
 from penstock import BadInput, Broker, Draft
 from penstock.client import RemoteQueue
+from penstock.clock import system_clock
 from penstock.queue import Queue
 from penstock.segments import pack_drafts
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.auth import read_tokens
 from penstock.testing import FakeClock
-from penstock.testing.http import Http
+from penstock.testing.http import SETTINGS, Http
 from penstock.testing.model import Player, configurations, steps
 from penstock.testing.publishing import Publishing
 from penstock.wire import pack
@@ -391,6 +392,24 @@ def test_producers_and_consumers_work_over_http(server: BackgroundServer) -> Non
         assert queue.stats().messages == 0
         with pytest.raises(penstock.BadInput, match="colour"):
             remote.consumer("orders", colour="red")
+
+
+def test_leases_and_deadlines_of_a_remote_consumer_go_by_the_servers_clock() -> None:
+    clock = FakeClock(system_clock() - 86_400_000_000)
+    with (
+        penstock.open("memory:", clock=clock) as broker,
+        BackgroundServer(broker, SETTINGS) as server,
+        penstock.open(server.url) as remote,
+    ):
+        queue = remote.create("orders", visibility=30)
+        with remote.producer("orders") as producer:
+            producer.push(b"1", deadline=60)
+        deadline_at = queue.peek()[0].deadline_at
+        assert deadline_at is not None
+        assert 0 <= deadline_at - clock.now - 60_000_000 < 60_000_000, "our clock is a day ahead"
+        consumer = remote.consumer("orders")
+        consumer.process(lambda payload, message: None)
+        assert consumer.run(until_empty=True).processed == 1
 
 
 def test_a_server_cannot_join_a_transaction(server: BackgroundServer) -> None:

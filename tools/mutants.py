@@ -1053,6 +1053,78 @@ MUTANTS = [
         ("producer.py", "(token, batch), rest", "(token, batch), batch + rest"),
     ),
     shared(
+        "finished messages wait for their whole batch",
+        "settled_while_the_next_one_runs",
+        ("consumer.py", "                self._settler.start()\n", "                pass\n"),
+    ),
+    shared(
+        "finished messages wait although their deadline is near",
+        "settled_at_once",
+        ("consumer.py", "- self._clock() < NEAR:", "- self._clock() < 0:"),
+    ),
+    shared(
+        "a handler starts after its deadline, at most once",
+        "at_most_once_what_is_past",
+        ("policy.py", 'return "deadline" if overdue(message, mode, now) else None', "return None"),
+    ),
+    shared(
+        "a handler starts after its lease",
+        "past_its_lease or left_to_others",
+        ("policy.py", 'return "lease" if message.visible_at <= now else None', "return None"),
+    ),
+    handled(
+        "a thread starts a handler too late",
+        "waited_for_its_turn and threads",
+        (
+            "runners.py",
+            "    def _run(self, message: Message) -> None:\n        self._check(message)\n",
+            "    def _run(self, message: Message) -> None:\n",
+        ),
+    ),
+    handled(
+        "a process starts a handler too late",
+        "waited_for_its_turn and processes",
+        ("runners.py", "        self._check(message)\n        return self._processes", "        return self._processes"),
+    ),
+    handled(
+        "a coroutine starts a handler too late",
+        "waited_for_its_turn and coroutines",
+        (
+            "runners.py",
+            "            self._check(message)\n            try:\n                await",
+            "            try:\n                await",
+        ),
+    ),
+    shared(
+        "who was struck off takes more",
+        "struck_off_registers_again",
+        ("consumer.py", "            self._heart.confirm()\n", ""),
+    ),
+    shared(
+        "leases are renewed one by one",
+        "renewed_by_one_call",
+        (
+            "heartbeat.py",
+            "self._queue.extend_many([message for message, _ in due], [(until - now) / policy.SECOND for _, until in due])",
+            "[self._queue.extend(message, (until - now) / policy.SECOND) for message, until in due]",
+        ),
+    ),
+    shared(
+        "leases are renewed past the deadline",
+        "renewed_by_one_call",
+        ("policy.py", "return min(until, deadline) if deadline > now else None", "return until"),
+    ),
+    handled(
+        "a foreign error ends the heartbeats",
+        "no_error_ends",
+        ("heartbeat.py", "except BaseException:", "except OSError:"),
+    ),
+    served(
+        "a remote consumer goes by its own clock",
+        "by_the_servers_clock",
+        ("client.py", 'int(self._call("describe")["at"])', "system_clock()"),
+    ),
+    shared(
         "a batch is sent again by another token",
         "answer_was_lost_is_not_doubled",
         ("producer.py", "token, batch = self._sending\n", "token, batch = secrets.token_hex(16), self._sending[1]\n"),

@@ -18,11 +18,13 @@ from penstock import policy
 from penstock.broker import Broker, Listing
 from penstock.clock import Clock, system_clock
 from penstock.errors import BadInput, BadURL, QueueNotFound, StoreError, Unsupported
+from penstock.forking import watch
 from penstock.line import Line
 from penstock.message import Claim, Draft, Message, Mode, Pulse, Receipt, Sent, Settings, State, Stats
 from penstock.policy import check_count, check_seconds
 from penstock.publishing import MAX_SEGMENT, check_segment, check_staging
-from penstock.queue import Queue, check_many, check_taking
+from penstock.queue import Queue, check_each, check_many, check_taking
+from penstock.stores.database_clock import DatabaseClock
 from penstock.stores.roster import Roster
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ def _refuse(connection: object) -> None:
 
 class RemoteBroker(Broker):
     def __init__(self, line: Line) -> None:
-        self.clock = system_clock
+        self.clock = DatabaseClock(lambda: int(self._call("describe")["at"]))  # leases and deadlines are by the server's clock
+        watch(self.clock)
         self._line = line
         self._remote: dict[str, RemoteQueue] = {}
         self._consumers = Roster()
@@ -232,6 +235,11 @@ class RemoteQueue(Queue):
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
         check_seconds(visibility, "visibility")
         return bool(self._call("extend", message=self._one(message), visibility=visibility))
+
+    def extend_many(self, messages: Sequence[Message | Receipt | str], visibility: float | Sequence[float]) -> list[bool]:
+        held = _receipts(self._held(check_many(messages, "extend_many", "extend")))
+        each = check_each(visibility, len(held))
+        return list(self._call("extend_many", messages=held, visibility=list(each))) if held else []
 
     def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
         check_seconds(delay, "delay")

@@ -1,7 +1,8 @@
 """A consumer takes its share of a queue and hands each message to a callback, whose outcome settles it (gq).
 
-    callback returns      processed
+    callback returns      processed: settled within a few milliseconds, whatever else was taken with it
     callback raises       queued again after a back-off; past its deadline, failed
+    too late to start     its lease or deadline has passed meanwhile: left to others; at most once, failed
     the consumer dies     its leases lapse, and others take what it held (at least once)
 
 In the mode at_most_once a message is settled as it is taken, and never runs again, whatever becomes of the callback.
@@ -14,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event, current_thread, main_thread
+from threading import Event, Lock, current_thread, main_thread
 from typing import Any
 
 from penstock import policy
@@ -22,19 +23,22 @@ from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.heartbeat import Heartbeat
 from penstock.message import Message, Mode
 from penstock.queue import Queue
-from penstock.runners import KINDS, Outcome, Runner, make_runner, reads
+from penstock.runners import KINDS, Ended, Handler, Outcome, Runner, TooLate, make_runner, reads
+from penstock.settler import Settler
 from penstock.stores.base import Store
 from penstock.stores.roster import Roster
 
 logger = logging.getLogger("penstock")
 IDLE_WAIT = 1.0
 ERROR_PAUSE = 1.0
-Handler = Callable[[bytes, Message], Any]
+NEAR = policy.SECOND
+"""So close to its deadline, a message that was processed does not wait for others to share its commit."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the messages that a consumer took. ``lost``: someone else had them by the time they were to be settled."""
+    """What became of the messages that a consumer took. ``lost``: their lease had lapsed by the time they were to start, or
+    someone else had them by the time they were to be settled."""
 
     processed: int = 0
     retried: int = 0
@@ -91,6 +95,8 @@ class Consumer:
         self._back_off = (back_off, max_back_off)
         self._handler: Handler | None = None
         self._stopping = Event()
+        self._counting = Lock()
+        self._settler = Settler(self._settle)
         held = self._visibility if self._mode is Mode.AT_LEAST_ONCE else None
         self._heart = Heartbeat(
             queue, store, clock, interval=heartbeat, check_every=check_every, max_missed=max_missed, visibility=held
@@ -116,40 +122,50 @@ class Consumer:
         """Work until stopped; with ``until_empty``, until there is nothing to take either."""
         if self._handler is None:
             raise BadInput("the consumer has no callback: decorate one with @consumer.process")
-        runner = make_runner(self._kind, self._handler, self._workers)
+        runner = make_runner(self._kind, self._handler, self._check, self._workers)
         flying: dict[Outcome, Message] = {}
-        processed: list[Message] = []
         try:
             self._heart.start()
+            if type(runner) is Runner:  # callbacks run in our own thread, so that another one settles while a slow one runs
+                self._settler.start()
             with self._signals():
                 while not self._stopping.is_set():
-                    taken = self._fill(runner, flying, processed, 0 if until_empty else IDLE_WAIT)
+                    taken = self._fill(runner, flying, 0 if until_empty else IDLE_WAIT)
                     if until_empty and not taken and not flying:
                         break
-                    processed = self._land(runner, flying)
-                self._settle(processed)
+                    self._land(runner, flying)
                 if self._mode is Mode.AT_LEAST_ONCE:  # at most once, what was taken is settled: not run, it would be lost
                     runner.cancel()
                 while flying:
-                    self._settle(self._land(runner, flying))
+                    self._settle(self._settler.take())
+                    self._land(runner, flying)
         finally:
             runner.close()
+            self._settle(self._settler.stop())
             self._heart.stop()
         return self.tally
 
-    def _fill(self, runner: Runner, flying: dict[Outcome, Message], processed: list[Message], patience: float) -> int:
+    def _check(self, message: Message) -> None:
+        """Right before its callback starts, in whatever thread: it may have waited for long behind others."""
+        if late := policy.too_late(message, self._mode, self._clock()):
+            raise TooLate(f"its {late} has passed")
+
+    def _fill(self, runner: Runner, flying: dict[Outcome, Message], patience: float) -> int:
         """Settle what was processed, take as many as there is room for, and begin with them."""
         room = max(self._batch_size, self._workers) - len(flying)
         limit = min(room, self._batch_size)
-        messages = self._exchange(processed, limit) if processed else []
-        processed.clear()
+        messages: list[Message] = []
         try:
+            self._heart.confirm()
+            if processed := self._settler.take():
+                messages = self._exchange(processed, limit)
             if room > 0 and not messages:
                 messages = self._take(limit, 0 if flying else patience)
         except QueueNotFound:
             raise
         except PenstockError as error:
             logger.warning("queue %r cannot be consumed for now: %s", self.queue.name, error)
+            self._settle(self._settler.take())
             self._stopping.wait(ERROR_PAUSE)
             return 0
         at_once = self._mode is Mode.AT_MOST_ONCE
@@ -159,8 +175,12 @@ class Consumer:
             # At most once, what was taken is settled: it is run even when we are told to stop, or it would be lost.
             if self._stopping.is_set() and not at_once:
                 self._give_back(message)
+                continue
+            outcome = runner.submit(message)
+            if type(outcome) is Ended:
+                self._end(runner, outcome, message)
             else:
-                flying[runner.submit(message)] = message
+                flying[outcome] = message
         return len(messages)
 
     def _exchange(self, processed: list[Message], limit: int) -> list[Message]:
@@ -175,7 +195,7 @@ class Consumer:
             except PenstockError:
                 pass  # what is wrong is told by the next to try
             else:
-                self._count(answers)
+                self._count_settled(answers)
                 return messages
         self._settle(processed)
         return []
@@ -190,44 +210,60 @@ class Consumer:
                 return messages
         return self.queue.receive(limit, wait=wait, **options)
 
-    def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> list[Message]:
-        """Look after what has ended; what was processed is to be settled."""
+    def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> None:
+        """Look after what has ended elsewhere."""
         done = runner.ended(flying)
-        processed: list[Message] = []
         for outcome in [outcome for outcome in flying if outcome in done]:
-            message = flying.pop(outcome)
-            if outcome.cancelled():
-                self._give_back(message)
-            elif (error := outcome.exception()) is None:
-                processed.append(message)
-            elif runner.broke(error):
-                self._heart.let_go(message)  # who knows how far it came: its lease lapses
-                logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
-            else:
-                self._after(message, error)
-        return processed
+            self._end(runner, outcome, flying.pop(outcome))
+
+    def _end(self, runner: Runner, outcome: Outcome, message: Message) -> None:
+        if outcome.cancelled():
+            self._give_back(message)
+        elif (error := outcome.exception()) is None:
+            self._settler.add(message, outcome.took if type(outcome) is Ended else 0.0)
+            if message.deadline_at is not None and message.deadline_at - self._clock() < NEAR:
+                self._settle(self._settler.take())
+        elif isinstance(error, TooLate):
+            self._leave(message, error)
+        elif runner.broke(error):
+            self._heart.let_go(message)  # who knows how far it came: its lease lapses
+            self._count(failed=self._mode is Mode.AT_MOST_ONCE)
+            logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
+        else:
+            self._after(message, error)
 
     def _settle(self, messages: list[Message]) -> None:
+        """By the consumer's own thread or the settler's."""
         self._heart.let_go(*messages)
         if self._mode is Mode.AT_MOST_ONCE or not messages:
-            self.tally.processed += len(messages)
+            self._count(processed=len(messages))
             return
         try:
             answers = self.queue.delete_many(messages)
-        except PenstockError as error:
+        except Exception as error:  # whatever it is, the others that are taken go on
             logger.warning("%d processed messages of queue %r could not be settled: %s", len(messages), self.queue.name, error)
             answers = [False] * len(messages)
-        self._count(answers)
+        self._count_settled(answers)
 
-    def _count(self, settled: list[bool]) -> None:
-        self.tally.processed += sum(settled)
-        self.tally.lost += len(settled) - sum(settled)
+    def _count(self, **more: int) -> None:
+        with self._counting:
+            for name, count in more.items():
+                setattr(self.tally, name, getattr(self.tally, name) + count)
+
+    def _count_settled(self, answers: list[bool]) -> None:
+        self._count(processed=sum(answers), lost=len(answers) - sum(answers))
+
+    def _leave(self, message: Message, late: TooLate) -> None:
+        """It was too late to start: others may have it already."""
+        logger.warning("message %s of queue %r was not started: %s", message.id, self.queue.name, late)
+        self._heart.let_go(message)
+        self._count(**{"failed" if self._mode is Mode.AT_MOST_ONCE else "lost": 1})
 
     def _after(self, message: Message, error: BaseException) -> None:
         logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
         self._heart.let_go(message)
         if self._mode is Mode.AT_MOST_ONCE:
-            self.tally.failed += 1
+            self._count(failed=1)
             return
         delay = policy.after_error(message, self._clock(), *self._back_off)
         reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
@@ -236,14 +272,12 @@ class Consumer:
         except PenstockError as trouble:
             logger.warning("message %s could not be given back: %s", message.id, trouble)
             ours = False
-        self.tally.lost += not ours
-        self.tally.failed += ours and delay is None
-        self.tally.retried += ours and delay is not None
+        self._count(lost=not ours, failed=ours and delay is None, retried=ours and delay is not None)
 
     def _give_back(self, message: Message) -> None:
         self._heart.let_go(message)
         try:
-            self.tally.given_back += self.queue.release(message)
+            self._count(given_back=self.queue.release(message))
         except PenstockError as error:
             logger.warning("message %s could not be given back: %s", message.id, error)
 

@@ -354,11 +354,8 @@ def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[V
         return Verdict.SET_ASIDE, "checksum"
     if outlived(message, settings, now):
         return Verdict.EXPIRE, "retention"
-    if message.deadline_at is not None and message.deadline_at <= now and message.death is None:
-        # At least once, a message whose deadline passed while someone held it is still owed a delivery (gq).
-        owed = mode is Mode.AT_LEAST_ONCE and message.lapsed
-        if not owed:
-            return Verdict.EXPIRE, "deadline"
+    if overdue(message, mode, now):
+        return Verdict.EXPIRE, "deadline"
     if settings.redrive is not None and message.receives > settings.redrive.max_receives:
         return Verdict.BURY, "max_receives"
     return Verdict.DELIVER, ""
@@ -376,11 +373,29 @@ def after_error(message: Message, now: int, first: float, most: float) -> float 
     return back_off(message.receives, first, most)
 
 
-def renewal(message: Message, visibility: float, now: int) -> float | None:
-    """For how many seconds a handler may go on holding a message; None past its deadline, when others may take it (gq)."""
-    if message.deadline_at is None:
-        return visibility
-    return min(visibility, (message.deadline_at - now) / SECOND) if message.deadline_at > now else None
+def renewal(message: Message, until: int, now: int) -> int | None:
+    """Until when a handler may go on holding a message; None past its deadline, when others may take it (gq). One that was
+    received after its deadline was owed that delivery, and is held like any other."""
+    deadline = message.deadline_at
+    if deadline is None or (message.received_at is not None and message.received_at >= deadline):
+        return until
+    return min(until, deadline) if deadline > now else None
+
+
+def overdue(message: Message, mode: Mode, now: int) -> bool:
+    """Past its deadline, and not owed a delivery all the same."""
+    if message.deadline_at is None or message.deadline_at > now or message.death is not None:
+        return False
+    # At least once, a message whose deadline passed while someone held it is still owed a delivery (gq).
+    return not (mode is Mode.AT_LEAST_ONCE and message.lapsed)
+
+
+def too_late(message: Message, mode: Mode, now: int) -> str | None:
+    """Why the handler of a message that was received must not start any more: its deadline has passed since, or others may
+    take it by now."""
+    if mode is Mode.AT_MOST_ONCE:
+        return "deadline" if overdue(message, mode, now) else None
+    return "lease" if message.visible_at <= now else None
 
 
 def outlived(message: Message, settings: Settings, now: int) -> bool:

@@ -380,8 +380,25 @@ class Queue(Sets, NamedClaims):
 
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
         """Keep a received message hidden for so many seconds from now; False if it is no longer the receiver's."""
-        until = self._clock() + micros(check_seconds(visibility, "visibility"))
-        extended = self._store.extend(self.name, self._held([message]), until)[0]
+        return self.extend_many([message], visibility)[0]
+
+    def extend_many(self, messages: Sequence[Message | Receipt | str], visibility: float | Sequence[float]) -> list[bool]:
+        """`extend` all of these by the same time, or each by its own, at the price of one commit."""
+        held = self._held(check_many(messages, "extend_many", "extend"))
+        if not held:
+            return []
+        until: dict[int, list[Held]] = {}
+        now = self._clock()
+        for message, seconds in zip(held, check_each(visibility, len(held)), strict=True):
+            until.setdefault(now + micros(seconds), []).append(message)
+        if len(until) == 1:
+            extended = self._store.extend(self.name, held, *until)
+        else:
+            ours: dict[int, bool] = {}
+            with self._store.batch():
+                for hidden_until, group in until.items():
+                    ours.update(zip(map(id, group), self._store.extend(self.name, group, hidden_until), strict=True))
+            extended = [ours[id(message)] for message in held]
         self._waiting.notify()
         return extended
 
@@ -613,6 +630,15 @@ def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | 
     if share is not None:
         policy.check_share(share)
     policy.check_holder(holder)
+
+
+def check_each(visibility: float | Sequence[float], count: int) -> Sequence[float]:
+    """A visibility for each of so many messages."""
+    if isinstance(visibility, str | bytes) or not isinstance(visibility, Sequence):
+        return [check_seconds(visibility, "visibility")] * count
+    if len(visibility) != count:
+        raise BadMessage(f"there are {len(visibility)} visibilities for {count} messages")
+    return [check_seconds(seconds, "visibility") for seconds in visibility]
 
 
 def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -16,9 +17,10 @@ from typing import Any, Protocol
 from penstock.message import Message
 
 KINDS = ("threads", "processes")
-
-
 LAND_EVERY = 0.1
+Handler = Callable[[bytes, Message], Any]
+Check = Callable[[Message], None]
+"""Asked right before a callback starts; raises `TooLate` if it must not."""
 
 
 class Outcome(Protocol):
@@ -32,10 +34,11 @@ class Outcome(Protocol):
 class Ended:
     """Of a callback that has run in this thread: a future would cost more than all else that is done for a message."""
 
-    __slots__ = ("_error",)
+    __slots__ = ("_error", "took")
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, began: float, error: BaseException | None = None) -> None:
         self._error = error
+        self.took = time.monotonic() - began
 
     def cancelled(self) -> bool:
         return False
@@ -44,7 +47,7 @@ class Ended:
         return self._error
 
 
-def call(handler: Callable[[bytes, Message], Any], payload: bytes, message: Message) -> None:
+def call(handler: Handler, payload: bytes, message: Message) -> None:
     """Run a callback that is no coroutine function. What it returns is dropped, but for work that nobody would ever do."""
     result = handler(payload, message)
     if result is not None and inspect.isawaitable(result):
@@ -53,6 +56,10 @@ def call(handler: Callable[[bytes, Message], Any], payload: bytes, message: Mess
         raise TypeError("the callback returned an awaitable, which nobody awaits: a callback that awaits is an async def")
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError("the callback is a generator, of which nothing has run: a callback does not yield")
+
+
+class TooLate(Exception):
+    """The callback was not started: the message's deadline or lease had passed by then."""
 
 
 class Failure(Exception):
@@ -66,7 +73,7 @@ def reads(error: BaseException) -> str:
         return f"{type(error).__name__}, which cannot be told ({type(second).__name__})"
 
 
-def call_apart(handler: Callable[[bytes, Message], Any], payload: bytes, message: Message) -> str | None:
+def call_apart(handler: Handler, payload: bytes, message: Message) -> str | None:
     """Run a callback in another process; how its exception reads, if it fails. Not every exception can be sent to us itself:
     one that cannot would break the pool."""
     try:
@@ -79,15 +86,18 @@ def call_apart(handler: Callable[[bytes, Message], Any], payload: bytes, message
 class Runner:
     """One after the other, in the thread that asks."""
 
-    def __init__(self, handler: Callable[[bytes, Message], Any]) -> None:
+    def __init__(self, handler: Handler, check: Check) -> None:
         self._handler = handler
+        self._check = check
 
     def submit(self, message: Message) -> Outcome:
+        began = time.monotonic()
         try:
+            self._check(message)
             call(self._handler, message.body, message)
         except Exception as error:
-            return Ended(error)
-        return Ended()
+            return Ended(began, error)
+        return Ended(began)
 
     def ended(self, flying: Collection[Any]) -> Collection[Any]:
         """Those that have ended; if none has, wait a little for one."""
@@ -112,8 +122,8 @@ class RunnerElsewhere(Runner):
 class PoolRunner(RunnerElsewhere):
     """In several threads."""
 
-    def __init__(self, handler: Callable[[bytes, Message], Any], workers: int) -> None:
-        super().__init__(handler)
+    def __init__(self, handler: Handler, check: Check, workers: int) -> None:
+        super().__init__(handler, check)
         self._pool = ThreadPoolExecutor(workers, "penstock worker")
         self._waiting: list[Future[None]] = []
 
@@ -123,6 +133,7 @@ class PoolRunner(RunnerElsewhere):
         return future
 
     def _run(self, message: Message) -> None:
+        self._check(message)
         call(self._handler, message.body, message)
 
     def cancel(self) -> None:
@@ -137,8 +148,8 @@ class ProcessRunner(PoolRunner):
     """In processes, of which each can die without the others: a pool of several would end all of them with the first that dies,
     so each is a pool of its own, for which one of our threads waits."""
 
-    def __init__(self, handler: Callable[[bytes, Message], Any], workers: int, make: Callable[[], Executor]) -> None:
-        super().__init__(handler, workers)
+    def __init__(self, handler: Handler, check: Check, workers: int, make: Callable[[], Executor]) -> None:
+        super().__init__(handler, check, workers)
         self._make = make
         self._processes: dict[int, Executor] = {}
         self._free = list(range(workers))
@@ -149,7 +160,7 @@ class ProcessRunner(PoolRunner):
     def _run(self, message: Message) -> None:
         place = self._free.pop()  # there are as many as threads
         try:
-            failure = self._begin(place, dataclasses.replace(message, home=None)).result()
+            failure = self._begin(place, message).result()
         finally:
             self._free.append(place)
         if failure is not None:
@@ -158,11 +169,16 @@ class ProcessRunner(PoolRunner):
     def _begin(self, place: int, message: Message) -> Future[str | None]:
         if place in self._processes:
             try:
-                return self._processes[place].submit(call_apart, self._handler, message.body, message)
+                return self._call_in(place, message)
             except BrokenExecutor:  # it has died since
                 self._processes[place].shutdown()
-        self._processes[place] = self._make()
-        return self._processes[place].submit(call_apart, self._handler, message.body, message)
+        process = self._processes[place] = self._make()
+        process.submit(int).result()  # a process takes its time to start, in which the message may become too late
+        return self._call_in(place, message)
+
+    def _call_in(self, place: int, message: Message) -> Future[str | None]:
+        self._check(message)
+        return self._processes[place].submit(call_apart, self._handler, message.body, dataclasses.replace(message, home=None))
 
     def close(self) -> None:
         super().close()
@@ -173,10 +189,10 @@ class ProcessRunner(PoolRunner):
 class LoopRunner(RunnerElsewhere):
     """Coroutines, some at a time, in one event loop, which has a thread of its own."""
 
-    def __init__(self, handler: Callable[[bytes, Message], Any], workers: int) -> None:
+    def __init__(self, handler: Handler, check: Check, workers: int) -> None:
         import asyncio
 
-        super().__init__(handler)
+        super().__init__(handler, check)
         self._asyncio = asyncio
         self._loop = asyncio.new_event_loop()
         self._places = asyncio.Semaphore(workers)
@@ -198,6 +214,7 @@ class LoopRunner(RunnerElsewhere):
         async with self._places:
             if self._stopping:
                 raise self._asyncio.CancelledError
+            self._check(message)
             try:
                 await self._handler(message.body, message)
             except self._asyncio.CancelledError as error:  # the callback's own affair: it would be taken for ours above
@@ -213,15 +230,15 @@ class LoopRunner(RunnerElsewhere):
         self._loop.close()
 
 
-def make_runner(kind: str, handler: Callable[[bytes, Message], Any], workers: int) -> Runner:
+def make_runner(kind: str, handler: Handler, check: Check, workers: int) -> Runner:
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-        return LoopRunner(handler, workers)
+        return LoopRunner(handler, check, workers)
     if kind == "processes":
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
         context = multiprocessing.get_context("spawn")  # a fork would carry the connections along
-        return ProcessRunner(handler, workers, lambda: ProcessPoolExecutor(1, mp_context=context))
+        return ProcessRunner(handler, check, workers, lambda: ProcessPoolExecutor(1, mp_context=context))
     if workers > 1:
-        return PoolRunner(handler, workers)
-    return Runner(handler)
+        return PoolRunner(handler, check, workers)
+    return Runner(handler, check)

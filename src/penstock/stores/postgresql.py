@@ -43,7 +43,7 @@ CHANNEL = "penstock"
 PLANNING = {"enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
 """Every statement goes by an index, in its order. Left to choose by statistics that are always old, the planner now and then
 reads and sorts a whole queue to find its first messages."""
-OFTEN = frozenset({"insert_told", "insert_batch_told", "delete_told", "claim_at_once"})
+OFTEN = frozenset({"insert_told", "insert_batch_told", "delete_told", "claim_at_once", "living"})
 """The statements of a queue at work."""
 Asked = tuple[list[Row], int]
 NOTHING: Asked = ([], 0)

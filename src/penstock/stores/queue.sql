@@ -719,7 +719,8 @@ INSERT INTO penstock_consumer (queue, name, beat_at) VALUES (:queue, :consumer, 
 UPDATE penstock_consumer SET beat_at = :now WHERE queue = :queue AND name = :consumer
 
 -- name: living
-SELECT name FROM penstock_consumer WHERE queue = :queue ORDER BY number
+SELECT consumer.name FROM penstock_queue AS home LEFT JOIN penstock_consumer AS consumer ON consumer.queue = home.number
+WHERE home.name = :name ORDER BY consumer.number
 
 -- name: strike
 DELETE FROM penstock_consumer WHERE queue = :queue AND beat_at < :before

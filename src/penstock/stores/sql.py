@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, repeat
 
+from penstock.errors import QueueNotFound
 from penstock.message import (
     FOREVER,
     Claim,
@@ -147,8 +148,10 @@ class SqlStore(SqlMessages):
             return self._run("strike", {"queue": self._queue(queue)[0], "before": before})
 
     def living(self, queue: str) -> list[str]:
-        with self._reading():
-            return [name for (name,) in self._rows("living", {"queue": self._queue(queue)[0]})]
+        rows = self._rows("living", {"name": queue})  # one round trip: a consumer asks before it takes messages
+        if not rows:
+            raise QueueNotFound(queue)
+        return [name for (name,) in rows if name is not None]
 
     def leave(self, queue: str, consumer: str) -> None:
         with self._joined(durable=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from threading import Event, Thread
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import BadInput, BadMessage, Broker, Message, OutcomeUnknown, Queue, QueueNotFound
+from penstock import BadInput, BadMessage, Broker, Draft, Message, OutcomeUnknown, Queue, QueueNotFound
+from penstock.stores.base import Store
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -179,6 +181,123 @@ class Consuming:
         assert (tally.processed, tally.lost) == (0, 1)
         assert others[0].delete() is True
 
+    @pytest.mark.parametrize("how", ["alone", "threads", "coroutines"])
+    def test_what_is_finished_is_settled_while_the_next_one_runs(self, broker: Broker, queue: Queue, how: str) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        consumer = broker.consumer("orders", workers=2 if how == "threads" else 1)
+        left: list[int] = []
+
+        def handle(payload: bytes, message: Message) -> None:
+            turn = len(left)
+            left.append(0)
+            left[turn] = wait_for_settlement(queue, 3 - turn)
+
+        async def handle_async(payload: bytes, message: Message) -> None:
+            await asyncio.to_thread(handle, payload, message)
+
+        def handle_in_turn(payload: bytes, message: Message) -> None:
+            with lock:
+                handle(payload, message)
+
+        lock = threading.Lock()
+        consumer.process({"alone": handle, "threads": handle_in_turn, "coroutines": handle_async}[how])
+        assert consumer.run(until_empty=True).processed == 3
+        assert left == [3, 2, 1]
+
+    def test_what_is_finished_shortly_before_its_deadline_is_settled_at_once(self, broker: Broker, queue: Queue) -> None:
+        queue.send_many([Draft(b"%d" % number, deadline=0.5) for number in range(3)])
+        consumer = broker.consumer("orders")
+        left: list[int] = []
+        consumer.process(lambda payload, message: left.append(queue.stats().messages))
+        assert consumer.run(until_empty=True).processed == 3
+        assert left == [3, 2, 1]
+
+    def test_at_most_once_what_is_past_its_deadline_is_not_started(
+        self, broker: Broker, queue: Queue, clock: FakeClock
+    ) -> None:
+        queue.send_many([Draft(b"%d" % number, deadline=5) for number in range(3)])
+        consumer = broker.consumer("orders", mode="at_most_once")
+        ran: list[bytes] = []
+
+        @consumer.process
+        def handle(payload: bytes, message: Message) -> None:
+            ran.append(payload)
+            clock.advance(5)
+
+        tally = consumer.run(until_empty=True)
+        assert ran == [b"0"]
+        assert (tally.processed, tally.failed) == (1, 2)
+
+    def test_at_least_once_what_is_past_its_deadline_is_left_to_others(self, broker: Broker, clock: FakeClock) -> None:
+        queue = broker.create("orders", visibility=3600)
+        queue.send_many([Draft(b"%d" % number, deadline=5) for number in range(3)])
+        consumer = broker.consumer("orders", heartbeat=3600)
+        ran: list[tuple[bytes, int]] = []
+
+        @consumer.process
+        def handle(payload: bytes, message: Message) -> None:
+            ran.append((payload, message.receives))
+            if payload == b"0":
+                clock.advance(5)
+
+        tally = consumer.run(until_empty=True)
+        assert ran == [(b"0", 1), (b"1", 2), (b"2", 2)], "others, who may be ourselves"
+        assert (tally.processed, tally.lost, tally.failed) == (3, 2, 0)
+
+    def test_what_is_past_its_lease_is_not_started(self, broker: Broker, clock: FakeClock) -> None:
+        queue = broker.create("orders", visibility=3600)
+        queue.send_many([b"0", b"1", b"2"])
+        consumer = broker.consumer("orders", heartbeat=3600)
+        ran: list[bytes] = []
+        others: list[Message] = []
+
+        @consumer.process
+        def handle(payload: bytes, message: Message) -> None:
+            ran.append(payload)
+            clock.advance(3600)
+            others.extend(queue.receive(9, visibility=7200))
+
+        tally = consumer.run(until_empty=True)
+        assert ran == [b"0"]
+        assert len(others) == 3
+        assert (tally.processed, tally.lost) == (0, 3)
+        assert queue.delete_many(others) == [True] * 3
+
+    def test_leases_are_renewed_by_one_call_and_not_past_a_deadline(self, broker: Broker, clock: FakeClock) -> None:
+        queue = broker.create("orders", visibility=30)
+        queue.send_many([b"x"] * 20 + [Draft(b"soon", deadline=40), Draft(b"late", deadline=29), Draft(b"far", deadline=900)])
+        heart = broker.consumer("orders", heartbeat=3600)._heart
+        held = queue.receive(50)
+        heart.hold(held)
+        calls = count_calls(broker.store, "extend")
+        heart._renew()
+        assert calls == [], "they last for now"
+        clock.advance(15)
+        heart._renew()
+        assert len(calls) == 2, "the same end for all but one"
+        ends = {b"x": 45, b"soon": 40, b"late": 29, b"far": 45}
+        began = clock.now - 15_000_000
+        assert {(one.body, one.visible_at) for one in held} == {(body, began + end * 10**6) for body, end in ends.items()}
+        assert {(one.body, one.visible_at) for one in queue.peek(50)} == {(one.body, one.visible_at) for one in held}
+
+    def test_who_was_struck_off_registers_again_before_it_takes_more(
+        self, broker: Broker, queue: Queue, clock: FakeClock
+    ) -> None:
+        queue.send_many([b"x"] * 9)
+        consumer = broker.consumer("orders", batch_size=3, heartbeat=3600)
+        living: list[int] = []
+
+        @consumer.process
+        def handle(payload: bytes, message: Message) -> None:
+            if not living:
+                broker.store.strike("orders", clock.now + 1)
+                broker.store.enroll("orders", "another", clock.now)
+            living.append(len(broker.store.living("orders")))
+
+        consumer.run(until_empty=True)
+        assert living == [1, 1, 1, 2, 2, 2, 2, 2, 2]
+        assert consumer.place == 1, "the last born"
+
     def test_each_takes_its_share_and_helps_unless_told_not_to(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
         queue.send_many([b"x"] * 20)
         broker.store.enroll("orders", "an older one", clock())
@@ -298,3 +417,24 @@ class Consuming:
 
 def handle_in_a_process(payload: bytes, message: Message) -> None:
     assert message.body == payload
+
+
+def wait_for_settlement(queue: Queue, left: int) -> int:
+    """How many messages there are, as soon as there are no more than these."""
+    give_up_at = time.monotonic() + 30
+    while (messages := queue.stats().messages) > left and time.monotonic() < give_up_at:
+        time.sleep(0.001)
+    return messages
+
+
+def count_calls(store: Store, verb: str) -> list[tuple[Any, ...]]:
+    """The arguments of each call from now on."""
+    calls: list[tuple[Any, ...]] = []
+    act = getattr(store, verb)
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        return act(*arguments, **options)
+
+    setattr(store, verb, note)
+    return calls

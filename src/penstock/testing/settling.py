@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Broker, Death, Queue, Receipt
+from penstock import BadMessage, Broker, Death, Queue, Receipt
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -114,6 +114,25 @@ class Settling:
         assert stale.delete() is False
         assert queue.stats().in_flight == 1
         assert held.delete() is True
+
+    def test_many_are_extended_together_by_the_same_time_or_each_by_its_own(self, queue: Queue, clock: FakeClock) -> None:
+        queue.send_many([b"1", b"2", b"3"])
+        held = queue.receive(3)
+        (other,) = [message for message in held if message.body == b"2"]
+        assert other.delete()
+        assert queue.extend_many(held, 50) == [message is not other for message in held]
+        assert {message.visible_at for message in queue.peek(9)} == {clock.now + 50_000_000}
+        seconds = [{b"1": 70, b"2": 80, b"3": 90}[message.body] for message in held]
+        assert queue.extend_many(held, seconds) == [message is not other for message in held]
+        assert sorted((message.body, message.visible_at - clock.now) for message in queue.peek(9)) == [
+            (b"1", 70_000_000),
+            (b"3", 90_000_000),
+        ]
+        assert queue.extend_many([], 5) == []
+        with pytest.raises(BadMessage, match="2 visibilities for 3 messages"):
+            queue.extend_many(held, [1, 2])
+        with pytest.raises(BadMessage, match="visibility -1"):
+            queue.extend_many(held, -1)
 
     def test_a_stale_receipt_cannot_extend(self, queue: Queue, clock: FakeClock) -> None:
         queue.send(b"x")

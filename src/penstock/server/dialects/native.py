@@ -43,6 +43,7 @@ VERBS: dict[str, Scope] = {
     "delete_many": Scope.RECEIVE,
     "fail": Scope.RECEIVE,
     "extend": Scope.RECEIVE,
+    "extend_many": Scope.RECEIVE,
     "release": Scope.RECEIVE,
     "claim": Scope.RECEIVE,
     "confirm": Scope.RECEIVE,
@@ -65,7 +66,7 @@ VERBS: dict[str, Scope] = {
     "redrive": Scope.ADMIN,
 }
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
-SETTLING = {"delete_many", "fail", "extend", "release"}
+SETTLING = {"delete_many", "fail", "extend", "extend_many", "release"}
 LONG = {"purge", "redrive"}
 """Done in parts, so that others get a turn in between."""
 
@@ -153,8 +154,8 @@ class Native(Dialect):
         given = read_arguments(request)
         if verb == "describe":
             store = self.broker.store
-            limits = {"max_body": self.settings.max_body}
-            return _answer({"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **limits})
+            more = {"max_body": self.settings.max_body, "at": self.broker.clock()}
+            return _answer({"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
         if verb == "names":
             names = await self.core.run(lambda: self.broker.queues().names)
             return _answer([name for name in names if request.grant.allows(Scope.READ, name)])
