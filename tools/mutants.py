@@ -287,7 +287,7 @@ MUTANTS = [
     mutant(
         "the deadline is ignored",
         "past_its_deadline",
-        ("policy.py", "message.deadline_at <= now and", "message.deadline_at <= 0 and"),
+        ("policy.py", "if overdue(message, mode, now):", "if False:"),
     ),
     mutant(
         "last in, first out",
