@@ -95,7 +95,42 @@ def exchanged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_joining.py"))
 
 
+def locked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the locks on database servers."""
+    return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_mysql.py", "tests/test_locks.py"))
+
+
 MUTANTS = [
+    locked(
+        "a message is moved into a group that nobody has locked",
+        "enter_a_group or enters_a_group",
+        (VERBS, "            for name in sorted({queue, target}):\n                self._queue(name)\n", ""),
+        (VERBS, "not alone and work.seen[name][1].groups", "False"),
+    ),
+    locked(
+        "moves lock the source first",
+        "opposite_directions",
+        (VERBS, "for name in sorted({queue, target}):", "for name in (queue, target):"),
+    ),
+    locked(
+        "a receive locks its own queue first",
+        "buries_and_a_redrive",
+        (VERBS, "dead_letter_queue < name:", 'dead_letter_queue < "":'),
+    ),
+    locked(
+        "a move locks its target before its messages",
+        "buries_and_a_redrive",
+        (
+            VERBS,
+            "                self._find(home, [self._key(home, receipt) for receipt in receipts])\n",
+            "                pass\n",
+        ),
+    ),
+    locked(
+        "to look at a queue in a batch locks it",
+        "opposite_directions",
+        (SERVER, "was, work.reading = work.reading, True", "was = work.reading"),
+    ),
     mutant(
         "a number that was undone is known",
         "undone_leads",

@@ -61,6 +61,7 @@ class Work:
     begun: bool = True
     lost: bool = False
     reading: bool = False
+    """Nothing is being changed, so that no queue is locked."""
     undone: bool = False
     """The server has rolled all of it back, whatever else comes."""
 
@@ -263,8 +264,13 @@ class ServerSession(SqlSession):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        if self._here.work is not None:
-            yield
+        work = self._here.work
+        if work is not None:
+            was, work.reading = work.reading, True
+            try:
+                yield
+            finally:
+                work.reading = was
             return
         work = self._here.work = self._begin(self._begin_reading)
         work.reading = True

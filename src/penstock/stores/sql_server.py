@@ -5,8 +5,12 @@ At the isolation READ COMMITTED, what keeps them apart is the locks of rows:
     claim     takes rows that nobody has locked (SKIP LOCKED)
     settle    locks its messages in the order of their numbers, then looks at their deliveries
     insert    keeps the queue from being dropped; with groups or marks, it locks the queue's row
-    groups    every batch that touches a queue with groups locks the queue's row, before all else
+    groups    every batch that changes a queue with groups locks the queue's row first: a message that is sent or moved there
+              must see all others of its group, or it would not wait for its turn
     reserve   locks the queue's row: for changes of settings, for named claims, for drop
+
+A batch that needs several of these locks takes them in one order, so that no two batches wait for each other: the messages of
+queues without groups by their numbers, then the queues with groups by their names, then the messages of those.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from penstock.errors import QueueNotFound, StoreError, StoreUnreachable
-from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
+from penstock.message import FOREVER, Death, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import same_settings
 from penstock.stores.base import Segment
 from penstock.stores.server_session import Answer, ServerSession, Session
@@ -54,7 +58,19 @@ class SqlServerStore(ServerSession, SqlStore):
                 raise QueueNotFound(name)
             work.seen[name] = self._found(rows[0])
             (work.locked if alone else work.kept).add(name)
+            if not alone and work.seen[name][1].groups:  # it was made anew since the caller looked
+                return self._enter(name, alone=True)
         return work.seen.get(name) or super()._queue(name)
+
+    def _enter_to_claim(self, name: str, settings: Settings | None) -> tuple[int, Settings]:
+        """The queue to claim from. What has to be buried goes to another one, whose lock may have to be taken first."""
+        if settings is None or not settings.groups:
+            return self._queue(name)
+        if settings.redrive is not None and settings.redrive.dead_letter_queue < name:
+            dead = self._look_up(settings.redrive.dead_letter_queue)
+            if dead is not None and dead[1].groups:
+                self.reserve(settings.redrive.dead_letter_queue)
+        return self._enter(name, alone=True)
 
     def reserve(self, name: str) -> None:
         work = self._here.work
@@ -84,7 +100,7 @@ class SqlServerStore(ServerSession, SqlStore):
         holder: str | None = None,
     ) -> list[Message] | None:
         with self._joined(durable=False):
-            home, current = self._queue(queue)
+            home, current = self._enter_to_claim(queue, settings)
             if settings is not None and not same_settings(current, settings):
                 return None
             if until is None:
@@ -104,6 +120,23 @@ class SqlServerStore(ServerSession, SqlStore):
 
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
         return self._delete_all(home, settings, self._find(home, keys), settlement)
+
+    def move(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        target: str,
+        now: int,
+        expires_at: int,
+        deaths: Sequence[Death | None],
+    ) -> list[bool]:
+        with self._joined():
+            home, settings = super()._queue(queue)
+            if not settings.groups:
+                self._find(home, [self._key(home, receipt) for receipt in receipts])
+            for name in sorted({queue, target}):
+                self._queue(name)
+            return super().move(queue, receipts, target, now, expires_at, deaths)
 
     def _take_numbers(self, count: int) -> int:
         """From the block that this process has reserved. In a queue with groups the order of numbers is the order of turns:

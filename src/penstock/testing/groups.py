@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import Event, Thread
+
 import pytest
 
-from penstock import BadSetting, Broker, Draft, Queue, Unsupported
+from penstock import BadSetting, Broker, Draft, Queue, Unsupported, segments
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
+
+
+LONG_ENOUGH = 0.3
+"""Seconds for which a batch is kept open. Where others have to wait for it, they do, however long it is; where they need not,
+this is enough for them to be done before it ends."""
 
 
 class GroupsRefused:
@@ -115,6 +123,45 @@ class Groups:
         first.delete()
         assert bodies(lines.receive(9)) == [b"moved"]
 
+    @pytest.mark.parametrize("way", ["send", "redrive", "bury", "publish"])
+    def test_of_two_that_enter_a_group_at_once_the_later_one_waits(self, entering: Entering, way: str) -> None:
+        entering.race(entering.way("redrive", b"first"), entering.way(way, b"second"))
+        assert bodies(entering.lines.receive(9)) == [b"first"]
+        assert entering.lines.stats().blocked == 1
+
+    @pytest.mark.parametrize("way", ["send", "bury"])
+    def test_of_two_that_enter_a_group_at_once_the_redriven_one_waits(self, entering: Entering, way: str) -> None:
+        entering.race(entering.way(way, b"first"), entering.way("redrive", b"second"))
+        assert bodies(entering.lines.receive(9)) == [b"first"]
+        assert entering.lines.stats().blocked == 1
+
+    @pytest.mark.parametrize("way", ["delete", "fail", "purge", "settle", "redrive", "set aside"])
+    def test_who_enters_a_group_while_its_first_leaves_is_free(self, entering: Entering, way: str) -> None:
+        lines, broker = entering.lines, entering.broker
+        sent = lines.send(b"leaving", group="a")
+        broker.create("elsewhere")
+
+        def leave() -> None:
+            if way == "settle":
+                lines.settle("reader", 0)
+            elif way == "redrive":
+                assert lines.redrive(to="elsewhere", ids=[sent.id]) == 1
+            elif way == "set aside":
+                assert broker.store.set_aside("lines", [lines.peek()[0]]) == [True]
+            elif way == "purge":
+                assert lines.purge() == 1
+            else:
+                assert getattr(lines, way)(sent.id) is True
+
+        if way == "settle":
+            lines.claim("reader", 0, 1, ttl=60)
+        entering.race(leave, entering.way("redrive", b"entering"))
+        assert bodies(lines.receive(9)) == [b"entering"]
+
+    @pytest.fixture
+    def entering(self, broker: Broker, lines: Queue) -> Entering:
+        return Entering(broker, lines)
+
     def test_a_purge_empties_the_line(self, lines: Queue) -> None:
         lines.send_many([Draft(b"x", group="a")] * 3)
         lines.receive()
@@ -129,3 +176,62 @@ class Groups:
     def test_in_a_queue_without_ordered_groups_a_group_is_a_label(self, queue: Queue) -> None:
         queue.send_many([Draft(b"1", group="a"), Draft(b"2", group="a")])
         assert [(message.body, message.group) for message in queue.receive(2)] == [(b"1", "a"), (b"2", "a")]
+
+
+class Entering:
+    """Two threads at one group of a queue, each of which puts a message into it or takes one out."""
+
+    def __init__(self, broker: Broker, lines: Queue) -> None:
+        self.broker = broker
+        self.lines = lines
+        self._source = broker.create("source")
+        self._work = broker.create("work", redrive=("lines", 1))
+
+    def way(self, name: str, body: bytes) -> Callable[[], None]:
+        """Prepare one of the ways in; what is returned goes it."""
+        draft = Draft(body, group="a")
+
+        def redrive() -> None:
+            assert self._source.redrive(to="lines", ids=[letter.id]) == 1
+
+        def bury() -> None:
+            assert self._work.receive() == []
+
+        def publish() -> None:
+            assert self.broker.publish("writer", 0, {"part": 1}) == 1
+
+        if name == "redrive":
+            letter = self._source.send(body, group="a")
+            return redrive
+        if name == "bury":
+            self._work.send_many([draft])
+            self._work.receive(visibility=0)
+            return bury
+        if name == "publish":
+            self.broker.stage("writer", 0, "part", segments.pack_drafts("lines", [draft]))
+            return publish
+
+        def send() -> None:
+            self.lines.send_many([draft])
+
+        return send
+
+    def race(self, first: Callable[[], None], second: Callable[[], None]) -> None:
+        """The second one begins when the first has done its work and not yet committed."""
+        done = Event()
+        failed: list[BaseException] = []
+
+        def follow() -> None:
+            try:
+                second()
+            except BaseException as error:
+                failed.append(error)
+            done.set()
+
+        other = Thread(target=follow)
+        with self.broker.store.batch():
+            first()
+            other.start()
+            done.wait(LONG_ENOUGH)
+        other.join()
+        assert failed == []

@@ -1,0 +1,91 @@
+"""Batches on a database server that lock several queues take them in one order, so that none of them is a deadlock's victim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.testing.servers import Server
+
+LOCKING = {"lock_queue", "found", "visible"}
+"""The statements that lock rows."""
+TOGETHER = 1.0
+"""Seconds that a thread waits after its first lock for the other to have one too, which it gets only if it is another lock."""
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def broker(request: pytest.FixtureRequest) -> Iterator[penstock.Broker]:
+    server: Server = request.getfixturevalue(request.param)
+    with penstock.open(server.new_url()) as broker:
+        yield broker
+
+
+def meet(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> None:
+    """Run all of them at once. Each stops after its first lock until every other one has a lock as well, or cannot have it."""
+    store: Any = broker.store
+    rows, barrier = store._rows, Barrier(len(acts))
+    stopped: set[Thread] = set()
+    failed: list[BaseException] = []
+
+    def stopping(name: str, params: Any) -> Any:
+        answer = rows(name, params)
+        thread = current_thread()
+        if name in LOCKING and answer and thread in threads and thread not in stopped:
+            stopped.add(thread)
+            with suppress(BrokenBarrierError):
+                barrier.wait(TOGETHER)
+        return answer
+
+    def run(act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    monkeypatch.setattr(store, "_rows", stopping)
+    threads = [Thread(target=run, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_moves_in_opposite_directions_do_not_wait_for_each_other(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = broker.create("left", groups=True), broker.create("right", groups=True)
+    letters = [left.send(b"to the right", group="a"), right.send(b"to the left", group="a")]
+    meet(
+        broker,
+        monkeypatch,
+        lambda: left.redrive(to="right", ids=[letters[0].id]),
+        lambda: right.redrive(to="left", ids=[letters[1].id]),
+    )
+    assert [message.body for message in left.peek(9)] == [b"to the left"]
+    assert [message.body for message in right.peek(9)] == [b"to the right"]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("groups", [True, False])
+def test_a_receive_that_buries_and_a_redrive_do_not_wait_for_each_other(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str], groups: bool
+) -> None:
+    """The redrive goes back where the queue has groups, and the same way as the burial where it has none."""
+    dead = broker.create(names[0], groups=True)
+    queue = broker.create(names[1], groups=groups, redrive=(names[0], 1))
+    queue.send(b"poison", group="a")
+    queue.receive(visibility=0)
+    letter = (dead if groups else queue).send(b"letter", group="c")
+    meet(
+        broker,
+        monkeypatch,
+        lambda: queue.receive(9),
+        lambda: (dead if groups else queue).redrive(to=names[1] if groups else names[0], ids=[letter.id]),
+    )
+    assert b"poison" in [message.body for message in dead.peek(9)]
