@@ -11,7 +11,6 @@ from penstock import BadSetting, Broker, Draft, Queue, Unsupported, segments
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
-
 LONG_ENOUGH = 0.3
 """Seconds for which a batch is kept open. Where others have to wait for it, they do, however long it is; where they need not,
 this is enough for them to be done before it ends."""
