@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
+from struct import pack
 from threading import Barrier, Event, Thread
 
 import pytest
@@ -50,7 +51,32 @@ def bodies(queue: penstock.Queue) -> Counter[str]:
 @pytest.mark.parametrize("how", HOWS)
 def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url: str, how: str, changed: bool) -> None:
     """Also if the settings were changed meanwhile, so that what is sent first by what is known puts nothing there."""
-    with Proxy(server.port) as proxy, penstock.open(url) as direct:
+    cut_sends(server, url, how, changed=changed)
+
+
+def refusal(severity: str, code: str) -> bytes:
+    """An answer of PostgreSQL's."""
+    text = b"".join(kind + value.encode() + b"\0" for kind, value in ((b"S", severity), (b"C", code), (b"M", "no more")))
+    return b"E" + pack(">i", 5 + len(text)) + text + b"\0"
+
+
+LAST_WORDS = {
+    "panic": refusal("PANIC", "58030"),
+    "error, then panic": refusal("ERROR", "53100") + refusal("PANIC", "XX000"),
+    "done, then panic": b"C" + pack(">i", 11) + b"COMMIT\0" + refusal("PANIC", "XX000"),
+}
+
+
+@pytest.mark.parametrize("words", LAST_WORDS)
+@pytest.mark.parametrize("how", HOWS)
+def test_a_server_that_panics_is_a_connection_that_is_lost(postgresql: PostgresqlServer, how: str, words: str) -> None:
+    """As when it runs out of space after a commit was written: it reports that, finds that it cannot undo the commit, and
+    panics."""
+    cut_sends(postgresql, postgresql.new_url(), how, LAST_WORDS[words])
+
+
+def cut_sends(server: Server, url: str, how: str, last_words: bytes = b"", *, changed: bool = False) -> None:
+    with Proxy(server.port, last_words) as proxy, penstock.open(url) as direct:
         looking = direct.create("orders")
         for point in range(1, POINTS):
             with penstock.open(url.replace(f":{server.port}/", f":{proxy.port}/")) as broker:

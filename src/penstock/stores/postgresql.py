@@ -260,6 +260,9 @@ class PostgresqlStore(SqlServerStore):
             yield
         except psycopg.Error as error:
             raise self._translate(error, lost=session.connection.closed) from error
+        except (AssertionError, ValueError) as error:  # psycopg got more answers than it asked for, as if a server panics
+            session.connection.close()
+            raise self._translate(error, lost=True) from error
 
     def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
         text = sql.SQL("COPY (SELECT segment FROM penstock_staged WHERE {}) TO STDOUT (FORMAT BINARY)").format(
@@ -551,8 +554,10 @@ class PostgresqlStore(SqlServerStore):
         if listener is not None:
             listener.close()
 
-    def _translate(self, error: psycopg.Error, *, lost: bool) -> StoreError:
+    def _translate(self, error: Exception, *, lost: bool) -> StoreError:
         text = str(error).strip().replace("\n", " ")
+        if lost:  # whatever the server said before it went: a commit may have been made all the same
+            return StoreUnreachable(f"{self} cannot be reached: {text}")
         match error:
             case errors.LockNotAvailable() | errors.DeadlockDetected():
                 return StoreBusy(f"{self} was locked by others for more than {self._timeout} s: {text}")
@@ -562,8 +567,6 @@ class PostgresqlStore(SqlServerStore):
                 return StoreFull(f"{self}: no space left on its disk")
             case errors.ReadOnlySqlTransaction():
                 return StoreReadOnly(f"{self} is read-only")
-        if lost:
-            return StoreUnreachable(f"{self} cannot be reached: {text}")
         return StoreError(f"{self}: {text}")
 
 

@@ -16,7 +16,7 @@ from itertools import chain, repeat
 from struct import Struct, pack
 from typing import Any
 
-from psycopg import Connection
+from psycopg import Connection, OperationalError
 from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
@@ -138,8 +138,12 @@ def command(connection: Connection, text: str) -> None:
 
 
 def _answer(connection: Connection) -> PGresult:
-    result: PGresult
-    (result,) = connection.wait(execute(connection.pgconn))
-    if result.status not in DONE:
-        raise error_from_result(result)
-    return result
+    """The answer to one statement. A server that panics may give several: an error and the panic that followed from it."""
+    results: list[PGresult] = connection.wait(execute(connection.pgconn))
+    for result in results:
+        if result.status not in DONE:
+            raise error_from_result(result)
+    if len(results) != 1:
+        connection.close()  # whatever is asked next would get an answer to something else
+        raise OperationalError(f"the server gave {len(results)} answers to one statement")
+    return results[0]

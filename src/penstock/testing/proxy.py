@@ -3,6 +3,8 @@
 before   the client's bytes are lost
 after    the server gets them and answers, and the answer is lost
 late     the client is cut off at once, and the server gets the bytes a little later
+
+The client may be told some last words before it is cut off, as by a server that fails.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ HOWS = ("before", "after", "late")
 
 
 class Proxy:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, last_words: bytes = b"") -> None:
         self._target = port
+        self._last_words = last_words
+        self._muted: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = Lock()
@@ -54,17 +58,19 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65536):
                 how = self._next() if asking else ""
-                if how == "before":
-                    break
                 if how == "after":
-                    source.shutdown(socket.SHUT_WR)  # whatever the server answers does not get through
+                    self._muted.add(source)  # whatever the server answers does not get through
                     target.sendall(data)
                     time.sleep(0.05)
+                if how:
+                    source.sendall(self._last_words)
+                if how in ("before", "after"):
                     break
                 if how == "late":
                     source.close()
                     time.sleep(0.05)
-                target.sendall(data)
+                if target not in self._muted:
+                    target.sendall(data)
                 if how == "late":
                     time.sleep(0.05)
                     break
