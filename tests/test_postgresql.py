@@ -358,4 +358,4 @@ def test_a_connection_whose_last_commit_cannot_be_resolved_is_not_lent_for_ever(
         patch.setattr(store, "_ask_both", lost)
         patch.setattr(store, "_was_committed", unknown)
         queue.exchange(held, 2)
-    assert store._pool._lent == []
+    assert store._pool.lent() == []

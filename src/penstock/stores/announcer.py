@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Event, Lock, Thread
+from threading import Event, RLock, Thread
 
 from penstock.errors import StoreError
 
@@ -20,7 +20,7 @@ class Announcer:
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
         self._news = Event()
-        self._lock = Lock()
+        self._lock = RLock()
         self._thread: Thread | None = None
         self._closed = False
 
@@ -29,8 +29,9 @@ class Announcer:
         if self._thread is None:
             with self._lock:
                 if self._thread is None and not self._closed:
-                    self._thread = Thread(target=self._run, name="penstock announcer", daemon=True)
-                    self._thread.start()
+                    thread = Thread(target=self._run, name="penstock announcer", daemon=True)
+                    thread.start()
+                    self._thread = thread  # not before: one that an interrupt kept from starting can be neither used nor joined
 
     def _run(self) -> None:
         while True:
@@ -52,4 +53,4 @@ class Announcer:
 
     def forked(self) -> None:
         """In a child, which has no thread of its parent's."""
-        self._news, self._lock, self._thread = Event(), Lock(), None
+        self._news, self._lock, self._thread = Event(), RLock(), None

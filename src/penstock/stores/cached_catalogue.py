@@ -108,12 +108,13 @@ class CachedCatalogue(Store):
         with self._lock:
             if self._closed:
                 raise StoreClosed(f"{self} was closed")
-            self._depth += 1
+            depth = self._depth
             try:
+                self._depth = depth + 1
                 yield
             finally:
-                self._depth -= 1
-                if not self._depth:
+                self._depth = depth
+                if not depth:
                     self._ahead.clear()
                     while self._locks:
                         key, (link, token) = self._locks.popitem()

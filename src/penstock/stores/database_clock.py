@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 
 from penstock.errors import StoreError
 
@@ -25,7 +25,7 @@ def steady() -> int:
 class DatabaseClock:
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask = ask
-        self._lock = Lock()
+        self._lock = RLock()  # a signal may come while it is held, and its handler send
         self._offset: int | None = None
         self._ask_at = 0
 

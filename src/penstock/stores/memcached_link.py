@@ -108,6 +108,9 @@ class Link:
             raise StoreUnreachable(f"{self} cannot be reached: {error or 'it closed the connection'}") from error
         except MemcacheError as error:
             raise self._translate(str(error)) from error
+        except BaseException:
+            self._client.close()  # what is left of the answer would be read as the next one's
+            raise
 
     def _send(self, verb: Callable[..., Any], *arguments: Any) -> Any:
         """The one place that every command passes."""

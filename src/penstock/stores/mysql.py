@@ -124,18 +124,25 @@ class MysqlStore(SqlServerStore):
         return re.sub(r":(\w+)", r"%(\1)s", text.replace("%", "%%"))
 
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
+        session.asking = True
         try:
             with session.connection.cursor() as cursor:
                 changed = cursor.execute(text, params)
-                return list(cursor.fetchall()), changed
+                rows = list(cursor.fetchall())
+            session.asking = False
+            return rows, changed
         except (pymysql.Error, OSError) as error:
+            session.asking = False
             raise self._translate(error, lost=not session.connection.open) from error
 
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
+        session.asking = True
         try:
             with session.connection.cursor() as cursor:
                 cursor.executemany(self._statements[name], rows)
+            session.asking = False
         except (pymysql.Error, OSError) as error:
+            session.asking = False
             raise self._translate(error, lost=not session.connection.open) from error
 
     def _end(self, side: Session, lost: Session) -> None:
@@ -156,6 +163,9 @@ class MysqlStore(SqlServerStore):
     def _named(self, name: str, params: Params) -> Mapping[str, Any]:
         named = super()._named(name, params)
         return {**named, "numbers": json.dumps(named["numbers"])} if "numbers" in named else named
+
+    def _is_no_table(self, error: BaseException | None) -> bool:
+        return isinstance(error, pymysql.Error) and error.args[0] == ER.NO_SUCH_TABLE
 
     # the schema
 

@@ -1,15 +1,27 @@
-"""The connections of a store that is a server: as many as there are threads at work, up to a limit, and none across a fork."""
+"""The connections of a store that is a server: as many as there are threads at work, up to a limit, and none across a fork.
+
+An interrupt (Ctrl-C, whatever a signal handler raises) may come between any two steps here, also when a connection is taken and
+its taker does not have it yet. So the pool does not count what it has lent, but keeps weak references: what nobody has any more
+is not lent any more.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Condition
+from threading import Condition, RLock
 from typing import Generic, TypeVar
+from weakref import ref
 
 from penstock.errors import StoreBusy, StoreClosed
 
 Connection = TypeVar("Connection")
+LOOK_EVERY = 0.5
+"""Seconds after which a thread that waits for a connection looks for itself: nobody tells of those that were lost."""
+
+
+class Place:
+    """Of a connection that is being made."""
 
 
 class Pool(Generic[Connection]):
@@ -27,77 +39,94 @@ class Pool(Generic[Connection]):
         self._close = close
         self._size = size
         self._timeout = timeout
-        self._condition = Condition()
+        self._lock = RLock()  # taken by itself, not by the condition, whose own `with` an interrupt can leave locked
+        self._condition = Condition(self._lock)
         self._idle: list[Connection] = []
-        self._lent: list[Connection] = []
-        self._making = 0
+        self._lent: list[ref[Connection]] = []
+        self._making: list[ref[Place]] = []
         self._parents: list[Connection] = []
         self._closed = False
 
     def take(self) -> Connection:
         """One that is idle, the last used first, or a new one."""
         give_up_at = time.monotonic() + self._timeout
-        with self._condition:
-            while not self._idle and len(self._lent) + self._making >= self._size:
-                if not self._condition.wait(give_up_at - time.monotonic()):
+        place = Place()
+        with self._lock:
+            while not self._idle and len(self.lent()) + len(self._in_making()) >= self._size:
+                left = give_up_at - time.monotonic()
+                if left <= 0:
                     raise StoreBusy(f"{self._name}: all {self._size} connections were in use for more than {self._timeout} s")
+                self._condition.wait(min(left, LOOK_EVERY))
             self.check_open()
             if self._idle:
-                self._lent.append(self._idle.pop())
-                return self._lent[-1]
-            self._making += 1
-        made: Connection | None = None
+                return self._lend(self._idle.pop())
+            self._making = [*self._in_making(), ref(place)]
         try:
             made = self._connect()
+            with self._lock:
+                return self._lend(made)
         finally:
-            with self._condition:
-                self._making -= 1
-                if made is not None:
-                    self._lent.append(made)
+            del place
+            with self._lock:
                 self._condition.notify()
-        return made
+
+    def _lend(self, connection: Connection) -> Connection:
+        self._lent = [*(known for known in self._lent if known() is not None), ref(connection)]
+        return connection
+
+    def lent(self) -> list[Connection]:
+        """What someone has."""
+        return [connection for known in self._lent if (connection := known()) is not None]
+
+    def _in_making(self) -> list[ref[Place]]:
+        return [known for known in self._making if known() is not None]
 
     def check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"{self._name} was closed")
 
     def give(self, connection: Connection) -> None:
-        with self._condition:
-            if connection not in self._lent:  # it was lent before a fork, by the parent
+        with self._lock:
+            if not self._take_back(connection):
                 return
-            self._lent.remove(connection)
             if not self._closed:
                 self._idle.append(connection)
-            self._condition.notify()
         if self._closed:
             self._close(connection)
 
-    def drop(self, connection: Connection) -> None:
-        """One that is lost, and most likely all that are idle with it."""
-        with self._condition:
-            idle, self._idle = self._idle, []
-            mine = connection in self._lent
-            if mine:
-                self._lent.remove(connection)
-            self._condition.notify()
+    def drop(self, connection: Connection, *, alone: bool = False) -> None:
+        """One that is lost, and most likely all that are idle with it; or ``alone``, one that is of no more use."""
+        with self._lock:
+            mine = self._take_back(connection)
+            idle: list[Connection] = []
+            if not alone:
+                idle, self._idle = self._idle, []
         for lost in [*idle, *([connection] if mine else [])]:
             self._close(lost)
 
+    def _take_back(self, connection: Connection) -> bool:
+        """False if it was lent before a fork, by the parent, or is given back already."""
+        left = [known for known in self._lent if known() is not connection]
+        lent = len(left) < len(self._lent)
+        self._lent = left
+        self._condition.notify()
+        return lent
+
     def close(self) -> None:
-        with self._condition:
+        with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             self._close(connection)
 
     def before_fork(self) -> None:
-        self._condition.acquire()
+        self._lock.acquire()
         while self._idle:
             self._close(self._idle.pop())
 
     def after_fork(self, *, child: bool) -> None:
         if child:
             # Kept, so that nobody closes what the parent goes on using.
-            self._parents += self._lent
-            self._lent, self._making = [], 0
-        self._condition.release()
+            self._parents += self.lent()
+            self._lent, self._making = [], []
+        self._lock.release()

@@ -7,6 +7,7 @@ of the server, and a claim that was lost would leave two of them with the same r
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,11 +16,11 @@ from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
-from penstock.stores.base import Ids, Segment
+from penstock.stores.base import Segment
 from penstock.stores.copying import HEADER, TRAILER, copy_alike, copy_rows, read_value
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
-from penstock.stores.server_session import Answer, Session, Work
+from penstock.stores.server_session import Answer, Session
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_server import SqlServerStore
 from penstock.stores.sql_session import MESSAGE_HELD, Row
@@ -30,7 +31,7 @@ try:
     from psycopg.abc import Buffer
     from psycopg.copy import LibpqWriter
     from psycopg.generators import copy_to
-    from psycopg.pq import TransactionStatus
+    from psycopg.pq import PipelineStatus, TransactionStatus
     from psycopg.rows import tuple_row
 
     from penstock.stores.postgresql_prepared import Prepared, ask_together, command
@@ -201,15 +202,20 @@ class PostgresqlStore(SqlServerStore):
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
         if session.copy is not None:
             self._end_copy(session)
+        session.asking, handled = True, sys.exc_info()[1]
         try:
             often = self._often.get(text)
             if often is not None and params is not None and session.server_id is not None:  # None: the caller's own connection
-                return often.ask(session.connection, session.prepared, params)
-            cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
-            # Not by its description, which makes an object of each column.
-            return (cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []), cursor.rowcount
+                answer = often.ask(session.connection, session.prepared, params)
+            else:
+                cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
+                # Not by its description, which makes an object of each column.
+                rows = cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
+                answer = rows, cursor.rowcount
+            session.asking = False
+            return answer
         except psycopg.Error as error:
-            raise self._translate(error, lost=session.connection.closed) from error
+            raise self._failed(session, error, handled) from error
 
     def _command(self, session: Session, text: str) -> None:
         """Not by a cursor, which forgets all that the connection has prepared, also by itself, after a ROLLBACK or an ALTER."""
@@ -256,13 +262,28 @@ class PostgresqlStore(SqlServerStore):
 
     @contextmanager
     def _translating(self, session: Session) -> Iterator[None]:
+        session.asking, handled = True, sys.exc_info()[1]
         try:
             yield
+            session.asking = False
         except psycopg.Error as error:
-            raise self._translate(error, lost=session.connection.closed) from error
+            raise self._failed(session, error, handled) from error
         except (AssertionError, ValueError) as error:  # psycopg got more answers than it asked for, as if a server panics
             session.connection.close()
             raise self._translate(error, lost=True) from error
+
+    def _failed(self, session: Session, error: psycopg.Error, handled: BaseException | None) -> BaseException:
+        """What to raise for an error of psycopg's. It may be that of an interrupted statement which psycopg tried to end."""
+        pgconn = session.connection.pgconn
+        session.asking = (
+            pgconn.transaction_status is TransactionStatus.ACTIVE or pgconn.pipeline_status is not PipelineStatus.OFF
+        )
+        before = error.__context__
+        while before is not None and before is not handled:
+            if not isinstance(before, Exception):
+                return before
+            before = before.__context__
+        return self._translate(error, lost=session.connection.closed)
 
     def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
         text = sql.SQL("COPY (SELECT segment FROM penstock_staged WHERE {}) TO STDOUT (FORMAT BINARY)").format(
@@ -429,10 +450,8 @@ class PostgresqlStore(SqlServerStore):
             if not committed:
                 raise
             return done
-        except BaseException:
-            self._pool.drop(session)
-            raise
-        self._pool.give(session)
+        finally:
+            self._give(session)
         return answer
 
     def claim(
@@ -480,28 +499,13 @@ class PostgresqlStore(SqlServerStore):
             raise BadInput(f"a transaction on {self} is joined by an open connection of psycopg's, not by {connection!r:.200}")
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
             raise BadInput(f"{connection!r:.200} is in no transaction: begin one, or turn its autocommit off")
-        if self._in_batch():
-            raise BadInput(f"this thread is in a batch of {self}, which cannot become part of another transaction")
-        work = Work(Session(connection, None))
-        with self._savepoint(work):
-            if not self._is_ours(work.session):
-                raise BadInput(f"{connection!r:.200} is no connection to {self}")
-            self._here.work = work
-            try:
-                yield
-                if work.news:
-                    self._ask(work.session, f"NOTIFY {CHANNEL}")  # heard by the others when, and if, the caller commits
-            finally:
-                self._here.work = None
+        with self._joining(connection) as work:
+            yield
+            if work.news:
+                self._ask(work.session, f"NOTIFY {CHANNEL}")  # heard by the others when, and if, the caller commits
 
-    def _is_ours(self, session: Session) -> bool:
-        there = "SELECT value FROM penstock_meta WHERE name = 'salt'"
-        try:
-            return bool(self._ids == Ids(self._ask(session, there)[0][0][0]))
-        except StoreError as error:
-            if isinstance(error.__cause__, errors.UndefinedTable):
-                return False
-            raise
+    def _is_no_table(self, error: BaseException | None) -> bool:
+        return isinstance(error, errors.UndefinedTable)
 
     # the schema
 

@@ -2,6 +2,8 @@
 
 Every connection has a row in penstock_session, and every commit that is a promise writes its token there. If the connection is
 lost before the answer came, that row tells, as soon as the old connection is known to be dead, whether the commit was made.
+
+A connection that was interrupted between a question and its answer would give that answer to the next question: it is closed.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnreachable
+from penstock.errors import BadInput, OutcomeUnknown, StoreBusy, StoreError, StoreUnreachable
 from penstock.forking import watch
 from penstock.message import Settings
 from penstock.stores.announcer import Announcer
+from penstock.stores.base import Ids
 from penstock.stores.database_clock import DatabaseClock
 from penstock.stores.pool import Pool
 from penstock.stores.sql_session import Params, Row, SqlSession
@@ -32,7 +35,7 @@ NEWS = frozenset({"insert", "extend", "extend_all", "move", "unblock", "change_q
 """Statements after which someone who waits may find a message."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """A connection: the driver's, how the server calls it, its row in penstock_session (0: none yet) and its last token."""
 
@@ -44,6 +47,13 @@ class Session:
     """What is being copied in by it: the next statement ends that first."""
     prepared: dict[bytes, Any] = field(default_factory=dict)
     """The statements that it has prepared, where the store does that itself."""
+    asking: bool = False
+    """A statement was begun and has not ended, as far as we know."""
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if self.server_id is not None:  # else it is the caller's
+                self.connection.close()
 
 
 @dataclass(slots=True)
@@ -63,11 +73,18 @@ class Work:
     reading: bool = False
     """Nothing is being changed, so that no queue is locked."""
     undone: bool = False
-    """The server has rolled all of it back, whatever else comes."""
+    """The server has rolled all of it back, or will: nothing more can become part of it."""
+    over: bool = False
+    """The session may be another's by now."""
 
 
 class Here(threading.local):
-    work: Work | None = None
+    last: Work | None = None
+
+    @property
+    def work(self) -> Work | None:
+        """What this thread is in the middle of."""
+        return None if self.last is None or self.last.over else self.last
 
 
 class ServerSession(SqlSession):
@@ -83,7 +100,7 @@ class ServerSession(SqlSession):
         self._pool: Pool[Session] = Pool(name, self._connect, self._close, size=pool, timeout=timeout)
         self._side_lock = threading.RLock()
         self._side: Session | None = None
-        self._block_lock = threading.Lock()  # not the one above: who sends need not wait for what is told behind its back
+        self._block_lock = threading.RLock()  # not the one above: who sends need not wait for what is told behind its back
         self._block = NO_BLOCK
         self._closed = False
         self._announcer = Announcer(lambda: self._beside(self._announce))
@@ -117,16 +134,22 @@ class ServerSession(SqlSession):
     def _beside(self, act: Callable[[Session], Answer]) -> Answer:
         """Do something outside of every batch, on a connection that is kept for this; again if that had been lost."""
         with self._side_lock:
+            if self._side is not None and self._side.asking:  # a signal came meanwhile, and its handler asks as well
+                session = self._connect()
+                try:
+                    return act(session)
+                finally:
+                    self._shut(session)
             fresh = self._side is None
             if self._side is None:
                 self._pool.check_open()
                 self._side = self._connect()
             try:
                 return act(self._side)
-            except StoreUnreachable:
+            except BaseException as error:
                 self._close(self._side)
                 self._side = None
-                if fresh:
+                if fresh or not isinstance(error, StoreUnreachable):
                     raise
             return self._beside(act)
 
@@ -139,21 +162,45 @@ class ServerSession(SqlSession):
             with self._savepoint(work):
                 yield
             return
-        work = self._here.work = self._begin("BEGIN") if durable else Work(self._pool.take(), begun=False)
-        try:
+        with self._working(self._begin("BEGIN") if durable else Work(self._pool.take(), begun=False)) as work:
             yield
             self._commit(work, durable)
-        except BaseException:
-            self._undo(work)
-            raise
-        finally:
-            self._here.work = None
-        if work.lost:
-            self._pool.drop(work.session)
-        else:
-            self._pool.give(work.session)
         if work.news:
             self._announcer.announce()
+
+    @contextmanager
+    def _working(self, work: Work) -> Iterator[Work]:
+        """What this thread is in the middle of, until it is over; an error undoes it."""
+        done = False
+        try:
+            self._here.last = work
+            yield work
+            done = not work.reading
+        finally:
+            work.over = True
+            if work.lost:
+                self._pool.drop(work.session)
+            elif done:
+                self._give(work.session)
+            else:
+                self._undo(work.session)
+
+    def _undo(self, session: Session) -> None:
+        """Roll back, and give the session back if it is of any more use."""
+        try:
+            if not session.asking:
+                self._command(session, "ROLLBACK")
+        except StoreError:
+            self._pool.drop(session)
+        finally:
+            self._give(session)
+
+    def _give(self, session: Session) -> None:
+        """Back to the pool, unless it was interrupted in the middle of a statement."""
+        if session.asking:
+            self._pool.drop(session, alone=True)
+        else:
+            self._pool.give(session)
 
     def _begin(self, text: str) -> Work:
         """Open a transaction; a connection that was lost while it was idle is no news."""
@@ -169,7 +216,7 @@ class ServerSession(SqlSession):
                 self._pool.drop(session)
                 raise
         except BaseException:
-            self._pool.drop(session)
+            self._pool.drop(session, alone=True)
             raise
         return Work(session)
 
@@ -188,28 +235,56 @@ class ServerSession(SqlSession):
     def _check(self, work: Work) -> None:
         """What comes after an undone beginning would stand alone, and be committed as if it were the whole."""
         if work.undone:
-            raise StoreBusy(f"{self} has rolled back all of the batch, because of others: nothing of it was done")
+            raise StoreBusy(f"{self}: all of the batch is rolled back, because of others or of an interrupt")
 
     @contextmanager
     def _savepoint(self, work: Work) -> Iterator[None]:
         self._ready(work)
-        work.depth += 1
-        name, locked, kept, uncounted = f"verb{work.depth}", set(work.locked), set(work.kept), dict(work.uncounted)
-        self._command(work.session, f"SAVEPOINT {name}")
+        depth, name = work.depth, f"verb{work.depth}"
+        locked, kept, uncounted = set(work.locked), set(work.kept), dict(work.uncounted)
         try:
+            work.depth = depth + 1
+            self._command(work.session, f"SAVEPOINT {name}")
             yield
             self._command(work.session, f"RELEASE SAVEPOINT {name}")
-        except BaseException:
-            work.locked, work.kept, work.uncounted = locked, kept, uncounted
-            work.seen.clear()
-            try:
-                if not work.undone:
+        except BaseException as error:
+            undone, work.undone = work.undone, True
+            # By GeneratorExit an interrupt is heard of that has kept us from our end: by now the session may be another's.
+            if not (undone or work.over or work.session.asking or isinstance(error, GeneratorExit)):
+                work.locked, work.kept, work.uncounted = locked, kept, uncounted
+                work.seen.clear()
+                with suppress(StoreError):
                     self._command(work.session, f"ROLLBACK TO SAVEPOINT {name}")
-            except StoreError:
-                work.undone = True
+                    work.undone = False
             raise
         finally:
-            work.depth -= 1
+            work.depth = depth
+
+    @contextmanager
+    def _joining(self, connection: object) -> Iterator[Work]:
+        """A transaction that the caller has open, on a connection to this database."""
+        if self._in_batch():
+            raise BadInput(f"this thread is in a batch of {self}, which cannot become part of another transaction")
+        work = Work(Session(connection, None))
+        with self._savepoint(work):
+            if not self._is_ours(work.session):
+                raise BadInput(f"{connection!r:.200} is no connection to {self}")
+            try:
+                self._here.last = work
+                yield work
+            finally:
+                if self._here.last is work:
+                    self._here.last = None
+
+    def _is_ours(self, session: Session) -> bool:
+        there = "SELECT value FROM penstock_meta WHERE name = 'salt'"
+        try:
+            rows = self._ask(session, there)[0]
+            return bool(rows) and self._ids == Ids(rows[0][0])
+        except StoreError as error:
+            if self._is_no_table(error.__cause__):
+                return False
+            raise
 
     def _commit(self, work: Work, durable: bool) -> None:
         self._check(work)
@@ -254,14 +329,6 @@ class ServerSession(SqlSession):
                 f"{self}: the connection was lost at a commit, and whether it was made is unknown: {error}"
             ) from error
 
-    def _undo(self, work: Work) -> None:
-        try:
-            self._command(work.session, "ROLLBACK")
-        except StoreError:
-            self._pool.drop(work.session)
-        else:
-            self._pool.give(work.session)
-
     @contextmanager
     def _reading(self) -> Iterator[None]:
         work = self._here.work
@@ -272,13 +339,10 @@ class ServerSession(SqlSession):
             finally:
                 work.reading = was
             return
-        work = self._here.work = self._begin(self._begin_reading)
+        work = self._begin(self._begin_reading)
         work.reading = True
-        try:
+        with self._working(work):
             yield
-        finally:
-            self._here.work = None
-            self._undo(work)
 
     def _in_batch(self) -> bool:
         return self._here.work is not None
@@ -320,7 +384,7 @@ class ServerSession(SqlSession):
             rows = self._ask(session, text, params)[0]
         finally:
             if work is None:
-                self._pool.give(session)
+                self._give(session)
         return rows
 
     def _run(self, name: str, params: Params) -> int:
@@ -361,7 +425,7 @@ class ServerSession(SqlSession):
 
     def _close(self, session: Session) -> None:
         """Close a connection, and if it still works, take its row along."""
-        if session.number:
+        if session.number and not session.asking:
             with suppress(StoreError):
                 self._ask(session, self._statements["close_session"], {"session": session.number})
         self._shut(session)
@@ -422,6 +486,10 @@ class ServerSession(SqlSession):
     @abstractmethod
     def _ask_time(self, side: Session) -> int:
         """The database's time, in microseconds."""
+
+    @abstractmethod
+    def _is_no_table(self, error: BaseException | None) -> bool:
+        """Whether this error of the driver's says that a table is not there."""
 
     @abstractmethod
     def _announce(self, side: Session) -> None:

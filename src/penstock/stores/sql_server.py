@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from penstock.errors import QueueNotFound, StoreError, StoreUnreachable
@@ -143,14 +144,17 @@ class SqlServerStore(ServerSession, SqlStore):
         there the block counts only as long as nobody else has reserved one since."""
         work = self._here.work
         with self._block_lock:
-            first, last = self._block
-            stale = work is not None and bool(work.locked) and last > 0 and self._meta("number") != last
-            if first + count - 1 > last or stale:
-                reserved = count if last == 0 else count * BATCHES + BLOCK  # who sends once leaves no gap
-                last = self._beside(lambda side: self._reserve_numbers(side, reserved))
-                first = last - reserved + 1
-            self._block = (first + count, last)
-            return first
+            while True:
+                known = first, last = self._block
+                stale = work is not None and bool(work.locked) and last > 0 and self._meta("number") != last
+                if first + count - 1 > last or stale:
+                    reserved = count if last == 0 else count * BATCHES + BLOCK  # who sends once leaves no gap
+                    last = self._beside(partial(self._reserve_numbers, count=reserved))
+                    first = last - reserved + 1
+                block = first + count, last
+                if self._block is known:  # else a signal came meanwhile, and its handler has sent something
+                    self._block = block
+                    return first
 
     def _reserve_numbers(self, side: Session, count: int) -> int:
         self._command(side, "BEGIN")
@@ -222,8 +226,9 @@ class SqlServerStore(ServerSession, SqlStore):
             with suppress(StoreError):  # then they are still there, to be removed with the rest
                 self._command(session, "COMMIT")
         except BaseException:
-            with suppress(StoreError):
-                self._command(session, "ROLLBACK")
+            if not session.asking:
+                with suppress(StoreError):
+                    self._command(session, "ROLLBACK")
             raise
         finally:
             self._shut(session)
