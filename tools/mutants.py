@@ -95,29 +95,49 @@ def exchanged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_joining.py"))
 
 
-def locked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+def ordered(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of the locks on database servers."""
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_mysql.py", "tests/test_locks.py"))
 
 
 MUTANTS = [
-    locked(
+    shared(
+        "a panic is more answers than there should be",
+        "panics",
+        (
+            "stores/postgresql_prepared.py",
+            "    for result in results:\n        if result.status not in DONE:\n            raise error_from_result(result)\n"
+            "    if len(results) != 1:\n        connection.close()  # whatever",
+            "    if len(results) != 1:\n        pass  # whatever",
+        ),
+    ),
+    shared(
+        "what the server said before it went is believed",
+        "panics",
+        ("stores/postgresql.py", "        if lost:  # whatever", "        if False:  # whatever"),
+    ),
+    shared(
+        "psycopg's own surprise at a panic is passed on",
+        "panics",
+        ("stores/postgresql.py", "except (AssertionError, ValueError) as error:", "except ZeroDivisionError as error:"),
+    ),
+    ordered(
         "a message is moved into a group that nobody has locked",
         "enter_a_group or enters_a_group",
         (VERBS, "            for name in sorted({queue, target}):\n                self._queue(name)\n", ""),
         (VERBS, "not alone and work.seen[name][1].groups", "False"),
     ),
-    locked(
+    ordered(
         "moves lock the source first",
         "opposite_directions",
         (VERBS, "for name in sorted({queue, target}):", "for name in (queue, target):"),
     ),
-    locked(
+    ordered(
         "a receive locks its own queue first",
         "buries_and_a_redrive",
         (VERBS, "dead_letter_queue < name:", 'dead_letter_queue < "":'),
     ),
-    locked(
+    ordered(
         "a move locks its target before its messages",
         "buries_and_a_redrive",
         (
@@ -126,7 +146,7 @@ MUTANTS = [
             "                pass\n",
         ),
     ),
-    locked(
+    ordered(
         "to look at a queue in a batch locks it",
         "opposite_directions",
         (SERVER, "was, work.reading = work.reading, True", "was = work.reading"),
