@@ -903,7 +903,7 @@ MUTANTS = [
     shared(
         "a rolled back send is sent",
         "postgresql and rolled_back",
-        ("stores/postgresql.py", "work = Work(Session(connection, None))", "work = self._begin('BEGIN')"),
+        (SERVER, "work = Work(Session(connection, None))", "work = self._begin('BEGIN')"),
     ),
     Mutant(
         "a claim goes by settings that have changed",
