@@ -100,6 +100,11 @@ def ordered(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_mysql.py", "tests/test_locks.py"))
 
 
+def clocked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the clock that does not step."""
+    return Mutant(name, tests, changes, ("tests/test_clock.py",))
+
+
 MUTANTS = [
     shared(
         "a panic is more answers than there should be",
@@ -1282,6 +1287,111 @@ MUTANTS = [
         "an exchange names nobody",
         "exchange_names",
         ("stores/postgresql.py", "share, self._packed_holder(holder))\n        done", "share, None)\n        done"),
+    ),
+    clocked(
+        "the clock is the wall clock",
+        "none_of_the_stores or first_process or followed_no_further",
+        (
+            "clock.py",
+            "        now = self._steady()\n        until, offset",
+            "        return self._wall()\n        until, offset",
+        ),
+    ),
+    clocked("a step is adopted at once", "two_percent or none_of_the_stores", ("clock.py", "SHARE = 50", "SHARE = 1")),
+    clocked("a step is never made up", "two_percent", ("clock.py", "rest=target - (begun", "rest=0 * target - 0 * (begun")),
+    clocked(
+        "a new course begins before all know it", "agree_at_every_moment", ("clock.py", "LEAD = 3_000_000", "LEAD = 300_000")
+    ),
+    clocked(
+        "the record is read only once",
+        "agree_at_every_moment",
+        ("clock.py", 'course = self._records.read(name or "") or', "course = self._course or"),
+    ),
+    clocked(
+        "time runs backwards over a reboot",
+        "run_backwards",
+        ("clock.py", "start = max(course.at, self._records.seen())", "start = course.at"),
+    ),
+    clocked("nobody tells the store the time", "run_backwards", ("clock.py", "if now >= self._touch_at:", "if False:")),
+    clocked(
+        "each process that opens a new store has a clock of its own",
+        "open_a_new_store or one_decides",
+        (
+            "stores/clock_files.py",
+            "                os.unlink(draft)\n                return found",
+            "                return course",
+        ),
+    ),
+    clocked(
+        "another boot's record is used",
+        "restored_on_another_boot",
+        ("clock.py", "if name != self._boot:", "if name is None:"),
+    ),
+    clocked(
+        "a step is not counted",
+        "counted_and_logged_once or operators_see",
+        ("clock.py", "self.steps += 1", "self.steps += 0"),
+    ),
+    clocked(
+        "a short write replaces the clock's record",
+        "full_disk",
+        ("stores/clock_files.py", "if os.write(handle, content) < len(content):", "if os.write(handle, content) < 0:"),
+    ),
+    clocked(
+        "the clock's record is dated by the wall clock",
+        "run_backwards or killed_process_left",
+        ("stores/clock_files.py", "            os.utime(handle, ns=(now * 1000, now * 1000))\n", ""),
+        ("stores/clock_files.py", 'if not entry.name.endswith("~")', ""),
+    ),
+    clocked(
+        "a step of a database's clock goes unnoticed",
+        "databases_clock",
+        ("stores/database_clock.py", "self._tell(offset, noise, now - self._asked_at)", "pass"),
+    ),
+    mutant(
+        "SQLite: processes have a clock each",
+        "wall_clock",
+        (SQLITE, "return machine_clock(ClockFiles(clock_folder(self.path), str(self)))", "return super().clock()"),
+    ),
+    filed(
+        "files: processes have a clock each",
+        "wall_clock",
+        (CATALOGUE, 'return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))', "return super().clock()"),
+    ),
+    cached(
+        "memcached: processes have a clock each",
+        "wall_clock or agree_about",
+        (
+            "stores/cached_catalogue.py",
+            "return machine_clock(CachedClock(self.batch, self._links[0], self._prefix, str(self)))",
+            "return super().clock()",
+        ),
+    ),
+    Mutant(
+        "memory goes by the wall clock",
+        "wall_clock",
+        (
+            ("stores/base.py", "return MachineClock()", "return system_clock"),
+            ("stores/base.py", "import Clock, MachineClock", "import Clock, MachineClock, system_clock"),
+        ),
+        ("tests/test_memory.py",),
+    ),
+    clocked(
+        "a wall clock set forward makes files old",
+        "set_forward_makes_no_file_old",
+        (SHELF, "return min(time.time(), _unstepped() / 1_000_000)", "return time.time()"),
+    ),
+    Mutant(
+        "a desk stages by the wall clock",
+        "staged_by_the_stores_clock",
+        (
+            (
+                "broker.py",
+                "check_segment(segment), self._clock())",
+                "check_segment(segment), __import__('time').time_ns() // 1000)",
+            ),
+        ),
+        ("tests/test_clock.py",),
     ),
 ]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
-from penstock.clock import Clock, system_clock
+from penstock.clock import Clock, machine_clock
 from penstock.consumer import Consumer
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
@@ -197,10 +197,12 @@ class Desk:
     def __init__(self, path: str) -> None:
         staging = import_module("penstock.stores.staging")
         self._files = staging.StagedFiles(staging.staging_folder(path), durable=False)
+        clock_files = import_module("penstock.stores.clock_files")
+        self._clock = machine_clock(clock_files.ClockFiles(clock_files.clock_folder(path), f"the queue file {path}"))
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
         check_staging(writer, batch, [name])
-        self._files.stage(writer, batch, name, check_segment(segment), system_clock())
+        self._files.stage(writer, batch, name, check_segment(segment), self._clock())
 
 
 def _open_memory(url: str, options: dict[str, Any]) -> Store:

@@ -1,10 +1,296 @@
-"""The clock: only `Queue` and what is above it reads one, and it can be any callable that gives microseconds."""
+"""The clock: only `Queue` and what is above it reads one, and it can be any callable that gives microseconds.
 
+The wall clock of a machine can be set, by a person or by NTP. Leases, delays and retention must not change when that happens,
+so a store on this machine goes by a `MachineClock`: the time since the machine was started (which nobody can set) plus an
+offset. All processes of the machine read the same offset from a record that is kept with the store, one for each boot.
+
+    wall clock   ────────────┐                      a step of +1 h
+                             └ ─ ─ ─ ─ ─ ─ ─ ─ ─
+    store clock  ─────────────────────────────────  goes on, 2 % faster until the hour is made up
+
+A change of the course is written down `LEAD` before it begins, and no process uses a record that it read more than `LOOK_EVERY`
+ago. So all processes turn at the same instant, and their clocks agree to the microsecond.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from penstock.errors import PenstockError
+from penstock.message import FOREVER
+
+logger = logging.getLogger("penstock")
 
 Clock = Callable[[], int]
+
+LOOK_EVERY = 1_000_000
+"""How long (microseconds) a record is used before it is read again."""
+LEAD = 3_000_000
+"""How long before it begins a new course is written down."""
+TOUCH_EVERY = 10_000_000
+"""How often the store is told what time it is, so that time does not run backwards after a reboot."""
+SHARE = 50
+"""A store's clock makes up one part in so many of the time that passes: 2 %, an hour in two days."""
+NEAR = 1_000
+"""A smaller difference from the wall clock is left as it is."""
+STEP = 50_000
+"""A smaller change of the wall clock is not told as a step."""
+TRIES = 5
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def system_clock() -> int:
     return time.time_ns() // 1000
+
+
+def steady() -> int:
+    """Microseconds since the machine was started, which nobody can set; a suspend counts, where the system can tell."""
+    return time.clock_gettime_ns(_STEADY) // 1000
+
+
+def boot() -> str | None:
+    """What tells this run of the machine from all others; None where the system does not say. In a time namespace (a container
+    that was restored from a checkpoint) `steady` is shifted, which makes it another machine."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    try:
+        shifts = dict(line.split(maxsplit=1) for line in Path("/proc/self/timens_offsets").read_text().splitlines())
+        shift = "".join(f"{int(part):+d}" for part in shifts["boottime"].split() if int(part))
+    except (OSError, KeyError, ValueError):
+        shift = ""
+    return f"{name}{shift}" if name else None
+
+
+class Course(NamedTuple):
+    """How a store's clock runs: it shows ``at`` when `steady` is ``since``, makes up ``pull`` from then until ``turn``, and
+    makes up ``rest`` from then on. All microseconds."""
+
+    since: int
+    at: int
+    pull: int
+    turn: int
+    rest: int
+
+    def pack(self) -> bytes:
+        return json.dumps(self).encode()
+
+    @classmethod
+    def unpack(cls, content: bytes | None) -> Course | None:
+        """None for what is missing or damaged."""
+        try:
+            course = cls(*json.loads(content or b""))
+            return course if all(type(value) is int and abs(value) < FOREVER for value in course) else None
+        except (ValueError, TypeError):
+            return None
+
+    def show(self, now: int) -> int:
+        """The store's time when `steady` is ``now``."""
+        return (
+            self.at
+            + (now - self.since)
+            + _made_up(self.pull, min(now, self.turn) - self.since)
+            + _made_up(self.rest, now - self.turn)
+        )
+
+    def straight_until(self, now: int) -> int | None:
+        """Until when the clock runs as fast as `steady`; None if just now it does not."""
+        if now < self.turn:
+            return self.turn if abs(self.pull) * SHARE <= now - self.since else None
+        return now + LOOK_EVERY if abs(self.rest) * SHARE <= now - self.turn else None
+
+    def target(self) -> int:
+        """How far from `steady` the clock is once all is made up."""
+        return self.show(self.turn) - self.turn + self.rest
+
+    def towards(self, target: int, turn: int) -> Course:
+        """As this one up to ``turn``, and from then on to another target."""
+        begun = Course(self.turn, self.show(self.turn), self.rest, turn, 0)
+        return begun._replace(rest=target - (begun.show(turn) - turn))
+
+
+def _made_up(distance: int, elapsed: int) -> int:
+    most = max(0, elapsed) // SHARE
+    return max(-most, min(most, distance))
+
+
+class Records(Protocol):
+    """Where the processes of a machine keep the course that they share. Any call may fail, with `OSError` or with
+    an error of ours."""
+
+    def read(self, boot: str) -> Course | None:
+        """None if there is none, or if it cannot be made out."""
+
+    def create(self, boot: str, course: Course) -> Course:
+        """The one that counts: this, unless another process was first."""
+
+    def replace(self, boot: str, course: Course, now: int) -> None: ...
+
+    def touch(self, boot: str, course: Course, now: int) -> None:
+        """Remember that the store's time has come to ``now``."""
+
+    def seen(self) -> int:
+        """The last instant that was remembered, whatever the boot."""
+
+
+class Unshared:
+    """For what lives in one process only."""
+
+    def __init__(self) -> None:
+        self._course: Course | None = None
+
+    def __str__(self) -> str:
+        return "what this process keeps in memory"
+
+    def read(self, boot: str) -> Course | None:  # noqa: ARG002
+        return self._course
+
+    def create(self, boot: str, course: Course) -> Course:  # noqa: ARG002
+        self._course = course
+        return course
+
+    def replace(self, boot: str, course: Course, now: int) -> None:  # noqa: ARG002
+        self._course = course
+
+    def touch(self, boot: str, course: Course, now: int) -> None: ...
+
+    def seen(self) -> int:
+        return 0
+
+
+class MachineClock:
+    """The wall clock of this machine, without its steps. It takes no lock that a thread, a fork or a signal could block."""
+
+    def __init__(
+        self,
+        records: Records | None = None,
+        *,
+        steady: Clock = steady,
+        wall: Clock = system_clock,
+        boot: Callable[[], str | None] = boot,
+    ) -> None:
+        self.steps = 0
+        """How often this process has noticed that the wall clock was set."""
+        self._records = records or Unshared()
+        self._steady, self._wall, self._find_boot = steady, wall, boot
+        self._boot: str | None = None
+        self._offset = 0
+        """Of the wall clock from `steady`, when this process last looked."""
+        self._look_at = self._touch_at = 0
+        self._now = (0, 0)
+        """Until when `steady` and this offset are enough."""
+        self._course = self._enter(boot())
+
+    def __call__(self) -> int:
+        now = self._steady()
+        until, offset = self._now
+        return now + offset if now < until else self._slowly(now)
+
+    def _slowly(self, now: int) -> int:
+        if now >= self._look_at:
+            self.look()
+        course = self._course
+        shown = course.show(now)
+        straight = course.straight_until(now)
+        self._now = (0, 0) if straight is None else (min(straight, self._look_at), shown - now)
+        return shown
+
+    def difference(self) -> int:
+        """How many microseconds the wall clock is ahead."""
+        offset, _ = self._compare()
+        now = self._steady()
+        return offset - (self._course.show(now) - now)
+
+    def look(self) -> None:
+        """See what the other processes have written, and whether the wall clock was set."""
+        now = self._steady()
+        self._look_at = now + LOOK_EVERY  # first of all: other threads go on by what is known
+        name = self._find_boot()
+        if name != self._boot:  # this process was restored from a checkpoint, on a machine started since
+            self._course = self._enter(name)
+            return
+        try:
+            # If it is gone (memory was short, somebody removed it), let the others have what we know.
+            course = self._records.read(name or "") or self._records.create(name or "", self._course)
+            if now >= self._touch_at:
+                self._touch_at = now + TOUCH_EVERY
+                self._records.touch(name or "", course, course.show(now))
+        except (OSError, PenstockError):
+            course = self._course  # a full or failing disk does not stop the clock
+        offset, noise = self._compare()
+        moved, self._offset = offset - self._offset, offset
+        self._tell(moved, noise, offset - (course.show(now) - now))
+        if abs(offset - course.target()) > NEAR + noise and now >= course.turn:
+            course = self._follow(name or "", course, offset, now)
+        self._course = course
+        self._now = (0, 0)
+
+    def _follow(self, boot: str, course: Course, offset: int, now: int) -> Course:
+        changed = course.towards(offset, now + LEAD)
+        try:
+            self._records.replace(boot, changed, course.show(now))
+        except (OSError, PenstockError):
+            return course  # alone we would leave the others: some other time
+        return changed
+
+    def _enter(self, name: str | None) -> Course:
+        """The course of this boot. The first process makes it: by the wall clock, but time never runs backwards in a store."""
+        now = self._steady()
+        self._boot = name
+        self._offset, noise = self._compare()
+        known: Course | None = None
+        course = Course(now, now + self._offset, 0, now, 0)
+        try:
+            known = self._records.read(name or "")
+            if known is None:
+                start = max(course.at, self._records.seen())
+                course = course._replace(at=start, rest=course.at - start)
+                course = self._records.create(name or "", course)
+            else:
+                course = known
+        except (OSError, PenstockError):
+            pass  # a full or read-only disk: this process goes by what it could find out
+        # What happened to the wall clock while no process looked: since this boot's record was made, or before that.
+        shown = course.show(now) - now
+        self._tell(self._offset - (course.target() if known else shown), noise, self._offset - shown)
+        self._look_at = now if known else now + LOOK_EVERY
+        self._touch_at = now
+        self._now = (0, 0)
+        return course
+
+    def _compare(self) -> tuple[int, int]:
+        """How far the wall clock is from `steady`, by the quickest of some looks, and how wrong that may be."""
+        found = []
+        for _ in range(TRIES):
+            before = self._steady()
+            wall = self._wall()
+            after = self._steady()
+            found.append((after - before, wall - (before + after) // 2))
+            if after - before < NEAR // 10:
+                break
+        noise, offset = min(found)
+        return offset, noise
+
+    def _tell(self, moved: int, noise: int, difference: int) -> None:
+        if abs(moved) > STEP + noise:
+            self.steps += 1
+            logger.warning(
+                "the wall clock was set %s by %.3f s; the clock of %s does not step: it is %.3f s %s and makes that up at 2 %%",
+                "forward" if moved > 0 else "back",
+                abs(moved) / 1_000_000,
+                self._records,
+                abs(difference) / 1_000_000,
+                "behind" if difference > 0 else "ahead",
+            )
+
+
+def machine_clock(records: Records) -> Clock:
+    """A clock that processes share. Where the system does not say when the machine was started, that is the wall clock."""
+    return system_clock if boot() is None else MachineClock(records)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from penstock.broker import Broker
 from penstock.cli.parser import Commands, Parser
-from penstock.clock import system_clock
 from penstock.errors import BadInput
 from penstock.policy import SECOND
 from penstock.stores.inotify import Watch
@@ -34,8 +33,8 @@ def _add_arguments(parser: Parser) -> None:
 
 def run_mover(args: argparse.Namespace, broker: Broker) -> int:
     def look(store: SpoolStore) -> float:
-        waiting, due = store.move_on(system_clock())
-        pause = LOOK_EVERY if due is None else max(0.0, (due - system_clock()) / SECOND)
+        waiting, due = store.move_on(broker.clock())
+        pause = LOOK_EVERY if due is None else max(0.0, (due - broker.clock()) / SECOND)
         return min(pause, SOON) if waiting else pause
 
     return _run(args, broker, ["new", "delay"], look)

@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 
 from penstock.broker import Broker
+from penstock.clock import MachineClock
 from penstock.errors import PenstockError
+from penstock.policy import SECOND
 from penstock.server.auth import Guard
 from penstock.server.commits import Commits
 from penstock.server.connections import Connections
@@ -22,6 +24,7 @@ from penstock.server.messages import Refused, Request, Response, answer_error
 from penstock.server.metrics import Metrics
 from penstock.server.polls import Polls
 from penstock.server.settings import ServerSettings
+from penstock.stores.database_clock import DatabaseClock
 
 logger = logging.getLogger("penstock.server")
 
@@ -43,6 +46,7 @@ class App:
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
         self._guard = Guard(settings.tokens, settings.host)
+        self._broker = broker
         self._log = log
         core = Core(broker, self.commits, self.polls, self.metrics, settings)
         self._root = MqCore(core)
@@ -101,7 +105,17 @@ class App:
             "refused_operations_total": self.commits.refused,
             "resting_polls": self.polls.resting,
             "messages_given_back_total": self.polls.given_back,
+            **self._clock_gauges(),
         }
+
+    def _clock_gauges(self) -> dict[str, float]:
+        """None if the caller gave a clock of its own, which cannot tell."""
+        clock = self._broker.clock
+        if not isinstance(clock, MachineClock | DatabaseClock):
+            return {}
+        if isinstance(clock, MachineClock):
+            clock.look()
+        return {"clock_steps_total": clock.steps, "clock_difference_seconds": clock.difference() / SECOND}
 
     def stop_accepting(self) -> None:
         """Finish what was begun, and begin nothing: polls end, and each answer is its connection's last."""

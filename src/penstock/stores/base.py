@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from penstock.clock import Clock, system_clock
+from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import MAX_NUMBER
@@ -367,8 +367,9 @@ class Store(ABC):
         """A number that changes when another process has changed the store."""
 
     def clock(self) -> Clock:
-        """The clock of whoever is given none: this machine's, or where several machines share the store, the store's."""
-        return system_clock
+        """The clock of whoever is given none: it must not step when the wall clock of this machine is set, and all processes
+        that share the store must agree about it. This one is for a store that lives in one process."""
+        return MachineClock()
 
     @abstractmethod
     def close(self) -> None: ...

@@ -8,6 +8,7 @@
       mark/SHA256          the message that makes the next equal one a duplicate
       settled/AT.ID        a settled message: one line of JSON, then the body
       reader/SHA256/…      a reader of named claims: `settled`, and a file an epoch
+    ROOT/.penstock/.clock/BOOT   the course of the store's clock: see `penstock.stores.clock_files`
 
 A message that uses none of it has none of these files. All of them are written before the message they belong to is visible and
 removed after it has gone, so that what a crash leaves behind are orphans here, never a message without its head. How marks are

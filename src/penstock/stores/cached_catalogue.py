@@ -23,10 +23,12 @@ from threading import RLock
 from typing import Any
 from zlib import crc32
 
+from penstock.clock import Clock, machine_clock
 from penstock.errors import QueueNotFound, StoreBusy, StoreClosed, StoreError
 from penstock.forking import watch
 from penstock.message import Settings
 from penstock.stores.base import Ids, Store
+from penstock.stores.cached_clock import CachedClock
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.memcached_link import Found, Link
 from penstock.stores.slots import PAGE_BYTES
@@ -100,6 +102,9 @@ class CachedCatalogue(Store):
 
     def __str__(self) -> str:
         return f"memcached at {','.join(link.name for link in self._links)}"
+
+    def clock(self) -> Clock:
+        return machine_clock(CachedClock(self.batch, self._links[0], self._prefix, str(self)))
 
     # transactions and locks
 

@@ -1,33 +1,34 @@
 """The clock of a database, as its clients read it: their own steady clock, set by the database's from time to time.
 
 Machines disagree about the time of day, and a lease that one of them writes is read by another. So none of them is asked: a
-client measures how far its steady clock (which nobody sets) is from the database's, to half a round trip, and counts on.
+client measures how far its steady clock (which nobody sets) is from the database's, to half a round trip, and counts on. If the
+database's own wall clock is set, all clients follow within `ASK_EVERY`, and say so.
 """
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Callable
 from threading import RLock
 
+from penstock.clock import SHARE, STEP, steady, system_clock
 from penstock.errors import StoreError
+
+logger = logging.getLogger("penstock")
 
 ASK_EVERY = 10_000_000
 ASK_AGAIN = 1_000_000
 TRIES = 3
 
 
-def steady() -> int:
-    """Microseconds that go on through a suspend, where the system can tell."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
-
-
 class DatabaseClock:
     def __init__(self, ask: Callable[[], int]) -> None:
+        self.steps = 0
+        """How often this process has noticed that the database's clock was set."""
         self._ask = ask
         self._lock = RLock()  # a signal may come while it is held, and its handler send
         self._offset: int | None = None
-        self._ask_at = 0
+        self._ask_at = self._asked_at = 0
 
     def __call__(self) -> int:
         now = steady()
@@ -41,7 +42,9 @@ class DatabaseClock:
             if self._offset is not None and now < self._ask_at:
                 return self._offset  # someone else was first
             try:
-                self._offset = self._nearest()
+                noise, offset = self._nearest()
+                self._tell(offset, noise, now - self._asked_at)
+                self._offset, self._asked_at = offset, now
                 self._ask_at = now + ASK_EVERY
             except StoreError:
                 if self._offset is None:
@@ -49,15 +52,27 @@ class DatabaseClock:
                 self._ask_at = now + ASK_AGAIN  # what we know is still good to some microseconds a second
             return self._offset
 
-    def _nearest(self) -> int:
-        """By the quickest of some answers: it leaves the least room for error."""
+    def difference(self) -> int:
+        """How many microseconds this machine's wall clock is ahead of the database's."""
+        return system_clock() - self()
+
+    def _tell(self, offset: int, noise: int, elapsed: int) -> None:
+        """A server's clock that only makes up a difference was not set."""
+        moved = 0 if self._offset is None else offset - self._offset
+        if abs(moved) > STEP + noise + elapsed // SHARE:
+            self.steps += 1
+            how = "forward" if moved > 0 else "back"
+            logger.warning("the clock of the server was set %s by %.3f s", how, abs(moved) / 1_000_000)
+
+    def _nearest(self) -> tuple[int, int]:
+        """By the quickest of some answers, how long that took, and how far we are apart: it leaves the least room for error."""
         answers = []
         for _ in range(TRIES):
             asked = steady()
             told = self._ask()
             answered = steady()
             answers.append((answered - asked, told - (asked + answered) // 2))
-        return min(answers)[1]
+        return min(answers)
 
     def before_fork(self) -> None:
         self._lock.acquire()

@@ -12,11 +12,13 @@ from threading import RLock
 from types import TracebackType
 from typing import Any
 
+from penstock.clock import Clock, machine_clock
 from penstock.errors import BadName, QueueNotFound, StoreClosed, StoreError
 from penstock.forking import watch
 from penstock.message import Settings
 from penstock.stores.base import Store
 from penstock.stores.beside import FOLDER
+from penstock.stores.clock_files import ClockFiles
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.locks import TIMEOUT, Patience
@@ -277,6 +279,9 @@ class FileCatalogue(Store):
     def version(self) -> int:
         with self._lock:
             return hash(tuple([_stamp(shelf) for shelf in self._shelves.values()]))
+
+    def clock(self) -> Clock:
+        return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))
 
     def close(self) -> None:
         self._closed = True

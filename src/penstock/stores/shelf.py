@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from penstock.clock import MachineClock
 from penstock.stores.beside import TICK, Beside, Hold
 from penstock.stores.locks import Patience
 
@@ -55,13 +56,21 @@ def is_open_for_writing(path: str) -> bool | None:
         os.close(handle)
 
 
+_unstepped = MachineClock()
+
+
+def file_time() -> float:
+    """Seconds by the file system's clock, which is the wall clock; but no file grows old because that was set forward."""
+    return min(time.time(), _unstepped() / 1_000_000)
+
+
 def is_orphaned(path: str) -> bool:
     """Whether an unfinished file is so old, by the file system's clock, that nobody can be about to finish it."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return False
-    age = time.time() - max(status.st_ctime, status.st_mtime)
+    age = file_time() - max(status.st_ctime, status.st_mtime)
     return age > ORPHANED and not is_open_for_writing(path)
 
 

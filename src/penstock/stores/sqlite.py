@@ -19,10 +19,12 @@ from typing import Any, ClassVar
 
 import apsw
 
+from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from penstock.forking import watch
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import micros
+from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import checksum, pack_settings, plain_checksum
 from penstock.stores.sql_messages import insert_row
@@ -504,6 +506,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
 
     def version(self) -> int:
         return self._pragma("data_version")
+
+    def clock(self) -> Clock:
+        return machine_clock(ClockFiles(clock_folder(self.path), str(self)))
 
     def close(self) -> None:
         with self._lock:

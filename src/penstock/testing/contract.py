@@ -28,6 +28,7 @@ from penstock.testing.receiving import Receiving
 from penstock.testing.refusals import Refusals
 from penstock.testing.sending import Sending
 from penstock.testing.settling import Settling
+from penstock.testing.stepping import Stepping, SteppingAcross
 from penstock.testing.steps import StepCrashes
 from penstock.testing.waking import Waking, WakingAcross
 
@@ -65,6 +66,7 @@ class _Contract(
     Model,
     Producing,
     Consuming,
+    Stepping,
     Fixtures,
 ):
     """What every store does."""
@@ -78,7 +80,7 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
     """The contract of a store that says that it cannot keep ordered groups."""
 
 
-class SharedStoreContract(ProcessRaces, Crashes, WakingAcross):
+class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, SteppingAcross):
     """What a store does that several processes may open at the same ``url``."""
 
 

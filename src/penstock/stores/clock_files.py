@@ -1,0 +1,103 @@
+"""The course of a store's clock, as files: a small one for each boot of each machine that uses the store.
+
+    FOLDER/BOOT      JSON, see `penstock.clock.Course`; its mtime is the last instant that the store has seen
+
+SQLite has FOLDER beside the database (FILE-clock), the stores of files among what is beside their messages. A file counts only
+as long as the machine runs, so none is synced. What should outlive a reboot is the mtime; a power cut may take the last half
+minute of it. A machine whose file is missing or damaged makes a new one, by the wall clock. What was not touched for a month
+is removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import get_ident
+
+from penstock.clock import Course
+from penstock.stores.beside import read_whole, rename_new
+
+MONTH = 30 * 86400 * 1_000_000
+
+
+def clock_folder(path: str | Path) -> Path:
+    """Where the clock of the SQLite database at ``path`` is kept, by whatever link that is reached."""
+    return Path(f"{os.path.realpath(path)}-clock")
+
+
+class ClockFiles:
+    def __init__(self, folder: Path, whose: str) -> None:
+        self._folder = folder
+        self._whose = whose
+
+    def __str__(self) -> str:
+        return self._whose
+
+    def read(self, boot: str) -> Course | None:
+        return Course.unpack(read_whole(f"{self._folder}/{boot}"))
+
+    def create(self, boot: str, course: Course) -> Course:
+        self._make_folder()
+        draft = self._draft(boot, course, course.at)
+        try:
+            rename_new(draft, f"{self._folder}/{boot}")
+        except FileExistsError:
+            found = self.read(boot)
+            if found is not None:
+                os.unlink(draft)
+                return found
+            os.rename(draft, f"{self._folder}/{boot}")  # what is there is damaged
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
+        self._remove_old(course.at - MONTH)
+        return course
+
+    def replace(self, boot: str, course: Course, now: int) -> None:
+        os.rename(self._draft(boot, course, now), f"{self._folder}/{boot}")
+
+    def touch(self, boot: str, course: Course, now: int) -> None:
+        try:
+            os.utime(f"{self._folder}/{boot}", ns=(now * 1000, now * 1000))
+        except PermissionError:  # another user's file; but as the folder is ours too, we can put one in its place
+            self.replace(boot, course, now)
+
+    def seen(self) -> int:
+        try:
+            entries = [entry for entry in os.scandir(self._folder) if not entry.name.endswith("~")]
+            return max((entry.stat().st_mtime_ns // 1000 for entry in entries), default=0)
+        except FileNotFoundError:
+            return 0
+
+    def _make_folder(self) -> None:
+        """For all users that may use the store."""
+        with suppress(FileExistsError):
+            self._folder.mkdir()
+            with suppress(OSError):
+                self._folder.chmod(self._folder.parent.stat().st_mode & 0o7777)
+
+    def _draft(self, boot: str, course: Course, now: int) -> str:
+        """Dated before it can be seen: its mtime is never the wall clock's."""
+        draft = f"{self._folder}/{boot}.{os.getpid()}.{get_ident()}~"
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            content = course.pack()
+            if os.write(handle, content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), draft)
+            os.utime(handle, ns=(now * 1000, now * 1000))
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
+        finally:
+            os.close(handle)
+        return draft
+
+    def _remove_old(self, before: int) -> None:
+        for entry in os.scandir(self._folder):
+            with suppress(OSError):
+                if entry.stat().st_mtime_ns // 1000 < before:
+                    os.unlink(entry.path)
