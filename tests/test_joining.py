@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import apsw
@@ -11,6 +13,7 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.stores.sqlite import SqliteStore
 from penstock.testing.servers import PostgresqlServer
 
 
@@ -184,3 +187,65 @@ def test_what_a_batch_that_was_undone_had_claimed_does_not_count_in_the_callers_
         assert queue.delete(message.receipt, connection=connection)
         connection.execute("COMMIT")
         connection.close()
+
+
+def test_a_joined_send_waits_for_no_thread_that_waits_for_its_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Event()
+    wait = SqliteStore._wait_for_others
+
+    def tell_and_wait(store: SqliteStore, tries: int) -> bool:
+        waiting.set()
+        return wait(store, tries)
+
+    monkeypatch.setattr(SqliteStore, "_wait_for_others", tell_and_wait)
+    errors: list[Exception] = []
+
+    def send() -> None:
+        try:
+            queue.send(b"plain")
+        except penstock.StoreError as error:
+            errors.append(error)
+
+    with penstock.open(f"sqlite:///{tmp_path}/shop.db", timeout=3) as broker:
+        queue = broker.create("orders")
+        shop = apsw.Connection(f"{tmp_path}/shop.db")
+        shop.execute("BEGIN IMMEDIATE")
+        other = Thread(target=send)
+        other.start()
+        waiting.wait()  # it has the store's turn, and waits for the file's
+        queue.send(b"joined", connection=shop)
+        shop.execute("COMMIT")
+        shop.close()
+        other.join()
+        assert errors == []
+        assert {message.body for message in queue.receive(9)} == {b"joined", b"plain"}
+
+
+def test_a_connection_of_the_other_copy_of_sqlite_is_refused_and_told_why(tmp_path: Path) -> None:
+    with penstock.open(f"sqlite:///{tmp_path}/shop.db") as broker:
+        queue = broker.create("orders")
+        connection = sqlite3.connect(tmp_path / "other.db")  # never the same file: that is the danger
+        with pytest.raises(penstock.BadInput, match=r"second copy of SQLite.*apsw\.Connection"):
+            queue.send(b"x", connection=connection)
+        connection.close()
+        assert queue.stats().messages == 0
+
+
+def test_an_interrupted_joined_send_leaves_the_callers_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(f"sqlite:///{tmp_path}/shop.db") as broker:
+        queue = broker.create("orders")
+        shop = apsw.Connection(f"{tmp_path}/shop.db")
+        shop.execute("BEGIN IMMEDIATE")
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(SqliteStore, "_many", interrupt)
+            queue.send_many([b"1", b"2"], connection=shop)
+        queue.send(b"3", connection=shop)
+        shop.execute("COMMIT")
+        shop.close()
+        assert [message.body for message in queue.receive(9)] == [b"3"]

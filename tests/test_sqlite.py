@@ -7,9 +7,11 @@ from typing import ClassVar
 import pytest
 
 from penstock.testing import DurableStoreContract, SharedStoreContract, StoreContract
+from penstock.testing.forked import Forked
+from penstock.testing.interrupted import Interrupted
 
 
-class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract):
+class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract, Interrupted, Forked):
     syscalls: ClassVar = ["fdatasync", "pwrite64"]
 
     @pytest.fixture

@@ -24,13 +24,14 @@ CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py",
 VSQS, SPOOL, BESIDE, LOCKS = "stores/vsqs.py", "stores/spool.py", "stores/beside.py", "stores/locks.py"
 MARKS, TENDING = "stores/file_marks.py", "stores/files.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
+MEMORY = "stores/memory.py"
 PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
 POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue.py", "consumer.py", "stores/slots.py"
-COMMIT = '"RELEASE verb" if nested else "COMMIT"'
+COMMIT = 'f"RELEASE verb{depth}" if depth else "COMMIT"'
 ADMITTED = """
             alone = settings.groups or any(entry.mark is not None for entry in entries)
             home, current = self._enter(queue, alone=alone)"""
-BEGIN = '"SAVEPOINT verb" if nested else "BEGIN IMMEDIATE"'
+BEGIN = 'f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +263,11 @@ MUTANTS = [
     mutant(
         "answer before commit",
         "kill_9",
-        (SQLITE, COMMIT, '"RELEASE verb" if nested else "SELECT 1"'),
+        (SQLITE, COMMIT, 'f"RELEASE verb{depth}" if depth else "SELECT 1"'),
         (
             SQLITE,
             f"self._execute(connection, {BEGIN})",
-            'None if nested or connection.get_autocommit() else connection.execute("COMMIT")\n            '
+            'None if depth or connection.get_autocommit() else connection.execute("COMMIT")\n                '
             f"self._execute(connection, {BEGIN})",
         ),
     ),
@@ -496,7 +497,7 @@ MUTANTS = [
         "gone_for_all",
         (SESSION, "penstock_present AS", "penstock_message AS"),
     ),
-    mutant("what is gone is never removed", "nobodys", (SQLITE, "if remove and not nested:", "if False:")),
+    mutant("what is gone is never removed", "nobodys", (SQLITE, "if remove and not depth:", "if False:")),
     mutant(
         "what is gone is taken at most once",
         "not_taken_at_most_once",
@@ -505,7 +506,7 @@ MUTANTS = [
     mutant(
         "what is gone is there for those who join",
         "that_is_joined",
-        (SQLITE, "                    self._remove_gone()\n                    yield", "                    yield"),
+        (SQLITE, "                joined_store._remove_gone()\n", ""),
     ),
     mutant("what is gone piles up", "removed_after_a_while", (SQLITE, "if self._left > MOST_GONE:", "if False:")),
     mutant(
@@ -595,7 +596,11 @@ MUTANTS = [
     mutant(
         "a batch goes on after SQLite gave it up",
         "rolled_back",
-        (SQLITE, "if self._depth and self._connection.get_autocommit():", "if False:"),
+        (
+            SQLITE,
+            "                if self._depth:\n                    raise StoreError",
+            "                if False:\n                    raise StoreError",
+        ),
     ),
     mutant(
         "hidden for no time, given twice",
@@ -1392,6 +1397,62 @@ MUTANTS = [
             ),
         ),
         ("tests/test_clock.py",),
+    ),
+    mutant(
+        "a number is kept though nobody knows whether it is given away",
+        "interrupt_at_any_instant",
+        (SQLITE, "self._block = NO_BLOCK  # until the answer is there", "pass  #"),
+    ),
+    mutant(
+        "a batch's numbers are kept though its commit was interrupted",
+        "interrupt_at_any_instant",
+        (SQLITE, "block = NO_BLOCK  # from here", "pass  #"),
+    ),
+    mutant(
+        "a transaction that an interrupt left is gone on with",
+        "interrupt_at_any_instant",
+        (SQLITE, "                self._end_leftover(self._connection)\n", "                pass\n"),
+    ),
+    mutant(
+        "an interrupt right after a batch began leaves it open",
+        "interrupt_at_any_instant",
+        ("guarded.py", "            self._generator.close()\n", "            pass\n"),
+    ),
+    mutant(
+        "an interrupt right before a batch ends leaves it open",
+        "interrupt_at_any_instant",
+        ("guarded.py", "partial(_leave, weakref.ref(self._generator))", "partial(_leave, lambda held=self._generator: held)"),
+    ),
+    Mutant(
+        "an interrupted verb is never mended",
+        "interrupt_at_any_instant",
+        ((MEMORY, "        if self._torn:\n            self._mend()\n", ""),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "a fork takes locks in another order than the threads",
+        "forked_at_any_moment",
+        (
+            ("forking.py", "in tuple(_watched)", "in reversed(_watched)"),
+            (
+                "queue.py",
+                "        return True\n\n    # settling",
+                "        self._waiting.notify()\n        return True\n\n    # settling",
+            ),
+        ),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "who joins waits for the store's turn",
+        "waits_for_no_thread",
+        ((SQLITE, "        store._lock = RLock()\n", ""),),
+        ("tests/test_joining.py",),
+    ),
+    Mutant(
+        "the other copy of SQLite is let in",
+        "other_copy_of_sqlite",
+        ((SQLITE, 'base.__module__ == "sqlite3"', "False"),),
+        ("tests/test_joining.py",),
     ),
 ]
 

@@ -42,7 +42,7 @@ class NamedClaims(ABC):
         *,
         visible_by: int | None,
         holder: str,
-    ) -> tuple[list[Message], bool]: ...
+    ) -> tuple[list[Message], bool, bool]: ...
 
     @abstractmethod
     def _set_aside(self, message: Message) -> None: ...
@@ -77,7 +77,7 @@ class NamedClaims(ABC):
         found = self._unlapsed(reader, epoch, self._clock())
         if found is not None and _binding(found):
             return found
-        with self._store.batch():
+        with self._waiting.told(), self._store.batch():
             self._store.reserve(self.name)
             now = self._clock()
             found = self._unlapsed(reader, epoch, now)
@@ -97,7 +97,7 @@ class NamedClaims(ABC):
             limit = min(limit, policy.MAX_BATCH)
             more, part = True, limit if max_bytes is None else 1
             while more and part:
-                delivered, more = self._claim(
+                delivered, more, _ = self._claim(
                     part, self.settings, ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by, holder=reader
                 )
                 messages += delivered

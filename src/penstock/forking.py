@@ -1,13 +1,17 @@
 """Forks: a child must find every lock free and no connection of its parent's.
 
 Before a fork, each thing that is watched comes to rest (it takes its lock, a store closes its connection), and afterwards it
-goes on, in the parent and in the child.
+goes on, in the parent and in the child. They come to rest in the order in which they were made: a store first, then what was
+built on it. Whoever holds two of these locks must have taken them in that order too, or a fork and that thread wait for each
+other for ever.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
+from contextlib import suppress
 from typing import Protocol
 
 
@@ -17,23 +21,41 @@ class Forkable(Protocol):
     def after_fork(self, *, child: bool) -> None: ...
 
 
-_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_resting: list[Forkable] = []
+class _Resting(threading.local):
+    """What rests because of this thread: two threads may fork at once, and one of them is alone in its child."""
+
+    def __init__(self) -> None:
+        self.things: list[Forkable] = []
+
+
+_watched: list[weakref.ref[Forkable]] = []
+_resting = _Resting()
 
 
 def watch(thing: Forkable) -> None:
-    _watched.add(thing)
+    _watched.append(weakref.ref(thing, _watched.remove))
 
 
 def _before() -> None:
-    for thing in list(_watched):
-        thing.before_fork()
-        _resting.append(thing)
+    things = _resting.things
+    interrupt: BaseException | None = None
+    for reference in tuple(_watched):
+        thing = reference()
+        if thing is not None:
+            things.append(thing)
+            try:
+                thing.before_fork()
+            except BaseException as error:  # Python forks all the same, so the others must rest
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _after(*, child: bool) -> None:
-    while _resting:
-        _resting.pop().after_fork(child=child)
+    things = _resting.things
+    while things:
+        with suppress(RuntimeError):  # it was interrupted before it had its lock
+            things.pop().after_fork(child=child)
 
 
 os.register_at_fork(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from penstock import policy
 from penstock.claims import NamedClaims
 from penstock.clock import Clock
 from penstock.errors import BadInput, BadMessage, QueueNotFound, StoreError
+from penstock.guarded import guarded
 from penstock.message import (
     OCTETS,
     Attributes,
@@ -125,8 +126,8 @@ class Queue(Sets, NamedClaims):
             return []
         now = self._clock()
         if connection is not None:
-            with self._store.joining(connection):
-                return self._insert(batch, token, now)
+            with self._joining(connection) as joined:
+                return joined._insert(batch, token, now)
         sent = self._insert(batch, token, now)
         self._sent(now)
         return sent
@@ -224,10 +225,12 @@ class Queue(Sets, NamedClaims):
             settings = known if self._store.compares else self.settings
             if chosen is not (mode or settings.mode):
                 return [], True
-            delivered, more = self._claim(limit, settings, visibility, chosen, now, share, holder=holder)
+            delivered, more, others = self._claim(limit, settings, visibility, chosen, now, share, holder=holder)
             if chosen is Mode.AT_MOST_ONCE:
                 settled = self._settle(delivered, settings, State.PROCESSED, None, now)
                 delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
+        if others or settings.groups:
+            self._waiting.notify()  # not before: the commit is what they wait for, and a fork takes this lock after the store's
         self._busy = bool(delivered)
         return delivered, more
 
@@ -242,8 +245,9 @@ class Queue(Sets, NamedClaims):
         *,
         visible_by: int | None = None,
         holder: str | None = None,
-    ) -> tuple[list[Message], bool]:
-        """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, and whether to go on."""
+    ) -> tuple[list[Message], bool, bool]:
+        """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, whether to go on, and whether
+        there were others, which are elsewhere now."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
         only: dict[str, Any] = {} if share is None else {"share": share}
@@ -257,11 +261,12 @@ class Queue(Sets, NamedClaims):
         claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, holder=holder, **only)
         if claimed is None:
             self._known = None  # they have changed: again by the new ones
-            return [], True
+            return [], True, False
         delivered = self._judge(claimed, settings, visibility, mode, now, None if at_once else until)
         # What is hidden for no time at all is visible again: a second look would deliver it twice in one answer.
-        more = len(claimed) == limit or len(delivered) < len(claimed)
-        return delivered, more and all(message.visible_at > now for message in delivered)
+        others = len(delivered) < len(claimed)
+        more = len(claimed) == limit or others
+        return delivered, more and all(message.visible_at > now for message in delivered), others
 
     def _judge(
         self, claimed: list[Message], settings: Settings, visibility: float | None, mode: Mode, now: int, until: int | None
@@ -299,7 +304,6 @@ class Queue(Sets, NamedClaims):
             return False
         death = Death(self.name, reason, message.receives - 1, now)
         self._store.move(self.name, [message], target, now, now + micros(beyond.retention), [death])
-        self._waiting.notify()
         return True
 
     # settling
@@ -321,8 +325,14 @@ class Queue(Sets, NamedClaims):
         held = self._held(check_many(messages, "delete_many", "delete"))
         if connection is None:
             return self._settle_held(held, State.PROCESSED, None)
-        with self._store.joining(connection):
-            return self._settle_held(held, State.PROCESSED, None)
+        with self._joining(connection) as joined:
+            return joined._settle_held(held, State.PROCESSED, None)
+
+    @guarded
+    def _joining(self, connection: object) -> Generator[Queue]:
+        """This queue, inside the transaction that the caller has open."""
+        with self._store.joining(connection) as store:
+            yield Queue(self.name, store, self._waiting, self._clock)
 
     def exchange(
         self,
@@ -368,7 +378,7 @@ class Queue(Sets, NamedClaims):
         except StoreError as error:  # what is settled is settled, and what was taken comes back by itself
             logger.warning("what was taken from queue %r could not be delivered: %s", self.name, error)
         self._busy = bool(delivered)
-        if settings.groups:
+        if settings.groups or len(delivered) < len(claimed):
             self._waiting.notify()
         self._tend(now)
         return settled, delivered
@@ -424,8 +434,6 @@ class Queue(Sets, NamedClaims):
         """As `_settle_held`, inside a batch, where the settings cannot change."""
         gone = self._store.delete(self.name, held, settlement(settings, state, reason, now))
         assert gone is not None
-        if settings.groups:
-            self._waiting.notify()
         return gone
 
     def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
@@ -583,8 +591,10 @@ class Queue(Sets, NamedClaims):
             with self._store.batch():
                 head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
                 old = [message for message in head if message.expires_at <= now and message.intact]
-                if not any(self._settle(old, self.settings, State.FAILED, "retention", now)):
-                    return
+                settled = self._settle(old, self.settings, State.FAILED, "retention", now)
+            self._waiting.notify()  # the next of a group may be free
+            if not any(settled):
+                return
 
 
 def purge(store: Store, name: str) -> int:

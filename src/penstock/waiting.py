@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from threading import Condition, RLock
+from collections.abc import Generator
+from threading import Lock, RLock
 
 from penstock.forking import watch
+from penstock.guarded import guarded
 from penstock.stores.base import Store
 
 LOOK_EVERY = 0.035
@@ -18,9 +20,9 @@ class Waiting:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = RLock()  # a signal may come while it is held, and its handler send
-        self._condition = Condition(self._lock)
         self._events = 0
-        self._resting = 0
+        self._bells: list[Lock] = []
+        """One for each thread that rests, to wake it: a `Condition` does not survive an interrupt at every instant."""
         self._version = store.version()
         self._looked = time.monotonic()
         watch(self)
@@ -28,7 +30,9 @@ class Waiting:
     def before_fork(self) -> None:
         self._lock.acquire()
 
-    def after_fork(self, *, child: bool) -> None:  # noqa: ARG002
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._bells.clear()  # those who rest are the parent's
         self._lock.release()
 
     def events(self) -> int:
@@ -38,19 +42,30 @@ class Waiting:
     def notify(self) -> None:
         with self._lock:
             self._events += 1
-            if self._resting:
-                self._condition.notify_all()
+            while self._bells:
+                self._bells.pop().release()
+
+    @guarded
+    def told(self) -> Generator[None]:
+        """Around a batch: whoever waits is told when it is committed."""
+        yield
+        self.notify()
 
     def rest(self, events: int, until: float) -> None:
         """Return when something has happened since ``events`` was taken, or at ``until`` (of the monotonic clock)."""
         while self._events == events and (left := until - time.monotonic()) > 0:
-            with self._lock:
+            bell = Lock()
+            bell.acquire()
+            try:
+                with self._lock:
+                    if self._events == events:
+                        self._bells.append(bell)
                 if self._events == events:
-                    self._resting += 1
-                    try:
-                        self._condition.wait(min(left, LOOK_EVERY))
-                    finally:
-                        self._resting -= 1
+                    bell.acquire(timeout=min(left, LOOK_EVERY))
+            finally:
+                with self._lock:
+                    if bell in self._bells:
+                        self._bells.remove(bell)
             self._look()
 
     def _look(self) -> None:

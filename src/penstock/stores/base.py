@@ -75,8 +75,8 @@ class Store(ABC):
         """One commit for all that is inside. With ``durable=False`` (claims: they are no promise) it may be lost to a power
         cut, whole."""
 
-    def joining(self, connection: object) -> AbstractContextManager[None]:  # noqa: ARG002
-        """All that is inside becomes part of the transaction that the caller has open on a connection of its own."""
+    def joining(self, connection: object) -> AbstractContextManager[Store]:  # noqa: ARG002
+        """A store whose verbs are part of the transaction that the caller has open on a connection of its own."""
         raise Unsupported("this store cannot join a transaction of yours; SQLite and PostgreSQL can")
 
     # the catalogue

@@ -1,6 +1,7 @@
 """Queues in this process' memory: the specification that runs. Every other store must give the same answers.
 
-Its batch is a lock and undoes nothing: no verb here fails after it has begun to change something.
+Its batch is a lock and undoes nothing: no verb here fails after it has begun to change something. What a verb was changing when
+it was interrupted is mended by the next one, from the rows, which say all that counts.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from bisect import insort
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from penstock.errors import QueueNotFound, StoreClosed
 from penstock.forking import watch
+from penstock.guarded import guarded
 from penstock.message import (
     FOREVER,
     Claim,
@@ -38,6 +39,7 @@ class _Row:
     message: Message
     mark: bytes | None
     blocked: bool = False
+    mark_until: int = 0
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class _Queue:
     history: dict[int, tuple[Message, int]] = field(default_factory=dict)
     readers: dict[str, _Reader] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)  # by arrival: id -> number
+    moving: tuple[int, _Queue, int] | None = None  # (number, the queue it moves to, its number there)
 
 
 class MemoryStore(Store):
@@ -76,6 +79,8 @@ class MemoryStore(Store):
         self.by_arrival = by_arrival
         self._lock = RLock()
         self._queues: dict[str, _Queue] = {}
+        self._torn: list[_Queue] = []
+        """What a verb is changing, or was when it was interrupted."""
         self._staged: dict[Staged, bytes] = {}
         self._writers: dict[str, tuple[int, int]] = {}
         self._numbers = itertools.count(1)
@@ -83,8 +88,8 @@ class MemoryStore(Store):
         self._closed = False
         watch(self)
 
-    @contextmanager
-    def batch(self, *, durable: bool = True) -> Iterator[None]:  # noqa: ARG002
+    @guarded
+    def batch(self, *, durable: bool = True) -> Generator[None]:  # noqa: ARG002
         with self._lock:
             self._check_open()
             yield
@@ -122,7 +127,10 @@ class MemoryStore(Store):
             home = self._home(queue)
             if not same_settings(home.settings, settings):
                 return None
-            return [self._insert(home, queue, entry, now) for entry in entries]
+            self._torn.append(home)
+            sent = [self._insert(home, queue, entry, now) for entry in entries]
+            self._torn.clear()
+            return sent
 
     def _insert(self, home: _Queue, queue: str, entry: Entry, now: int) -> Sent:
         if entry.mark is not None:
@@ -148,9 +156,9 @@ class MemoryStore(Store):
             group=entry.group,
             key=key_of(entry.mark),
         )
+        self._arrive(home, _Row(message, entry.mark, mark_until=entry.mark_until))
         if entry.mark is not None:
             home.marks[entry.mark] = (number, entry.mark_until)
-        self._arrive(home, _Row(message, entry.mark))
         return Sent(message.id)
 
     def claim(
@@ -166,7 +174,9 @@ class MemoryStore(Store):
         place, of = share or (0, 1)
         with self._lock:
             home = self._home(queue)
+            self._torn.append(home)
             rows: list[_Row] = []
+            numbers: set[int] = set()
             others: list[tuple[int, int]] = []
             if not self.ordered:
                 visible = (row for row in home.rows.values() if row.message.visible_at <= now and not row.blocked)
@@ -176,15 +186,16 @@ class MemoryStore(Store):
                 if first[1] % of != place:
                     others.append(first)
                     continue
-                row = home.rows[first[1]]
-                row.blocked = True  # for the length of this loop: hidden until a past instant, it must not be claimed twice
-                rows.append(row)
+                if first[1] not in numbers:  # which is there twice if it was shown twice from the same instant on
+                    numbers.add(first[1])
+                    rows.append(home.rows[first[1]])
             for other in others:
                 heapq.heappush(home.heap, other)
-            return [self._take(home, row, now, FOREVER if until is None else until, holder) for row in rows]
+            claimed = [self._take(home, row, now, until, holder) for row in rows]
+            self._torn.clear()
+            return claimed
 
-    def _take(self, home: _Queue, row: _Row, now: int, until: int, holder: str | None) -> Message:
-        row.blocked = False
+    def _take(self, home: _Queue, row: _Row, now: int, until: int | None, holder: str | None) -> Message:
         before = row.message
         after = replace(
             before,
@@ -192,17 +203,21 @@ class MemoryStore(Store):
             receives=before.receives + 1,
             delivery=next_delivery(before.delivery, now),
             holder=holder,
-            visible_at=until,
+            visible_at=before.visible_at if until is None else until,  # not hidden: who is to settle it may be interrupted
             received_at=now,
             first_received_at=before.first_received_at or now,
         )
         self._show(home, row, after)
-        return replace(_copy(after), lapsed=before.state is State.CONSUMED)
+        visible_at = FOREVER if until is None else until
+        return replace(_copy(after), visible_at=visible_at, lapsed=before.state is State.CONSUMED)
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._lock:
             home = self._home(queue)
-            return [self._extend(home, receipt, until, release) for receipt in receipts]
+            self._torn.append(home)
+            extended = [self._extend(home, receipt, until, release) for receipt in receipts]
+            self._torn.clear()
+            return extended
 
     def _extend(self, home: _Queue, receipt: Held, until: int, release: bool) -> bool:
         row = self._find(home, receipt)
@@ -219,16 +234,19 @@ class MemoryStore(Store):
             home = self._home(queue)
             if settings is not None and not same_settings(home.settings, settings):
                 return None
-            return [self._delete(home, receipt, settlement) for receipt in receipts]
+            self._torn.append(home)
+            deleted = [self._delete(home, receipt, settlement) for receipt in receipts]
+            self._torn.clear()
+            return deleted
 
     def _delete(self, home: _Queue, receipt: Held, settlement: Settlement) -> bool:
         row = self._find(home, receipt)
         if row is None:
             return False
-        self._leave(home, row)
         if settlement.keep_until is not None:
             message = replace(row.message, state=settlement.state, settled_at=settlement.settled_at, reason=settlement.reason)
             home.history[message.number] = (message, settlement.keep_until)
+        self._leave(home, row)
         return True
 
     def move(
@@ -242,13 +260,13 @@ class MemoryStore(Store):
     ) -> list[bool]:
         with self._lock:
             home, there = self._home(queue), self._home(target)
+            self._torn += [home, there]
             moved = []
             for receipt, death in zip(receipts, deaths, strict=True):
                 row = self._find(home, receipt)
                 moved.append(row is not None)
                 if row is None:
                     continue
-                self._leave(home, row)
                 number = row.message.number
                 if self.by_arrival:
                     number = there.moved[row.message.id] = next(self._numbers)
@@ -265,17 +283,23 @@ class MemoryStore(Store):
                     death=death,
                     holder=None,
                 )
+                home.moving = (row.message.number, there, number)
                 self._arrive(there, _Row(message, None))
+                self._leave(home, row)
+                home.moving = None
+            self._torn.clear()
             return moved
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self._lock:
             home = self._home(queue)
+            self._torn.append(home)
             rows = [self._find(home, receipt) for receipt in receipts]
             for row in rows:
                 if row is not None:
                     self._pass_turn(home, row)
                     self._show(home, row, replace(row.message, state=State.DAMAGED, visible_at=FOREVER, holder=None))
+            self._torn.clear()
             return [row is not None for row in rows]
 
     def browse(
@@ -338,9 +362,11 @@ class MemoryStore(Store):
                 for receipt in held.receipts
                 if (row := self._find(home, receipt))
             }
+            self._torn.append(home)
             rows = [row for number, row in home.rows.items() if number not in held][:limit]
             for row in rows:
                 self._leave(home, row)
+            self._torn.clear()
             return len(rows)
 
     def sweep(self, queue: str, now: int) -> bool:
@@ -373,9 +399,11 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             held = home.readers[reader].claims[epoch]
-            held.claim = replace(held.claim, confirmed=True, lapses_at=FOREVER)
+            self._torn.append(home)
             for receipt in held.receipts:
                 self._extend(home, receipt, FOREVER, release=False)
+            held.claim = replace(held.claim, confirmed=True, lapses_at=FOREVER)
+            self._torn.clear()
 
     def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
         with self._lock:
@@ -387,28 +415,39 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             known = home.readers.setdefault(reader, _Reader())
-            done = [known.claims.pop(number) for number in sorted(known.claims) if number <= epoch]
-            known.settled = max(epoch, known.settled if known.settled is not None else epoch)
-            rows = ((receipt, self._find(home, receipt)) for held in done for receipt in held.receipts)
+            self._torn.append(home)
+            done = [number for number in sorted(known.claims) if number <= epoch]
+            rows = ((receipt, self._find(home, receipt)) for number in done for receipt in known.claims[number].receipts)
             # What turned out to be damaged when it was read was set aside, and stays.
             whole = [receipt for receipt, row in rows if row is None or row.message.state is not State.DAMAGED]
-            return sum(self._delete(home, receipt, settlement) for receipt in whole)
+            gone = sum(self._delete(home, receipt, settlement) for receipt in whole)
+            known.settled = max(epoch, known.settled if known.settled is not None else epoch)
+            for number in done:  # not before: an interrupted one is settled again
+                del known.claims[number]
+            self._torn.clear()
+            return gone
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         with self._lock:
             home = self._home(queue)
             known = home.readers.get(reader, _Reader())
+            self._torn.append(home)
+            undone = list(known.claims.values()) if epoch is None else [known.claims[epoch]]
+            given = sum(self._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
             if epoch is None:
-                undone = list(known.claims.values())
                 home.readers.pop(reader, None)
             else:
-                undone = [known.claims.pop(epoch)]
-            return sum(self._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
+                del known.claims[epoch]
+            self._torn.clear()
+            return given
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
         with self.batch():
-            self.unstage(writer, batch, [name])
-            self._staged[Staged(writer, batch, name, now)] = segment
+            fresh = Staged(writer, batch, name, now)
+            self._staged[fresh] = segment
+            for found in self.staged(writer):
+                if found[:3] == fresh[:3] and found != fresh:
+                    del self._staged[found]
 
     def staged(self, writer: str | None = None) -> list[Staged]:
         with self.batch():
@@ -424,8 +463,8 @@ class MemoryStore(Store):
                 if found.batch <= batch if names is None else found.batch == batch and found.name in names:
                     del self._staged[found]
 
-    @contextmanager
-    def publishing(self, writer: str) -> Iterator[int | None]:
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
         with self.batch():
             yield self._writers.get(writer, (None, 0))[0]
 
@@ -461,10 +500,41 @@ class MemoryStore(Store):
 
     def _home(self, name: str) -> _Queue:
         self._check_open()
+        if self._torn:
+            self._mend()
         try:
             return self._queues[name]
         except KeyError:
             raise QueueNotFound(name) from None
+
+    def _mend(self) -> None:
+        """After an interrupt: make all else of these queues agree with their rows again."""
+        for home in self._torn:
+            if home.moving is not None:
+                number, there, arrived = home.moving
+                if arrived in there.rows:
+                    home.rows.pop(number, None)
+                home.moving = None
+        for home in self._torn:
+            rows = sorted(home.rows.values(), key=lambda row: row.message.number)
+            home.marks = {m: known for m, known in home.marks.items() if known[1] < FOREVER or known[0] in home.rows}
+            if rows and rows[-1].mark is not None:
+                home.marks[rows[-1].mark] = (rows[-1].message.number, rows[-1].mark_until)
+            home.groups = {}
+            for row in rows if home.settings.groups else ():
+                if row.message.group is not None and row.message.state is not State.DAMAGED:
+                    turns = home.groups.setdefault(row.message.group, [])
+                    turns.insert(0 if not row.blocked else len(turns), row.message.number)
+            for turns in home.groups.values():
+                home.rows[turns[0]].blocked = False
+            for reader in home.readers.values():
+                for held in reader.claims.values():
+                    for row in filter(None, (self._find(home, receipt) for receipt in held.receipts)):
+                        if row.message.visible_at == FOREVER and not held.claim.confirmed:
+                            row.message = replace(row.message, visible_at=held.claim.lapses_at)
+            home.heap = [(row.message.visible_at, row.message.number) for row in rows if not row.blocked]
+            heapq.heapify(home.heap)
+        self._torn.clear()
 
     def _find(self, home: _Queue, receipt: Held) -> _Row | None:
         row = home.rows.get(home.moved.get(receipt.id) or self._ids.number(receipt.id) or 0)
@@ -486,10 +556,12 @@ class MemoryStore(Store):
             heapq.heappush(home.heap, (message.visible_at, message.number))
 
     def _arrive(self, home: _Queue, row: _Row) -> None:
-        home.rows[row.message.number] = row
+        turns: list[int] = []
         if home.settings.groups and row.message.group is not None:
             turns = home.groups.setdefault(row.message.group, [])
             row.blocked = bool(turns)
+        home.rows[row.message.number] = row  # from here on it is there: see `_mend`
+        if home.settings.groups and row.message.group is not None:
             insort(turns, row.message.number, lo=min(1, len(turns)))
         if not row.blocked:
             self._show(home, row, row.message)

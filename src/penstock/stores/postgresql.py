@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
-from penstock.stores.base import Segment
+from penstock.stores.base import Segment, Store
 from penstock.stores.copying import HEADER, TRAILER, copy_alike, copy_rows, read_value
 from penstock.stores.encoding import pack_settings
 from penstock.stores.listener import Listener
@@ -494,13 +494,13 @@ class PostgresqlStore(SqlServerStore):
         return sorted(rows, key=itemgetter(1, 0))
 
     @contextmanager
-    def joining(self, connection: object) -> Iterator[None]:
+    def joining(self, connection: object) -> Iterator[Store]:
         if not isinstance(connection, psycopg.Connection) or connection.closed:
             raise BadInput(f"a transaction on {self} is joined by an open connection of psycopg's, not by {connection!r:.200}")
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
             raise BadInput(f"{connection!r:.200} is in no transaction: begin one, or turn its autocommit off")
         with self._joining(connection) as work:
-            yield
+            yield self
             if work.news:
                 self._ask(work.session, f"NOTIFY {CHANNEL}")  # heard by the others when, and if, the caller commits
 

@@ -7,11 +7,11 @@ A database joins by a subclass that gives its `dialect` (the words in braces of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from itertools import count, repeat
 
 from penstock.errors import QueueNotFound
+from penstock.guarded import guarded
 from penstock.message import (
     FOREVER,
     Claim,
@@ -118,8 +118,8 @@ class SqlStore(SqlMessages):
             for name in names or ():
                 self._run("unstage", {"writer": writer, "batch": batch, "name": name})
 
-    @contextmanager
-    def publishing(self, writer: str) -> Iterator[int | None]:
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
         with self._joined():
             # Entered first, so that of two who publish for a new writer the second waits here.
             self._run("enter_writer", {"writer": writer, "forever": FOREVER})

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import files
 from typing import Any, ClassVar
 
@@ -123,14 +123,9 @@ class SqlSession(Store):
     def _found(row: Row) -> tuple[int, Settings]:
         return row[0], unpack_settings(row[1])
 
-    @contextmanager
-    def _joined(self, *, durable: bool = True) -> Iterator[None]:
+    def _joined(self, *, durable: bool = True) -> AbstractContextManager[None]:
         """The batch that we are in, or else one of our own."""
-        if self._in_batch():
-            yield
-        else:
-            with self.batch(durable=durable):
-                yield
+        return nullcontext() if self._in_batch() else self.batch(durable=durable)
 
     def _enter(self, name: str, *, alone: bool) -> tuple[int, Settings]:  # noqa: ARG002
         """The queue, for putting messages into it: it cannot be dropped before the batch ends. ``alone``: and nobody else puts

@@ -7,10 +7,11 @@ turn, since SQLite has one writer anyway; a forked child opens its own.
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -22,8 +23,10 @@ import apsw
 from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from penstock.forking import watch
+from penstock.guarded import guarded
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import micros
+from penstock.stores.base import Store
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import checksum, pack_settings, plain_checksum
@@ -111,6 +114,10 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._lock = RLock()
         self._depth = 0
         self._owner = 0
+        self._looking = False
+        """Whether a transaction is open that only reads."""
+        self._lent_to_us = False
+        """Whether the connection is a caller's, which is not ours to close."""
         self._connection: apsw.Connection | None = None
         self._parents: apsw.Connection | None = None
         self._closed = False
@@ -134,8 +141,11 @@ class SqliteStore(StagesInFiles, SqliteClaims):
 
     def _connect(self) -> apsw.Connection:
         if self._connection is not None:
-            if self._depth and self._connection.get_autocommit():
-                raise StoreError(f"{self}: the batch is lost; SQLite has rolled it back")
+            if self._connection.get_autocommit():
+                if self._depth:
+                    raise StoreError(f"{self}: the batch is lost; SQLite has rolled it back")
+            elif not self._depth and not self._looking:
+                self._end_leftover(self._connection)
             return self._connection
         if self._parents is not None:
             raise StoreError(f"{self}: this process was forked inside a batch, and cannot use the file")
@@ -153,6 +163,13 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             return self._connection
         finally:
             self._opening = False
+
+    def _end_leftover(self, connection: apsw.Connection) -> None:
+        """A transaction that nobody is in: an interrupt came while it was being ended."""
+        try:
+            connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            raise self._translate(error) from error
 
     def has_open(self, file: Path) -> bool:
         return (self._opening or bool(self._connection or self._parents)) and self.path.resolve() == file
@@ -185,7 +202,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 connection.close()
                 raise refusal(self, error) from error
         self._homes.clear()  # the file may be another
-        self._synchronous = True
+        self._synchronous: bool | None = True
         return connection
 
     def _to_wal(self, connection: apsw.Connection) -> None:
@@ -215,31 +232,31 @@ class SqliteStore(StagesInFiles, SqliteClaims):
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
         return self._transaction(durable)
 
-    @contextmanager
-    def _transaction(self, durable: bool, *, remove: bool = True) -> Iterator[None]:
+    @guarded
+    def _transaction(self, durable: bool, *, remove: bool = True) -> Generator[None]:
         """``remove``: first of all what is gone, which only then is gone for each statement."""
         with self._lock:
             connection = self._connect()
-            nested = self._depth > 0
-            block, uncounted = self._block, dict(self._uncounted)
-            if not nested:
-                self._forget()
-                self._set_durable(durable)
-            self._execute(connection, "SAVEPOINT verb" if nested else "BEGIN IMMEDIATE")
-            self._depth += 1
-            self._owner = get_ident()
+            depth, block, uncounted = self._depth, self._block, dict(self._uncounted)
             try:
-                if remove and not nested:
+                if not depth:
+                    self._forget()
+                    self._set_durable(durable)
+                self._execute(connection, f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE")
+                self._owner = get_ident()
+                self._depth = depth + 1
+                if remove and not depth:
                     self._remove_gone()
                 yield
-                self._execute(connection, "RELEASE verb" if nested else "COMMIT")
+                block = NO_BLOCK  # from here until the commit is answered, nobody knows whether its numbers are given away
+                self._execute(connection, f"RELEASE verb{depth}" if depth else "COMMIT")
             except BaseException:
                 self._block = block if connection is self._connection else NO_BLOCK
                 self._uncounted = uncounted
-                self._undo(connection, nested)
+                self._undo(connection, depth)
                 raise
             finally:
-                self._depth -= 1
+                self._depth = depth
                 self._seen.clear()
 
     def _remove_gone(self) -> None:
@@ -252,8 +269,14 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._seen.clear()
         self._uncounted.clear()
 
-    @contextmanager
-    def joining(self, connection: object) -> Iterator[None]:
+    @guarded
+    def joining(self, connection: object) -> Generator[Store]:
+        if any(base.__module__ == "sqlite3" for base in type(connection).__mro__):
+            raise BadInput(
+                f"a transaction on {self} cannot be joined by a connection of Python's own sqlite3: that is a second copy of "
+                "SQLite in this process, and when one copy closes the file, the locks of the other are gone. Open the file by "
+                "apsw.Connection instead"
+            )
         if not isinstance(connection, apsw.Connection):
             raise BadInput(f"a transaction on {self} is joined by a connection of apsw's, not by {connection!r:.200}")
         try:
@@ -264,50 +287,64 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             raise BadInput(f"a connection to {connection.filename!r} cannot join a transaction on {self}")
         if connection.in_transaction is False:
             raise BadInput("the connection is in no transaction: BEGIN IMMEDIATE one")
-        with self._lock:
-            if self._depth:
-                raise BadInput(f"this thread is in a batch of {self}, which cannot become part of another transaction")
-            own, block = self._connect(), self._block
-            # Numbers that are taken now are given back if the caller rolls back, so they are no part of our block.
-            self._connection, self._block, self._depth, self._owner = connection, NO_BLOCK, 1, get_ident()
-            self._forget()
-            try:
-                with self.batch():
-                    self._remove_gone()
-                    yield
-            except StoreBusy as error:
-                raise StoreBusy(
-                    f"{self} is locked by others, and the connection that was joined does not wait: BEGIN IMMEDIATE on it, or "
-                    "give it a busy timeout"
-                ) from error
-            finally:
-                self._connection, self._block, self._depth = own, block, 0
-                self._forget()
+        if self._in_batch():
+            raise BadInput(f"this thread is in a batch of {self}, which cannot become part of another transaction")
+        if self._closed:
+            raise StoreClosed(f"{self} was closed")
+        joined_store = self._over(connection)
+        try:
+            with joined_store.batch():
+                joined_store._remove_gone()
+                yield joined_store
+        except StoreBusy as error:
+            raise StoreBusy(
+                f"{self} is locked by others, and the connection that was joined does not wait: BEGIN IMMEDIATE on it, or "
+                "give it a busy timeout"
+            ) from error
+
+    def _over(self, connection: apsw.Connection) -> SqliteStore:
+        """This store over a caller's connection, inside the caller's transaction. It shares no lock with us: the caller has the
+        file's write lock, which a thread that has our lock may be waiting for."""
+        store = copy.copy(self)
+        store._lock = RLock()
+        store._connection, store._lent_to_us = connection, True
+        store._depth, store._owner, store._looking = 1, get_ident(), False
+        # Numbers that are taken now are given back if the caller rolls back, so they are no part of our block.
+        store._block = NO_BLOCK
+        store._seen, store._uncounted, store._homes = {}, {}, {}
+        return store
 
     def _set_durable(self, durable: bool) -> None:
         if durable != self._synchronous:
+            self._synchronous = None  # until it is known to be done
             self._execute(self._connect(), f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._synchronous = durable
 
-    def _undo(self, connection: apsw.Connection, nested: bool) -> None:
+    def _undo(self, connection: apsw.Connection, depth: int) -> None:
         if connection is not self._connection or connection.get_autocommit():
             return  # the connection was dropped, or SQLite has rolled back by itself (disk full)
         try:
-            connection.execute("ROLLBACK TO verb; RELEASE verb" if nested else "ROLLBACK")
+            connection.execute(f"ROLLBACK TO verb{depth}; RELEASE verb{depth}" if depth else "ROLLBACK")
+        except apsw.SQLError:
+            if not depth:
+                raise  # it was in a transaction a moment ago
+            # else there is no such savepoint: we were interrupted before it was made
         except apsw.Error:
             self._drop_connection()
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
+    @guarded
+    def _reading(self) -> Generator[None]:
         with self._lock:
             connection = self._connect()
-            if self._depth or not connection.get_autocommit():
+            if self._depth or self._looking:
                 yield
                 return
-            self._execute(connection, "BEGIN")
             try:
+                self._looking = True
+                self._execute(connection, "BEGIN")
                 yield
             finally:
+                self._looking = False
                 if connection is self._connection and not connection.get_autocommit():
                     self._execute(connection, "COMMIT")
 
@@ -372,11 +409,15 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             at, line = entry.visible_at, entry.group
             if number > last or self._depth or connection is None or entry.mark or (line is not None and settings.groups):
                 return None
+            if not connection.get_autocommit():
+                self._connect()
             self._set_durable(True)
             home, packed = self._known(queue, settings)
             row = insert_row(number, home, at, None if line is None else line.encode(), entry)
+            self._block = NO_BLOCK  # until the answer is there, nobody knows whether the number is given away
             self._execute(connection, self._statements["insert_alone"], (*row, packed, at + LATE, last))
             if not connection.changes():
+                self._block = (number, last)
                 self._homes.pop(queue, None)
                 return None
             self._block = (number + 1, last)
@@ -397,7 +438,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             self._set_durable(True)
             size = 1 << (count - 1).bit_length()
             known = (*self._known(queue, settings), min(entry.visible_at for entry in entries) + LATE, last)
+            self._block = NO_BLOCK  # as above
             if not self._run(f"insert_{size}", (*chain(*rows), *NO_ROW * (size - count), *known)):
+                self._block = (first, last)
                 self._homes.pop(queue, None)
                 return None
             self._block = (first + count, last)
@@ -513,9 +556,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
 
     def _translate(self, error: apsw.Error) -> StoreError:
         match error:
@@ -537,7 +580,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         self._block = NO_BLOCK  # what could not be confirmed may yet turn out to be there
-        if connection is not None:
+        if connection is not None and not self._lent_to_us:
             connection.close(force=True)
 
     def before_fork(self) -> None:
@@ -546,8 +589,8 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._lock.acquire()
         self._block = NO_BLOCK
         if not self._depth and self._connection is not None:
-            self._connection.close()
-            self._connection = None
+            connection, self._connection = self._connection, None
+            connection.close()
 
     def after_fork(self, *, child: bool) -> None:
         if child and self._connection is not None:  # the thread that forked is in a batch
