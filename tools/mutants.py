@@ -57,6 +57,11 @@ def locked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_file_locks.py",))
 
 
+def named(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault with the names of other programs' files."""
+    return Mutant(name, tests, changes, ("tests/test_foreign_names.py",))
+
+
 def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_source.py", "tests/spark/test_browse.py"))
 
@@ -747,6 +752,30 @@ MUTANTS = [
             "            except ZeroDivisionError as error:\n                connection.close()",
         ),
     ),
+    named("ids are hexadecimal", "can_be_any", (SPOOL, "[!-.0-~]{1,200}", "[0-9a-fA-F-]{1,64}")),
+    named("ids with one beginning are one", "bear_no_time", (SPOOL, "blake2b(id.encode()", "blake2b(id.encode()[:5]")),
+    named(
+        "what is no message is not told",
+        "counted_and_named",
+        ("queue.py", "            if names:\n", "            if False:\n"),
+    ),
+    named(
+        "what is no message is not counted",
+        "counted_and_named",
+        ("stores/file_views.py", "foreign=self.foreign(queue)", "foreign=[]"),
+    ),
+    named(
+        "a second file of one id replaces the first",
+        "waits_in_new",
+        (SPOOL, ' or os.path.exists(f"{root}/delay/{entry.name}")', ""),
+    ),
+    named("a fractional expiry is unreadable", "expiry", (VSQS, "if number is None or", "if True or")),
+    named("two files of one number become one", "not_made_one", (VSQS, " or files[id] > 1", "")),
+    named("a pipe is read", "no_file", ("stores/file_views.py", "if not stat.S_ISREG(status.st_mode):", "if False:")),
+    named(
+        "a foreign id has the first retention", "retention_of_now", ("stores/file_views.py", " or number < shelf.undated", "")
+    ),
+    named("a UUID of version 1 has no time", "version_1", (SPOOL, "_number_of_version_1(id) or ", "")),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
     filed(
         "who removes nothing is given it",

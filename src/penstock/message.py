@@ -236,7 +236,8 @@ class Settlement(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Counts:
     """A queue at one instant. ``blocked`` messages wait behind the first of their group; ``lost`` are those that a store that
-    is not durable knows it has lost."""
+    is not durable knows it has lost; ``foreign`` are the names (the first hundred) of files that another program has left where
+    messages are, and that cannot be delivered."""
 
     messages: int
     visible: int
@@ -247,6 +248,7 @@ class Counts:
     settled: int
     oldest_at: int | None
     lost: int = 0
+    foreign: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class Queue(Sets, NamedClaims):
         self._clock = clock
         self._tend_at = 0
         self._busy = False
+        self._foreign: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
@@ -490,6 +491,7 @@ class Queue(Sets, NamedClaims):
         now = self._clock()
         self._expire(now)
         counts = self._store.count(self.name, now)
+        self._tell_foreign(counts.foreign)
         age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / policy.SECOND
         return Stats(**asdict(counts), oldest_age=age)
 
@@ -582,8 +584,17 @@ class Queue(Sets, NamedClaims):
                 self._expire(now)
                 if self._store.sweep(self.name, now):
                     self._tend_at = now + policy.SECOND
+                self._tell_foreign(self._store.foreign(self.name))
             except StoreError as error:  # what was asked of us is done; this can wait
                 logger.warning("queue %r could not be tended, which will be tried again: %s", self.name, error)
+
+    def _tell_foreign(self, names: list[str]) -> None:
+        """Log what cannot be delivered, once for as long as it stays the same."""
+        if names != self._foreign:
+            self._foreign = names
+            if names:
+                shown = ", ".join(map(repr, names[:10]))
+                logger.warning("in queue %r there are files that are no messages, and are left alone: %s", self.name, shown)
 
     def _expire(self, now: int) -> None:
         """Settle what has outlived its retention at the head of the queue, where nobody may ever receive it."""

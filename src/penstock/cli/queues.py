@@ -159,6 +159,7 @@ def run_stats(args: Namespace, broker: Broker) -> int:
             ("damaged", str(stats.damaged)),
             ("settled", str(stats.settled)),
             *([("lost", str(stats.lost))] if stats.lost else []),
+            *([("foreign", ", ".join(map(repr, stats.foreign)))] if stats.foreign else []),
             ("oldest", age(stats.oldest_age)),
         ]
     )

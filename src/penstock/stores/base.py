@@ -217,6 +217,10 @@ class Store(ABC):
     @abstractmethod
     def count(self, queue: str, now: int) -> Counts: ...
 
+    def foreign(self, queue: str) -> list[str]:  # noqa: ARG002
+        """Names that another program has put where messages are, and that cannot be delivered, as far as they were seen."""
+        return []
+
     @abstractmethod
     def due(self, queue: str) -> int | None:
         """When the first message became, or becomes, visible; None if there is nothing to wait for. Takes no write lock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,6 +15,9 @@ from penstock.stores.beside import Extra, Hold, read_whole, write_whole
 from penstock.stores.encoding import Head
 from penstock.stores.file_catalogue import FileCatalogue
 from penstock.stores.shelf import Shelf
+
+MOST_FOREIGN = 100
+"""So many files that are no messages are named."""
 
 
 class FileViews(FileCatalogue):
@@ -27,6 +31,10 @@ class FileViews(FileCatalogue):
         try:
             status = os.stat(path)
         except FileNotFoundError:  # someone else was first
+            return None, None
+        if not stat.S_ISREG(status.st_mode):  # a stranger's folder, or worse: a pipe that would keep us waiting
+            shelf.note(id, None)
+            shelf.foreign.append(path)
             return None, None
         body = read_whole(path)
         if body is None:
@@ -86,7 +94,7 @@ class FileViews(FileCatalogue):
         record = shelf.beside.settings()
         if not record:
             return micros(Settings().retention)
-        return micros([seconds for since, seconds in record["retentions"] if since < number][-1])
+        return micros([seconds for since, seconds in record["retentions"] if since < number or number < shelf.undated][-1])
 
     # looking
 
@@ -129,7 +137,12 @@ class FileViews(FileCatalogue):
                 damaged=0,
                 settled=len(shelf.beside.names("settled")),
                 oldest_at=None if oldest is None else oldest.sent_at,
+                foreign=self.foreign(queue),
             )
+
+    def foreign(self, queue: str) -> list[str]:
+        with self._queue(queue, durable=False, check=False) as shelf:
+            return sorted(os.path.relpath(name, self.root) for name in shelf.foreign)[:MOST_FOREIGN]
 
     def due(self, queue: str) -> int | None:
         with self._queue(queue, durable=False) as shelf:

@@ -97,6 +97,8 @@ class Shelf(ABC):
         self.brief: dict[str, Brief] = {}
         self.beside = Beside(root, queue, patience)
         self.index: dict[str, int] = {}
+        self.foreign: list[str] = []
+        """What else lies there: names that `scan` found, and that are no messages."""
         self._ready: list[tuple[int, str]] = []
         self._hidden: list[tuple[int, str]] = []
         self._stamp: Stamp | None = None
@@ -130,7 +132,7 @@ class Shelf(ABC):
 
     @abstractmethod
     def scan(self) -> Iterable[tuple[str, int]]:
-        """Every message: its id, and until when it is hidden."""
+        """Every message: its id, and until when it is hidden. All other names are added to ``foreign``."""
 
     @abstractmethod
     def path(self, id: str, hidden: int) -> str: ...
@@ -185,6 +187,9 @@ class Shelf(ABC):
     def number(self, id: str) -> int:
         """The id as a number, in the order of delivery; 0 for what is no id."""
 
+    undated: int = 0
+    """Numbers below this come from ids that do not tell when a message was sent."""
+
     @abstractmethod
     def folders(self) -> list[str]:
         """What must be synced for the changes of names since the last call to last."""
@@ -217,6 +222,7 @@ class Shelf(ABC):
         return self._took * DOUBT_SHARE if known and self._took > BIG else 0
 
     def _fill(self, found: Iterable[tuple[str, int]]) -> None:
+        self.foreign = []
         self.index = dict(found)
         self._ready = [(self.number(id), id) for id, hidden in self.index.items() if not hidden]
         self._hidden = [(hidden, id) for id, hidden in self.index.items() if hidden]

@@ -5,9 +5,10 @@
     delay/QUEUE:ID     hidden until its mtime, which is the timer and survives a restart   ──► queues/QUEUE/ID
     remove/QUEUE:ID    removed from any of the three, in this order; unlinked some time later
 
-An id is a time-ordered UUID (RFC 9562, version 7). Whoever finds a file whose time has come may move it on: this store does so
-before it fetches, `penstock mover` and `penstock reaper` do it all the time, and other MQ-Core programs may as well. Who sends
-through this store needs no mover, so the file goes from a folder of drafts to its queue in one move.
+An id is a time-ordered UUID (RFC 9562, version 7); other programs may use other ids. Whoever finds a file whose time has come
+may move it on: this store does so before it fetches, `penstock mover` and `penstock reaper` do it all the time, and other
+MQ-Core programs may as well. Who sends through this store needs no mover, so the file goes from a folder of drafts to its queue
+in one move.
 
 A stranger that fetches sets no timer that we can read: the file keeps an mtime of the past, even one that was our timer once.
 Such a file stays for the queue's visibility from when it was moved. Our own ones are known by their ctime, written down beside.
@@ -19,13 +20,15 @@ import os
 import random
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 
 from penstock.message import FOREVER, Settings
 from penstock.policy import micros
-from penstock.stores.beside import FOLDER, Beside, Hold
+from penstock.stores.beside import FOLDER, Beside, Hold, rename_new
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.files import FileStore
 from penstock.stores.locks import TIMEOUT, Patience
@@ -35,7 +38,17 @@ PARTS = ("new", "queues", "delay", "remove")
 NEVER_AT = 2**33 * 1_000_000
 """The instant (in the year 2242) that stands for never: file systems keep no later ones."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-OTHER = re.compile(r"[0-9a-fA-F-]{1,64}")
+UUID_1 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+ANY_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+SERVED = re.compile(r"(?!\.)[!-.0-~]{1,200}(?<!~)")
+"""Ids that are delivered. Others could not be told in an HTTP header or a line of text; and a name that begins with a dot, or
+ends in ~, is by custom one of a file that is not finished."""
+MOST_NAME = 255
+"""The longest name that a file can have."""
+UNDATED = 1 << 51
+"""Numbers below this are made of ids that bear no time: as times, they would be of before 2004."""
+GREGORIAN = 0x01B21DD213814000
+"""1970 as UUIDs of version 1 count, in 100 ns."""
 STILL = 5
 """Seconds without a write after which a file in new/ counts as written, where a lease cannot tell."""
 
@@ -68,16 +81,25 @@ def is_written(path: str) -> bool:
     return False
 
 
-def deliver_new(root: Path, queue: str | None = None) -> bool:
-    """Move what is fully written to its queue; whether something is still being written."""
+def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None = None) -> bool:
+    """Move what is fully written to its queue; whether something is still being written.
+
+    ``foreign`` is told what has to stay: what is no file, and what has the id of a message that is there."""
     waiting = False
+    stays = [] if foreign is None else foreign
     for entry in os.scandir(root / "new"):
         name, colon, id = entry.name.partition(":")
         if not colon or queue not in (None, name) or not (root / "queues" / name).is_dir():
             continue
-        if is_written(entry.path):
-            with suppress(FileNotFoundError):  # someone else was first
-                os.rename(entry.path, root / "queues" / name / id)
+        if id in ("", ".", "..") or not entry.is_file() or os.path.exists(f"{root}/delay/{entry.name}"):
+            stays.append(entry.path)
+        elif is_written(entry.path):
+            try:
+                rename_new(entry.path, f"{root}/queues/{name}/{id}")
+            except FileNotFoundError:  # someone else was first
+                continue
+            except FileExistsError:
+                stays.append(entry.path)
         else:
             waiting = True
     return waiting
@@ -88,7 +110,7 @@ def deliver_delayed(root: Path, now: int) -> int | None:
     due = None
     for entry in os.scandir(root / "delay"):
         name, colon, id = entry.name.partition(":")
-        if not colon or not (root / "queues" / name).is_dir():
+        if not colon or id in ("", ".", "..") or not (root / "queues" / name).is_dir():
             continue
         with suppress(FileNotFoundError):  # someone else was first
             beside = Beside(root, name)
@@ -115,6 +137,7 @@ class SpoolShelf(Shelf):
         super().__init__(root, queue, root / "queues" / queue, root / "new", root / "delay", patience=patience)
         self._peers = peers
         self._unfinished = False
+        self._prefix = len(os.fsencode(queue)) + 1
         self._delay, self._remove, self._drafts = f"{root}/delay", f"{root}/remove", f"{root}/{FOLDER}/.drafts"
         self._touched: set[str] = set()
 
@@ -125,15 +148,19 @@ class SpoolShelf(Shelf):
         super().refresh(eager=eager, stamp=stamp)
 
     def scan(self) -> Iterator[tuple[str, int]]:
-        self._unfinished = deliver_new(self.root, self.queue)
+        self._unfinished = deliver_new(self.root, self.queue, self.foreign)
         for entry in os.scandir(self.root / "delay"):
             name, _, id = entry.name.partition(":")
             if name == self.queue and self.number(id):
                 with suppress(FileNotFoundError):
                     yield id, self._timer(id)
-        for id in os.listdir(self.folder):
+            elif name == self.queue:
+                self.foreign.append(entry.path)
+        for id in os.listdir(self._at):
             if self.number(id):
                 yield id, 0
+            else:
+                self.foreign.append(f"{self._at}/{id}")
 
     def _timer(self, id: str) -> int:
         return timer(self.root, id, self.beside, self.hold(id))
@@ -219,11 +246,24 @@ class SpoolShelf(Shelf):
     def number(self, id: str) -> int:
         if UUID.fullmatch(id):
             return int(id[:8] + id[9:13] + id[15:18], 16)
-        return int(id.replace("-", "")[:15] or "1", 16) or 1 if OTHER.fullmatch(id) else 0  # another program's
+        if not SERVED.fullmatch(id) or self._prefix + len(id) > MOST_NAME:
+            return 0
+        return _number_of_version_1(id) or int.from_bytes(blake2b(id.encode(), digest_size=8).digest()) % (UNDATED - 1) + 1
+
+    undated = UNDATED
 
     def folders(self) -> list[str]:
         touched, self._touched = self._touched, set()
         return list(touched)
+
+
+def _number_of_version_1(id: str) -> int:
+    """The number of a UUID that begins with its time, as MQ-Core's own do; 0 if it is none, or of before our numbers."""
+    if not UUID_1.fullmatch(id):
+        return 0
+    micro = (int(id[15:18] + id[9:13] + id[:8], 16) - GREGORIAN) // 10
+    number = micro // 1000 << 12 | micro % 1000 * 4096 // 1000
+    return number if number >= UNDATED else 0
 
 
 def _uuid(number: int) -> str:
@@ -257,6 +297,17 @@ class SpoolStore(FileStore):
 
     def _queue_folder(self) -> Path:
         return self.root / "queues"
+
+    def uuid_of(self, queue: str, id: str) -> str:
+        """Another program's id need not be a UUID: one is made of it."""
+        return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
+
+    def id_of(self, queue: str, given: str) -> str | None:
+        if given[14:15] == "5":  # as those that were made of other ids, of which there are few
+            with self._queue(queue, durable=False) as shelf:
+                shelf.refresh()
+                return next((id for id in shelf.index if self.uuid_of(queue, id) == given), given)
+        return given
 
     def _clear(self, shelf: Shelf) -> None:
         for part in ("new", "delay"):

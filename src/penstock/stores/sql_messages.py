@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.message import (
     FOREVER,
@@ -334,7 +335,7 @@ class SqlMessages(SqlSession):
         with self._reading():
             home, _ = self._queue(queue)
             fields = {"queue": home, "now": now}
-            counts: dict[str, int] = {"visible": 0, "in_flight": 0, "delayed": 0, "blocked": 0, "damaged": 0}
+            counts: dict[str, Any] = {"visible": 0, "in_flight": 0, "delayed": 0, "blocked": 0, "damaged": 0}
             firsts = []
             for kind, count, first in self._rows("count", fields):
                 counts[kind] = count

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from penstock.stores.files import FileStore
 from penstock.stores.shelf import Shelf, Stamp
 
 NEVER = FOREVER // 1000
+EXPIRY = re.compile(r"([0-9]{1,17})(?:\.0*([0-9]*))?")
 AHEAD = 2
 """So many milliseconds before the clock are our numbers, …"""
 AHEAD_SHARE = 16
@@ -40,10 +43,36 @@ def from_milliseconds(millisecond: int) -> int:
 
 class VsqsShelf(Shelf):
     def scan(self) -> Iterator[tuple[str, int]]:
-        for name in os.listdir(self.folder):
-            id, _, extension = name.partition(".")
-            if self.number(id) and (not extension or extension.isdecimal()):
-                yield id, from_milliseconds(int(extension)) if extension else 0
+        unusual: list[tuple[str, str]] = []
+        names = os.listdir(self._at)
+        for name in names:
+            id, dot, extension = name.partition(".")
+            if not self.number(id):
+                self.foreign.append(f"{self._at}/{name}")
+            elif not dot:
+                yield id, 0
+            elif self.number(extension) and int(extension) <= NEVER:
+                yield id, from_milliseconds(int(extension))
+            elif extension != "new":
+                unusual.append((id, extension))
+        if unusual:
+            yield from self._spell(unusual, Counter(name.partition(".")[0] for name in names))
+
+    def _spell(self, unusual: list[tuple[str, str]], files: Counter[str]) -> Iterator[tuple[str, int]]:
+        """Messages whose expiry is spelled in an unusual way, such as with a fraction: from now on it is spelled as usual."""
+        for id, extension in unusual:
+            name, number = f"{self._at}/{id}.{extension}", EXPIRY.fullmatch(extension)
+            if number is None or files[id] > 1:  # another file has the same number
+                self.foreign.append(name)
+                continue
+            hidden = from_milliseconds(min(int(number[1]) + bool(number[2]), NEVER))
+            try:
+                rename_new(name, self.path(id, hidden))
+                yield id, hidden
+            except FileNotFoundError:  # someone else was first
+                continue
+            except OSError:  # a disk that cannot be written
+                self.foreign.append(name)
 
     def path(self, id: str, hidden: int) -> str:
         return f"{self._at}/{id}.{milliseconds(hidden)}" if hidden else f"{self._at}/{id}"

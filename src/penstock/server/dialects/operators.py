@@ -61,6 +61,7 @@ class Operators(Dialect):
             "in_flight": {name: each.in_flight for name, each in stats},
             "delayed": {name: each.delayed for name, each in stats},
             "damaged": {name: each.damaged for name, each in stats},
+            "foreign": {name: len(each.foreign) for name, each in stats},
             "oldest_age_seconds": {name: float(each.oldest_age or 0) for name, each in stats},
         }
         text = self.core.metrics.render({**self._gauges(), "queues": total}, queues)
