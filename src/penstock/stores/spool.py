@@ -1,14 +1,14 @@
 """The MQ-Core spool: a message is written once and unlinked once; all else is a move.
 
-    new/QUEUE:ID       written by a stranger, not yet delivered    ──► queues/QUEUE/ID
+    new/QUEUE:ID       written, not yet delivered                  ──► queues/QUEUE/ID
     queues/QUEUE/ID    ready                                       ──► delay/QUEUE:ID    fetched, or delayed
     delay/QUEUE:ID     hidden until its mtime, which is the timer and survives a restart   ──► queues/QUEUE/ID
     remove/QUEUE:ID    removed from any of the three, in this order; unlinked some time later
 
 An id is a time-ordered UUID (RFC 9562, version 7); other programs may use other ids. Whoever finds a file whose time has come
 may move it on: this store does so before it fetches, `penstock mover` and `penstock reaper` do it all the time, and other
-MQ-Core programs may as well. Who sends through this store needs no mover, so the file goes from a folder of drafts to its queue
-in one move.
+MQ-Core programs may as well. What is sent through this store is written among the drafts, so that nothing unfinished is ever in
+new/; when it is whole and on the disk, it goes through new/ to its queue at once.
 
 A stranger that fetches sets no timer that we can read: the file keeps an mtime of the past, even one that was our timer once.
 Such a file stays for the queue's visibility from when it was moved. Our own ones are known by their ctime, written down beside.
@@ -28,11 +28,11 @@ from pathlib import Path
 
 from penstock.message import FOREVER, Settings
 from penstock.policy import micros
-from penstock.stores.beside import FOLDER, Beside, Hold, rename_new
+from penstock.stores.beside import FOLDER, TICK, Beside, Hold, rename_new
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.files import FileStore
 from penstock.stores.locks import TIMEOUT, Patience
-from penstock.stores.shelf import Changing, Shelf, Stamp, is_open_for_writing
+from penstock.stores.shelf import EXACT, Changing, Shelf, Stamp, is_open_for_writing
 
 PARTS = ("new", "queues", "delay", "remove")
 NEVER_AT = 2**33 * 1_000_000
@@ -138,7 +138,9 @@ class SpoolShelf(Shelf):
         self._peers = peers
         self._unfinished = False
         self._prefix = len(os.fsencode(queue)) + 1
-        self._delay, self._remove, self._drafts = f"{root}/delay", f"{root}/remove", f"{root}/{FOLDER}/.drafts"
+        self._new, self._drafts = f"{root}/new", f"{root}/{FOLDER}/.drafts"
+        self._delay, self._remove = f"{root}/delay", f"{root}/remove"
+        self._passed = 0
         self._touched: set[str] = set()
 
     def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
@@ -183,7 +185,36 @@ class SpoolShelf(Shelf):
         return written if abs(written - known) < 1_000_000 else known
 
     def publish(self, id: str, hidden: int) -> None:
-        self._move(self.draft(id), id, hidden)  # a draft that comes back is an orphan, and nobody's message
+        """Through new/, unless it is delayed: whoever finds it there would deliver it.
+
+        The folder of drafts is not synced: a draft that comes back is an orphan, and nobody's message."""
+        if hidden:
+            self._move(self.draft(id), id, hidden)
+            return
+        passing = f"{self._new}/{self.queue}:{id}"
+        os.rename(self.draft(id), passing)
+        try:
+            self._move(passing, id, 0)
+        except BaseException as error:
+            try:
+                os.rename(passing, self.draft(id))
+            except FileNotFoundError:
+                if isinstance(error, FileNotFoundError):  # a mover was quicker, and has delivered it
+                    self._touched.add(self._at)
+                    return
+            raise
+
+    def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
+        """Every message passes through new/, so that its mtime tells nothing: it counts while something lies there."""
+        if folders is not None and len(folders) < len(self._watched):
+            return super().stamp(folders)
+        queue, new, delay = [os.stat(folder).st_mtime_ns for folder in self._watched]
+        if new != self._passed:
+            if os.listdir(self._new):
+                return queue, new, delay
+            if EXACT or time.time_ns() - new > TICK:
+                self._passed = new
+        return queue, 0, delay
 
     def rename(self, source: str, id: str, hidden: int) -> None:
         self._move(source, id, hidden)
