@@ -62,6 +62,11 @@ def named(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_foreign_names.py",))
 
 
+def passing(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault with the way of a message through the spool's new/."""
+    return Mutant(name, tests, changes, ("tests/test_spool_new.py",))
+
+
 def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_source.py", "tests/spark/test_browse.py"))
 
@@ -751,6 +756,40 @@ MUTANTS = [
             "            except OSError as error:\n                connection.close()",
             "            except ZeroDivisionError as error:\n                connection.close()",
         ),
+    ),
+    passing(
+        "sends do not pass through new/",
+        "watches_new",
+        (
+            SPOOL,
+            "        if hidden:\n            self._move(self.draft(id)",
+            "        if True:\n            self._move(self.draft(id)",
+        ),
+    ),
+    passing(
+        "what is delayed passes through new/",
+        "does_not_pass",
+        (
+            SPOOL,
+            "        if hidden:\n            self._move(self.draft(id)",
+            "        if False:\n            self._move(self.draft(id)",
+        ),
+    ),
+    passing(
+        "a quicker mover is an error",
+        "quicker",
+        (SPOOL, "if isinstance(error, FileNotFoundError):  # a mover", "if False:  # a mover"),
+    ),
+    passing("a failed send stays in new/", "fails_on_its_way", (SPOOL, "os.rename(passing, self.draft(id))", "pass")),
+    passing(
+        "a send lets every other queue be listed",
+        "let_nobody_list",
+        (SPOOL, "return queue, 0, delay", "return queue, new, delay"),
+    ),
+    passing(
+        "what comes into new/ is overlooked",
+        "comes_into_new",
+        (SPOOL, "            if os.listdir(self._new):", "            if False:"),
     ),
     named("ids are hexadecimal", "can_be_any", (SPOOL, "[!-.0-~]{1,200}", "[0-9a-fA-F-]{1,64}")),
     named("ids with one beginning are one", "bear_no_time", (SPOOL, "blake2b(id.encode()", "blake2b(id.encode()[:5]")),
