@@ -94,7 +94,10 @@ def test_ids_that_bear_no_time_are_all_seen_and_delivered_before_a_backlog(spool
     spool.queue.send_many([b"ours"] * 10)
     for id in BROTHERS:
         spool.publish(id)
-    assert len(spool.queue.peek(100)) == 40
+    found: list[penstock.Message] = []
+    while page := spool.broker.store.browse("orders", 7, now=spool.clock.now, after=(0, found[-1].number if found else 0)):
+        found += page
+    assert len({message.id for message in found}) == 40
     assert sorted(message.id for message in spool.queue.receive(30)) == sorted(BROTHERS)
     assert [message.body for message in spool.queue.receive(100)] == [b"ours"] * 10
 
