@@ -648,7 +648,9 @@ MUTANTS = [
     ),
     filed("what has lapsed is not given back", "let_lapse", (SHELF, "and first[0] <= now:", "and first[0] < 0:")),
     filed(
-        "what is half written is delivered", "being_written", (SPOOL, "        if is_written(entry.path):", "        if True:")
+        "what is half written is delivered",
+        "being_written",
+        (SPOOL, "        elif is_written(entry.path):", "        elif True:"),
     ),
     filed("orphans stay", "dead_sender", (SHELF, "return age > ORPHANED", "return False and age > ORPHANED")),
     filed(
