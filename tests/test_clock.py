@@ -9,12 +9,14 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_serve import serving
+from test_serve import PENSTOCK, serving
 
 import penstock
 from penstock import clock as clocks
@@ -306,6 +308,38 @@ def test_what_a_killed_process_left_behind_is_ignored_and_removed_in_time(machin
     assert _names(folder) == ["boot-2", "boot-3"]
 
 
+KILLED = """
+import sys
+from pathlib import Path
+from penstock.clock import MachineClock
+from penstock.stores.clock_files import ClockFiles
+up = 1000_000_000
+wall = %d
+clock = MachineClock(ClockFiles(Path(sys.argv[1]), "q"), steady=lambda: up, wall=lambda: wall, boot=lambda: "boot-1")
+up, wall = up + 20_000_000, wall + 3620_000_000
+clock.look()
+"""
+
+
+@pytest.mark.parametrize("syscall", ["mkdir", "chmod", "openat", "write", "utimensat", "renameat2", "rename"])
+def test_killed_at_any_system_call_the_next_process_goes_on_by_the_same_time(tmp_path: Path, syscall: str) -> None:
+    strace = shutil.which("strace")
+    assert strace, "install strace (tools/provision does)"
+    folder = tmp_path / "q-clock"
+    program = [sys.executable, "-c", KILLED % NOON, str(folder)]
+    killed, when = True, 0
+    only = ["-P", str(folder), "-P", str(folder / "boot-1")] if syscall == "openat" else []  # Python opens many others
+    while killed:
+        when += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        inject = ["-e", f"trace={syscall}", "-e", f"inject={syscall}:signal=KILL:when={when}"]
+        killed = subprocess.run([strace, "-f", "-qq", "-o", os.devnull, *only, *inject, *program], check=False).returncode != 0
+        machine = Machine(up=1020 * SECOND, wall=NOON + 20 * SECOND)
+        first, second = machine.clock(folder), machine.clock(folder)
+        assert first() == second() == NOON + 20 * SECOND
+    assert when > 1, "nothing was killed: are these its system calls?"
+
+
 def test_machines_that_share_a_folder_each_have_a_record(folder: Path) -> None:
     here, there = Machine(boot="here"), Machine(boot="there", up=77 * SECOND)
     clock, other = here.clock(folder), there.clock(folder)
@@ -435,6 +469,15 @@ def test_segments_are_staged_by_the_stores_clock(tmp_path: Path, monkeypatch: py
             desk.stage("writer", 1, "one", b"segment")
         (staged,) = broker.store.staged()
         assert now <= staged.staged_at < now + HOUR // 2
+
+
+def test_a_mover_goes_by_the_stores_clock(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    wall_clock, url = WallClock(tmp_path_factory.mktemp("clock")), f"spool:///{tmp_path}/spool"
+    with penstock.open(url) as broker:
+        broker.create("orders").send(b"later", delay=600)
+    wall_clock.set(3600)
+    subprocess.run([*PENSTOCK, "mover", url, "--once"], env={**os.environ, **wall_clock.environment}, check=True)
+    assert len(_names(tmp_path / "spool" / "delay")) == 1
 
 
 def test_a_wall_clock_that_is_set_forward_makes_no_file_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1452,6 +1452,11 @@ MUTANTS = [
         ("tests/test_memory.py",),
     ),
     clocked(
+        "a mover goes by the wall clock",
+        "mover_goes",
+        ("cli/daemons.py", "store.move_on(broker.clock())", "store.move_on(__import__('time').time_ns() // 1000)"),
+    ),
+    clocked(
         "a wall clock set forward makes files old",
         "set_forward_makes_no_file_old",
         (SHELF, "return min(time.time(), _unstepped() / 1_000_000)", "return time.time()"),

@@ -18,6 +18,7 @@ from typing import Any
 import penstock
 from penstock.broker import Broker
 from penstock.clock import steady
+from penstock.errors import PenstockError
 from penstock.heartbeat import Heartbeat
 from penstock.queue import Queue
 
@@ -142,7 +143,10 @@ def main(url: str, role: str) -> None:
             for number, (name, (play, _)) in enumerate(SCENES.items()):
                 step(0)
                 queue = broker.create(f"scene-{number}", visibility=300)
-                found[name] = play(queue, broker) if play is consumers else play(queue)
+                try:
+                    found[name] = play(queue, broker) if play is consumers else play(queue)
+                except (PenstockError, ValueError) as error:  # let the other scenes be told, too
+                    found[name] = str(error)
             say(found)
         elif role == "hold":
             queue = broker.create("orders", visibility=300)
