@@ -16,7 +16,7 @@ import penstock
 from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, StoreReadOnly
 from penstock.message import FOREVER
 from penstock.segments import pack_drafts
-from penstock.stores import vsqs
+from penstock.stores import file_catalogue, vsqs
 from penstock.stores.beside import HELD
 from penstock.stores.file_messages import FileMessages
 from penstock.stores.shelf import ORPHANED, file_time
@@ -780,3 +780,49 @@ def test_a_shorter_name_takes_the_place_of_a_longer_one(url: str) -> None:
             queue.receive(visibility=1, holder=holder)
             assert queue.peek()[0].holder == holder
             clock.advance(2)
+
+
+def test_a_commit_carries_along_what_this_process_has_received_but_not_each_time(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(file_catalogue, "sync", lambda path: synced.append(str(path)))
+
+    def held() -> set[str]:
+        found = {Path(path).name for path in synced if "/held/" in path}
+        synced.clear()
+        return found
+
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2", b"3", b"4"])
+        (first,) = queue.receive()
+        assert held() == set(), "a receive by itself does not wait for the disk"
+        queue.send(b"x")
+        assert held() == {first.id}
+        monkeypatch.setattr(file_catalogue, "CLAIMS_EVERY", 3600)
+        (second,), (third,) = queue.receive(), queue.receive()
+        queue.send(b"x")
+        assert held() == set(), "it was done within the last second"
+        monkeypatch.setattr(file_catalogue, "CLAIMS_EVERY", 0)
+        assert second.delete()
+        assert held() == {third.id}, "what is gone need not be counted"
+        queue.send(b"x")
+        assert held() == set(), "once is enough"
+
+
+def test_a_disk_that_refuses_the_record_of_a_receive_does_not_fail_a_send(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = file_catalogue.sync
+
+    def refuse(path: Path | str) -> None:
+        if "/held" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path)
+
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2"])
+        queue.receive()
+        monkeypatch.setattr(file_catalogue, "sync", refuse)
+        queue.send(b"x")
+        assert queue.stats().messages == 3

@@ -1529,6 +1529,35 @@ MUTANTS = [
         ((SQLITE, 'base.__module__ == "sqlite3"', "False"),),
         ("tests/test_joining.py",),
     ),
+    filed(
+        "what is received is never synced",
+        "only_receives_since",
+        (FILES, "self._claimed.add(shelf.beside.hold_path(id))", "pass"),
+    ),
+    filed(
+        "what is received is synced with each commit",
+        "carries_along",
+        (CATALOGUE, "now >= self._claims_synced + CLAIMS_EVERY", "True"),
+    ),
+    filed(
+        "what is gone is synced", "carries_along", (FILES, "self._claimed.discard(shelf.beside.hold_path(receipt.id))", "pass")
+    ),
+    filed(
+        "a record that the disk refuses fails a send",
+        "refuses_the_record",
+        (
+            CATALOGUE,
+            "        with suppress(OSError):\n            if len(claimed)",
+            "        with suppress(ValueError):\n            if len(claimed)",
+        ),
+    ),
+    mutant(
+        "after a power cut a receipt fits again",
+        "before_a_power_cut",
+        (QUERIES, "{later}(delivery + 1, :now)", "delivery + 1"),
+        (POLICY, "max(last + 1, now)", "last + 1"),
+    ),
+    filed("after a power cut a file's receipt fits again", "before_a_power_cut", (POLICY, "max(last + 1, now)", "last + 1")),
 ]
 
 

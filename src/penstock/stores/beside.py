@@ -44,6 +44,8 @@ TICK = 20_000_000
 """Changes within some milliseconds may give a file the same mtime; this (ns) is longer than that."""
 NUMBERS = 9
 HELD = struct.Struct(f"<{NUMBERS}q")
+FEW = 8
+"""From so many messages on, one sync of the file system is cheaper than one of each file."""
 AT_FDCWD, RENAME_NOREPLACE = -100, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _renameat2 = getattr(_libc, "renameat2", None)
@@ -290,14 +292,17 @@ class Beside:
         with suppress(FileNotFoundError):
             os.unlink(f"{self._at}/{'/'.join(parts)}")
 
+    def hold_path(self, id: str) -> str:
+        return f"{self._at}/held/{id}"
+
     def hold(self, id: str) -> Hold | None:
-        content = read_whole(f"{self._at}/held/{id}")
+        content = read_whole(self.hold_path(id))
         # Never received, or killed before the first record was written.
         return Hold.unpack(content) if content is not None and len(content) >= HELD.size else None
 
     def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
         """By one write, so that a kill leaves the old record or the new one."""
-        handle = os.open(f"{self._at}/held/{id}", os.O_WRONLY | os.O_CREAT, 0o644)
+        handle = os.open(self.hold_path(id), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.pwrite(handle, hold.pack(), 0)
             if durable:

@@ -17,12 +17,18 @@ from penstock.errors import BadName, QueueNotFound, StoreClosed, StoreError
 from penstock.forking import watch
 from penstock.message import Settings
 from penstock.stores.base import Store
-from penstock.stores.beside import FOLDER
+from penstock.stores.beside import FEW, FOLDER, sync_file_system
 from penstock.stores.clock_files import ClockFiles
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.locks import TIMEOUT, Patience
 from penstock.stores.shelf import Shelf, Stamp
+
+CLAIMS_EVERY = 1.0
+"""Seconds that pass at least before another commit carries along the records of messages that this process has received. With
+each commit, it would cost a fifth of the speed where threads send and receive side by side."""
+MOST_CLAIMED = 100_000
+"""How many such records a process lets lie before it syncs them by themselves."""
 
 
 class Batch:
@@ -88,6 +94,9 @@ class FileCatalogue(Store):
         self._lock = RLock()
         self._depth = 0
         self._dirty: set[str] = set()
+        self._claimed: set[str] = set()
+        """The records of messages that we hold, as far as they may not be on the disk yet."""
+        self._claims_synced = -CLAIMS_EVERY
         self._shelves: dict[str, Shelf] = {}
         self._looked: list[Shelf] = []
         self._closed = False
@@ -143,6 +152,8 @@ class FileCatalogue(Store):
 
     def end_batch(self, error: BaseException | None, durable: bool) -> None:
         try:
+            if self._claimed:
+                self._sync_claims(committing=error is None and durable and self._depth == 1 and bool(self._dirty))
             if error is None and durable and self._depth == 1:
                 for folder in self._dirty:
                     with suppress(FileNotFoundError):  # a queue that was dropped
@@ -161,6 +172,21 @@ class FileCatalogue(Store):
             self._lock.release()
         if isinstance(error, OSError):
             raise self._translate(error) from error
+
+    def _sync_claims(self, *, committing: bool) -> None:
+        """Bring the records of messages that were received to the disk, along with a batch that is synced anyway. They are no
+        promise: if the disk refuses them, what was promised is still kept."""
+        now = time.monotonic()
+        if not (committing and now >= self._claims_synced + CLAIMS_EVERY) and len(self._claimed) <= MOST_CLAIMED:
+            return
+        claimed, self._claimed, self._claims_synced = self._claimed, set(), now
+        with suppress(OSError):
+            if len(claimed) >= FEW:
+                sync_file_system(self.root)
+                return
+            for path in [*claimed, *{os.path.dirname(path) for path in claimed}]:
+                with suppress(FileNotFoundError):  # deleted by another process
+                    sync(path)
 
     def find_lost(self, shelf: Shelf) -> bool:
         """Whether a file is missing because another process has dropped the queue; then it is forgotten."""

@@ -20,13 +20,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.message import FOREVER
-from penstock.stores.beside import Extra, digest, sync_file_system
+from penstock.stores.beside import FEW, Extra, digest, sync_file_system
 from penstock.stores.disk import sync
 from penstock.stores.file_views import FileViews
 from penstock.stores.shelf import Shelf
-
-FEW = 8
-"""From so many messages on, one sync of the file system is cheaper than one of each file."""
 
 
 class Row(NamedTuple):

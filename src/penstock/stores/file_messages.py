@@ -9,10 +9,10 @@ from contextlib import ExitStack, suppress
 
 from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Sent, Settings, Settlement, State
 from penstock.policy import next_delivery, same_settings
-from penstock.stores.beside import Extra, Hold, sync_file_system
+from penstock.stores.beside import FEW, Extra, Hold, sync_file_system
 from penstock.stores.disk import sync
 from penstock.stores.encoding import Head
-from penstock.stores.file_marks import FEW, FileMarks, Row
+from penstock.stores.file_marks import FileMarks, Row
 from penstock.stores.shelf import Brief, Shelf
 
 ATTEMPTS = 20
@@ -264,6 +264,7 @@ class FileMessages(FileMarks):
         except FileNotFoundError:  # someone else was first
             return None
         shelf.set_hold(id, _receive(message, before, now, until, holder)._replace(seal=seal))
+        self._claimed.add(shelf.beside.hold_path(id))
         return message
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
@@ -330,6 +331,7 @@ class FileMessages(FileMarks):
         if extra and extra.mark is not None:
             self._unmark(shelf, extra.mark, receipt.id)
         shelf.forget(receipt.id)
+        self._claimed.discard(shelf.beside.hold_path(receipt.id))
         return True
 
     def _hidden_if_held(self, shelf: Shelf, receipt: Held) -> int | None:
@@ -388,6 +390,7 @@ class FileMessages(FileMarks):
         if mark is not None:
             self._unmark(shelf, mark, receipt.id)
         shelf.forget(receipt.id)
+        self._claimed.discard(shelf.beside.hold_path(receipt.id))
         self._dirty.update(shelf.folders() + there.folders())
         return True
 

@@ -7,9 +7,11 @@ shut down in mid-flight without flushing its log (FS_IOC_SHUTDOWN) while workers
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +19,28 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import Receipt
 from penstock.testing.crashes import check_account
 from penstock.testing.races import start_worker, wait_for
 
 FS_IOC_SHUTDOWN = 0x8004587D
 WITHOUT_FLUSH = struct.pack("I", 2)
 ROUNDS = 3
+MAX_RECEIVES = 3
+TAKE_AND_CUT = """
+import json, os, sys
+import penstock
+from penstock.testing.power import cut_power
+
+url, folder, commits = sys.argv[1:]
+broker = penstock.open(url)
+print(json.dumps([[message.id, message.delivery] for message in broker["orders"].receive(visibility=0)]), flush=True)
+if commits == "yes":
+    broker["other"].send(b"x")
+cut_power(folder)
+os._exit(0)
+"""
+"""Receives, perhaps makes a commit that is synced, and then there is no power any more."""
 
 
 def need_mounts() -> None:
@@ -48,14 +66,9 @@ class PowerLoss:
     def test_after_a_power_cut_nothing_acknowledged_is_lost_or_comes_back(
         self, make_url_in: Callable[[Path], str], tmp_path: Path, turn: int
     ) -> None:
-        need_mounts()
-        image, folder, log = tmp_path / "disk", tmp_path / "mnt", tmp_path / "log"
-        folder.mkdir()
+        image, folder = make_disk(tmp_path)
+        log = tmp_path / "log"
         log.touch()
-        with image.open("wb") as handle:
-            handle.truncate(128 * 2**20)
-        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True, env=os.environ | {"PATH": path})
         url = make_url_in(folder)
         with mounted(image, folder):
             with penstock.open(url) as broker:
@@ -72,8 +85,65 @@ class PowerLoss:
         with mounted(image, folder):
             check_account(url, "orders", log, known)
 
+    def test_no_receipt_from_before_a_power_cut_fits_a_delivery_after_it(
+        self, make_url_in: Callable[[Path], str], tmp_path: Path
+    ) -> None:
+        image, folder = make_disk(tmp_path)
+        url = make_url_in(folder)
+        with mounted(image, folder), penstock.open(url) as broker:
+            broker.create("orders").send_many([b"delete", b"extend", b"release", b"fail"])
+        outlived: list[Receipt] = []
+        for _ in range(4):
+            with mounted(image, folder):
+                outlived += take_and_cut(url, folder, "no")
+        with mounted(image, folder), penstock.open(url) as broker:
+            queue = broker["orders"]
+            held = queue.receive(4)
+            assert len(held) == 4
+            for stale in outlived:
+                assert [queue.extend(stale, 60), queue.release(stale), queue.delete(stale), queue.fail(stale)] == [False] * 4
+            assert queue.delete_many(held) == [True] * 4
 
-def cut_power(folder: Path) -> None:
+    @pytest.mark.parametrize("silent", [0, 2])
+    def test_across_power_cuts_only_receives_since_the_last_synced_commit_are_forgotten(
+        self, make_url_in: Callable[[Path], str], tmp_path: Path, silent: int
+    ) -> None:
+        image, folder = make_disk(tmp_path)
+        url = make_url_in(folder)
+        with mounted(image, folder), penstock.open(url) as broker:
+            broker.create("dead")
+            broker.create("other")
+            broker.create("orders", redrive=("dead", MAX_RECEIVES)).send(b"poison")
+        delivered = 0
+        for turn in range(silent + MAX_RECEIVES + 1):
+            with mounted(image, folder):
+                delivered += len(take_and_cut(url, folder, "no" if turn < silent else "yes"))
+        with mounted(image, folder), penstock.open(url) as broker:
+            assert MAX_RECEIVES <= delivered <= MAX_RECEIVES + silent
+            assert [(message.body, message.death and message.death.receives) for message in broker["dead"].peek()] == [
+                (b"poison", MAX_RECEIVES)
+            ]
+
+
+def make_disk(tmp_path: Path) -> tuple[Path, Path]:
+    """An ext4 of its own in a file, and where to mount it."""
+    need_mounts()
+    image, folder = tmp_path / "disk", tmp_path / "mnt"
+    folder.mkdir()
+    with image.open("wb") as handle:
+        handle.truncate(128 * 2**20)
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True, env=os.environ | {"PATH": path})
+    return image, folder
+
+
+def take_and_cut(url: str, folder: Path, commits: str) -> list[Receipt]:
+    command = [sys.executable, "-c", TAKE_AND_CUT, url, str(folder), commits]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [Receipt("orders", *receipt) for line in done.stdout.splitlines() for receipt in json.loads(line)]
+
+
+def cut_power(folder: Path | str) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.ioctl(handle, FS_IOC_SHUTDOWN, WITHOUT_FLUSH)
