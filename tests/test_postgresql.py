@@ -192,7 +192,7 @@ def plan(connection: psycopg.Connection[Any], text: str) -> dict[str, Any]:
         text = text.replace(f"%({name})b", f"${place}")
     kinds = {"numbers": "bigint[]", "checksums": "bigint[]", "bodies": "bytea[]"}
     kinds |= dict.fromkeys(("name", "reader", "settings", "reason"), "text")
-    kinds |= dict.fromkeys(("grp", "mark", "head", "body"), "bytea")
+    kinds |= dict.fromkeys(("grp", "mark", "head", "body", "holder"), "bytea")
     types = ", ".join(kinds.get(name, "bigint") for name in names)
     connection.execute(f"PREPARE planned ({types}) AS {text.replace('%%', '%')}")  # type: ignore[call-overload]
     nothing = ", ".join(["NULL"] * len(names))
