@@ -208,6 +208,17 @@ def test_a_process_that_dies_takes_only_its_own_message_along(broker: Broker, qu
     assert queue.stats().in_flight == 1, "its lease lapses"
 
 
+def test_at_most_once_what_takes_its_process_down_has_failed(broker: Broker, tmp_path: Path) -> None:
+    queue = broker.create("orders", mode="at_most_once", history=60)
+    (tmp_path / "begun").touch()
+    queue.send(b"die %s" % bytes(tmp_path))
+    consumer = broker.consumer("orders", kind="processes")
+    consumer.process(die_or_outlive)
+    tally = consumer.run(until_empty=True)
+    assert (tally.processed, tally.failed) == (0, 1)
+    assert [(message.state.name, message.reason) for message in queue.settled()] == [("FAILED", "took its process down")]
+
+
 def test_a_coroutine_that_cancels_itself_has_failed(broker: Broker, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     queue.send(b"1")
     consumer = broker.consumer("orders")

@@ -394,6 +394,20 @@ def test_producers_and_consumers_work_over_http(server: BackgroundServer) -> Non
             remote.consumer("orders", colour="red")
 
 
+def test_at_most_once_a_remote_consumer_tells_the_history(broker: Broker, server: BackgroundServer) -> None:
+    with penstock.open(server.url) as remote:
+        remote.create("orders", mode="at_most_once", history=60).send_many([b"good", b"bad"])
+        consumer = remote.consumer("orders")
+
+        @consumer.process
+        def handle(payload: bytes, message: penstock.Message) -> None:
+            assert payload == b"good", "no such customer"
+
+        consumer.run(until_empty=True)
+    ends = {(message.text, message.state.name, (message.reason or "")[:14]) for message in broker["orders"].settled()}
+    assert ends == {("good", "PROCESSED", ""), ("bad", "FAILED", "AssertionError")}
+
+
 def test_leases_and_deadlines_of_a_remote_consumer_go_by_the_servers_clock() -> None:
     clock = FakeClock(system_clock() - 86_400_000_000)
     with (

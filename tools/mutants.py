@@ -1260,6 +1260,40 @@ MUTANTS = [
         ("client.py", 'int(self._call("describe")["at"])', "system_clock()"),
     ),
     shared(
+        "at most once, a failed callback was processed",
+        "history_tells_how",
+        ("consumer.py", "self._finish([message], reason)", "self._finish([message])"),
+    ),
+    shared(
+        "at most once, what is unfinished was processed",
+        "unfinished_has_failed or history_tells_how",
+        ("queue.py", "state = State.PROCESSED if reason is None else State.FAILED", "state = State.PROCESSED"),
+    ),
+    handled(
+        "at most once, a process that died is not counted",
+        "down_has_failed",
+        ("consumer.py", 'self._fail(message, "took its process down")', "pass"),
+    ),
+    shared(
+        "any receipt tells how a message ended (SQL)",
+        "unfinished_has_failed",
+        (
+            "stores/queue.sql",
+            "AND queue = :queue AND delivery = COALESCE(:delivery, delivery)\n\n-- name: move",
+            "AND queue = :queue AND 0 <= COALESCE(:delivery, 0)\n\n-- name: move",
+        ),
+    ),
+    filed(
+        "any receipt tells how a message ended (files)",
+        "unfinished_has_failed",
+        ("stores/file_views.py", 'if receipt.delivery in (None, record["fields"]["delivery"]):', "if True:"),
+    ),
+    cached(
+        "any receipt tells how a message ended (memcached)",
+        "unfinished_has_failed",
+        ("stores/cached_messages.py", "in SETTLED and delivery in (None, page.delivery[slot])", "in SETTLED"),
+    ),
+    shared(
         "a batch is sent again by another token",
         "answer_was_lost_is_not_doubled",
         ("producer.py", "token, batch = self._sending\n", "token, batch = secrets.token_hex(16), self._sending[1]\n"),
@@ -1357,7 +1391,7 @@ MUTANTS = [
         ((CONSUMER, ', "holder": self._heart.name}', "}"),),
         ("tests/test_memory.py",),
     ),
-    served("a holder is lost over HTTP", "give_its_name", ("server/polls.py", "mode=mode, holder=holder)", "mode=mode)")),
+    served("a holder is lost over HTTP", "give_its_name", ("server/polls.py", "mode=mode, holder=holder, ", "mode=mode, ")),
     exchanged(
         "an exchange names nobody",
         "exchange_names",

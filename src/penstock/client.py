@@ -192,6 +192,7 @@ class RemoteQueue(Queue):
         mode: Mode | str | None = None,
         share: tuple[int, int] | None = None,
         holder: str | None = None,
+        unfinished: bool = False,
     ) -> list[Message]:
         check_taking(limit, visibility, share, holder)  # and no more of the share: it is a hint, which a server cannot take
         check_seconds(wait, "wait")
@@ -199,6 +200,7 @@ class RemoteQueue(Queue):
         while True:
             left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
             arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode, "holder": holder}
+            arguments["unfinished"] = unfinished or None
             given = {name: value for name, value in arguments.items() if value is not None}
             messages: list[Message] = self._line.call(
                 f"/penstock/queues/{quote(self.name, safe='')}/receive", given, again=False, wait=left
@@ -231,6 +233,10 @@ class RemoteQueue(Queue):
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         return bool(self._call("fail", message=self._one(message), reason=policy.check_reason(reason)))
+
+    def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> list[bool]:
+        held = _receipts(self._held(check_many(messages, "finish", "finish([…])")))
+        return list(self._call("finish", messages=held, failed=policy.check_reason(failed))) if held else []
 
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
         check_seconds(visibility, "visibility")

@@ -204,6 +204,7 @@ class Consumer:
         """The oldest of our own share; when there is none, of anyone's."""
         share = self._heart.share
         options: dict[str, Any] = {"visibility": self._visibility, "mode": self._mode, "holder": self._heart.name}
+        options["unfinished"] = True
         if share[1] > 1:
             messages = self.queue.receive(limit, share=share, wait=0 if self._helping else wait, **options)
             if messages or not self._helping:
@@ -221,13 +222,15 @@ class Consumer:
             self._give_back(message)
         elif (error := outcome.exception()) is None:
             self._settler.add(message, outcome.took if type(outcome) is Ended else 0.0)
-            if message.deadline_at is not None and message.deadline_at - self._clock() < NEAR:
+            at_least_once = self._mode is Mode.AT_LEAST_ONCE
+            if at_least_once and message.deadline_at is not None and message.deadline_at - self._clock() < NEAR:
                 self._settle(self._settler.take())
         elif isinstance(error, TooLate):
             self._leave(message, error)
         elif runner.broke(error):
             self._heart.let_go(message)  # who knows how far it came: its lease lapses
-            self._count(failed=self._mode is Mode.AT_MOST_ONCE)
+            if self._mode is Mode.AT_MOST_ONCE:
+                self._fail(message, "took its process down")
             logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
         else:
             self._after(message, error)
@@ -236,6 +239,7 @@ class Consumer:
         """By the consumer's own thread or the settler's."""
         self._heart.let_go(*messages)
         if self._mode is Mode.AT_MOST_ONCE or not messages:
+            self._finish(messages)
             self._count(processed=len(messages))
             return
         try:
@@ -257,16 +261,33 @@ class Consumer:
         """It was too late to start: others may have it already."""
         logger.warning("message %s of queue %r was not started: %s", message.id, self.queue.name, late)
         self._heart.let_go(message)
-        self._count(**{"failed" if self._mode is Mode.AT_MOST_ONCE else "lost": 1})
+        if self._mode is Mode.AT_MOST_ONCE:
+            self._fail(message, "deadline")
+        else:
+            self._count(lost=1)
+
+    def _fail(self, message: Message, reason: str) -> None:
+        """At most once: it was settled when it was taken."""
+        self._finish([message], reason)
+        self._count(failed=1)
+
+    def _finish(self, messages: list[Message], failed: str | None = None) -> None:
+        """At most once: tell the history, if there is one, how they ended."""
+        told = [message for message in messages if message.reason == policy.UNFINISHED]
+        try:
+            if told:
+                self.queue.finish(told, failed)
+        except Exception as error:
+            logger.warning("the history of queue %r has %d messages as unfinished: %s", self.queue.name, len(told), error)
 
     def _after(self, message: Message, error: BaseException) -> None:
         logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
         self._heart.let_go(message)
+        reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
         if self._mode is Mode.AT_MOST_ONCE:
-            self._count(failed=1)
+            self._fail(message, reason)
             return
         delay = policy.after_error(message, self._clock(), *self._back_off)
-        reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
         try:
             ours = self.queue.fail(message, reason) if delay is None else self.queue.release(message, delay)
         except PenstockError as trouble:

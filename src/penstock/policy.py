@@ -49,6 +49,8 @@ MAX_REASON = 4096
 MAX_HOLDER = 200
 MAX_BATCH = 100_000
 MAX_CLAIM = 1_000_000
+UNFINISHED = "unfinished"
+"""Why a message has failed, at most once, as long as nobody has told how it ended: so one whose consumer died is told apart."""
 TOKEN_WINDOW = 600
 """Seconds for which a batch that was sent with a token is known again."""
 

@@ -161,19 +161,22 @@ class Queue(Sets, NamedClaims):
         mode: Mode | str | None = None,
         share: tuple[int, int] | None = None,
         holder: str | None = None,
+        unfinished: bool = False,
     ) -> list[Message]:
         """Up to ``limit`` messages; if there is none, wait so many seconds for one.
 
         They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
         mode at_most_once they are settled already. A ``share`` is (place, of): of so many consumers, what is for this one,
-        if the store can tell. A ``holder`` is the receiver's name, which `peek` shows while it holds them."""
+        if the store can tell. A ``holder`` is the receiver's name, which `peek` shows while it holds them.
+
+        At most once, a history says that they were processed; ``unfinished``: that they have failed, until `finish` tells."""
         check_taking(limit, visibility, share, holder)
         check_seconds(wait, "wait")
         chosen = _mode(mode)
         give_up_at = time.monotonic() + wait
         while True:
             events = self._waiting.events()
-            messages = self._take(limit, visibility, chosen, share if self._store.shares else None, holder)
+            messages = self._take(limit, visibility, chosen, share if self._store.shares else None, holder, unfinished)
             if messages or time.monotonic() >= give_up_at:
                 return messages
             due = self._store.due(self.name)
@@ -190,13 +193,14 @@ class Queue(Sets, NamedClaims):
         mode: Mode | None,
         share: tuple[int, int] | None = None,
         holder: str | None = None,
+        unfinished: bool = False,
     ) -> list[Message]:
         """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
         kept: list[Message] = []
         more = True
         while more and len(kept) < limit:
             try:
-                delivered, more = self._round(limit - len(kept), visibility, mode, share, holder)
+                delivered, more = self._round(limit - len(kept), visibility, mode, share, holder, unfinished)
             except (StoreError, QueueNotFound):
                 if not kept:
                     raise
@@ -206,7 +210,13 @@ class Queue(Sets, NamedClaims):
         return kept
 
     def _round(
-        self, limit: int, visibility: float | None, mode: Mode | None, share: tuple[int, int] | None, holder: str | None
+        self,
+        limit: int,
+        visibility: float | None,
+        mode: Mode | None,
+        share: tuple[int, int] | None,
+        holder: str | None,
+        unfinished: bool,
     ) -> tuple[list[Message], bool]:
         """Up to ``limit`` messages to deliver, and whether to go on."""
         if not self._busy:
@@ -228,8 +238,12 @@ class Queue(Sets, NamedClaims):
                 return [], True
             delivered, more, others = self._claim(limit, settings, visibility, chosen, now, share, holder=holder)
             if chosen is Mode.AT_MOST_ONCE:
-                settled = self._settle(delivered, settings, State.PROCESSED, None, now)
+                reason = policy.UNFINISHED if unfinished and settings.history else None
+                state = State.PROCESSED if reason is None else State.FAILED
+                settled = self._settle(delivered, settings, state, reason, now)
                 delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
+                for message in delivered:
+                    message.reason = reason
         if others or settings.groups:
             self._waiting.notify()  # not before: the commit is what they wait for, and a fork takes this lock after the store's
         self._busy = bool(delivered)
@@ -388,6 +402,13 @@ class Queue(Sets, NamedClaims):
         """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
         policy.check_reason(reason)
         return self._settle_held(self._held([message]), State.FAILED, reason)[0]
+
+    def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> list[bool]:
+        """Tell how messages ended that were received at most once as ``unfinished``: they were processed, or have ``failed``
+        for this reason. Only the history is changed; False for what it does not have."""
+        held = self._held(check_many(messages, "finish", "finish([…])"))
+        state = State.PROCESSED if policy.check_reason(failed) is None else State.FAILED
+        return self._store.amend(self.name, held, state, failed) if held else []
 
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
         """Keep a received message hidden for so many seconds from now; False if it is no longer the receiver's."""

@@ -52,12 +52,13 @@ class Polls:
         visibility: float | None = None,
         mode: str | None = None,
         holder: str | None = None,
+        unfinished: bool = False,
     ) -> list[Message]:
         """Up to ``limit`` messages; if there is none, rest so many seconds for one."""
 
         def take() -> tuple[list[Message], int, int | None]:
             events = self._broker.waiting.events()
-            messages = self._receive(self._broker.queue(queue), limit, visibility, mode, holder)
+            messages = self._receive(self._broker.queue(queue), limit, visibility, mode, holder, unfinished)
             return messages, events, None if messages or not wait else self._broker.store.due(queue)
 
         give_up_at = self._loop.time() + wait
@@ -83,7 +84,13 @@ class Polls:
                 rested = True
 
     def _receive(
-        self, queue: Queue, limit: int, visibility: float | None, mode: str | None, holder: str | None
+        self,
+        queue: Queue,
+        limit: int,
+        visibility: float | None,
+        mode: str | None,
+        holder: str | None,
+        unfinished: bool,
     ) -> list[Message]:
         """Some at a time, until there are as many, or as many bytes, as one answer may hold."""
         messages: list[Message] = []
@@ -91,7 +98,7 @@ class Polls:
         while len(messages) < limit:
             asked = min(limit - len(messages), step)
             try:
-                more = queue.receive(asked, visibility=visibility, mode=mode, holder=holder)
+                more = queue.receive(asked, visibility=visibility, mode=mode, holder=holder, unfinished=unfinished is True)
             except (StoreError, QueueNotFound):
                 if not messages:
                     raise

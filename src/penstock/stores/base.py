@@ -143,6 +143,10 @@ class Store(ABC):
 
         With ``settings``, None, and nothing happens, if these are no longer the queue's."""
 
+    @abstractmethod
+    def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        """Change how settled messages ended, as the history tells it. False for each that the history does not have."""
+
     def exchange(
         self,
         queue: str,

@@ -14,7 +14,7 @@ from penstock.stores.cached_pages import Survey
 from penstock.stores.cached_records import MARK, alias_key, id_of, mark_key, moved_id
 from penstock.stores.cached_sending import CachedSending
 from penstock.stores.encoding import Head, pack_head, unpack_head
-from penstock.stores.slots import NEVER, SLOTS, STATE, VOID, Page, Record
+from penstock.stores.slots import NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record
 
 BRIEFLY = 60 * SECOND
 """How long a message stays hidden that is to be settled or moved at once, should whoever does that die before."""
@@ -226,6 +226,30 @@ class CachedMessages(CachedSending):
                 self._left(home, page, before, keep=settlement.keep_until is not None)
                 return list(done)
             unsure = list(done) if written is None else []
+
+    def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        with self.batch():
+            home = self._home(queue)[0]
+            return self._by_page(home, receipts, lambda at, held: self._amend(home, at, held, state, reason))
+
+    def _amend(
+        self, home: Home, at: int, held: dict[int, tuple[int, int | None]], state: State, reason: str | None
+    ) -> list[int]:
+        done: dict[int, str] = {}
+
+        def edit(page: Page) -> bool:
+            done.clear()
+            for place, (number, delivery) in held.items():
+                slot = number % SLOTS
+                if page.state(slot) in SETTLED and delivery in (None, page.delivery[slot]):
+                    page.become(slot, state, NEVER)
+                    done[place] = home.key("h", number)
+            return bool(done)
+
+        self._edit(home, at, edit)
+        notes = {key: json.loads(note) for key, note in home.link.get(done.values()).items()}
+        home.link.put({key: json.dumps([*note[:2], reason, *note[3:]]).encode() for key, note in notes.items()})
+        return list(done)
 
     def _left(self, home: Home, page: Page, slots: Sequence[tuple[int, int]], *, keep: bool) -> None:
         """Messages have left their page, for good or into the history."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from penstock.message import FOREVER, Counts, Message, Settings, Settlement, State
+from penstock.message import FOREVER, Counts, Held, Message, Settings, Settlement, State
 from penstock.policy import key_of, micros
 from penstock.stores.base import START
 from penstock.stores.beside import Extra, Hold, read_whole, write_whole
@@ -171,6 +172,24 @@ class FileViews(FileCatalogue):
                 if len(found) == limit:
                     break
             return found
+
+    def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        with self._queue(queue) as shelf:
+            names: dict[str, list[str]] = {}
+            for name in shelf.beside.names("settled"):
+                names.setdefault(name.partition(".")[2], []).append(name)
+            return [self._amend(shelf, names.get(receipt.id, []), receipt, state, reason) for receipt in receipts]
+
+    def _amend(self, shelf: Shelf, names: list[str], receipt: Held, state: State, reason: str | None) -> bool:
+        for name in names:
+            path = shelf.beside.folder / "settled" / name
+            head, _, body = path.read_bytes().partition(b"\n")
+            record = json.loads(head)
+            if receipt.delivery in (None, record["fields"]["delivery"]):
+                record["fields"] |= {"state": state, "reason": reason}
+                write_whole(path, json.dumps(record).encode() + b"\n" + body)
+                return True
+        return False
 
 
 def settled_head(shelf: Shelf, name: str) -> Any:

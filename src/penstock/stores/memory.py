@@ -249,6 +249,19 @@ class MemoryStore(Store):
         self._leave(home, row)
         return True
 
+    def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        with self._lock:
+            home = self._home(queue)
+            return [self._amend(home, receipt, state, reason) for receipt in receipts]
+
+    def _amend(self, home: _Queue, receipt: Held, state: State, reason: str | None) -> bool:
+        number = home.moved.get(receipt.id) or self._ids.number(receipt.id) or 0
+        message, until = home.history.get(number, (None, 0))
+        if message is None or receipt.delivery not in (None, message.delivery):
+            return False
+        home.history[number] = (replace(message, state=state, reason=reason), until)
+        return True
+
     def move(
         self,
         queue: str,

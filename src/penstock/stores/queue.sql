@@ -393,6 +393,10 @@ INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
 SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM penstock_message
 WHERE number = :number AND queue = :queue AND delivery = COALESCE(:delivery, delivery)
 
+-- name: amend
+UPDATE penstock_settled SET state = :state, reason = :reason
+WHERE number = :number AND queue = :queue AND delivery = COALESCE(:delivery, delivery)
+
 -- name: move
 UPDATE penstock_message
 SET queue = :queue, visible_at = :visible_at, state = 0, receives = 0, expires_at = :expires_at, moved_at = :now,

@@ -178,6 +178,13 @@ class SqlMessages(SqlSession):
             # A message that is named twice is settled once, by the receipt that is not stale.
             return [delivery in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, delivery in keys]
 
+    def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        with self._joined():
+            home, _ = self._queue(queue)
+            keys = [self._key(home, receipt) for receipt in receipts]
+            fields = [{"number": number, "queue": home, "delivery": delivery} for number, _, delivery in keys]
+            return [self._run("amend", {**each, "state": int(state), "reason": reason}) > 0 for each in fields]
+
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
         """Each message that is gone, with the number of its last receive."""
         if settlement.keep_until is not None:

@@ -165,6 +165,32 @@ class Consuming:
         assert seen == [b"1", b"2", b"3"]
         assert consumer.tally.failed == 3
 
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_at_most_once_the_history_tells_how_each_one_ended(self, broker: Broker, clock: FakeClock, workers: int) -> None:
+        queue = broker.create("orders", history=60, mode="at_most_once")
+        queue.send_many([b"done", b"bad", Draft(b"late", deadline=5)])
+        consumer = broker.consumer("orders", workers=workers, batch_size=3)
+        seen: set[tuple[str, str | None]] = set()
+        turn = threading.Lock()
+
+        @consumer.process
+        def handle(payload: bytes, message: Message) -> None:
+            with turn:
+                seen.update((one.state.name, one.reason) for one in queue.settled() if one.id == message.id)
+                if payload == b"late":
+                    clock.advance(5)
+                if payload != b"done":
+                    raise OSError("smtp down")
+
+        tally = consumer.run(until_empty=True)
+        assert seen == {("FAILED", "unfinished")}, "so that a process that dies leaves it"
+        assert (tally.processed, tally.failed) == (1, 2)
+        assert {(message.text, message.state.name, message.reason) for message in queue.settled()} == {
+            ("done", "PROCESSED", None),
+            ("bad", "FAILED", "OSError: smtp down"),
+            ("late", "FAILED", "OSError: smtp down"),
+        }
+
     def test_a_consumer_that_was_too_slow_cannot_settle_what_others_hold(
         self, broker: Broker, queue: Queue, clock: FakeClock
     ) -> None:
@@ -212,9 +238,8 @@ class Consuming:
         assert consumer.run(until_empty=True).processed == 3
         assert left == [3, 2, 1]
 
-    def test_at_most_once_what_is_past_its_deadline_is_not_started(
-        self, broker: Broker, queue: Queue, clock: FakeClock
-    ) -> None:
+    def test_at_most_once_what_is_past_its_deadline_is_not_started(self, broker: Broker, clock: FakeClock) -> None:
+        queue = broker.create("orders", history=60)
         queue.send_many([Draft(b"%d" % number, deadline=5) for number in range(3)])
         consumer = broker.consumer("orders", mode="at_most_once")
         ran: list[bytes] = []
@@ -227,6 +252,7 @@ class Consuming:
         tally = consumer.run(until_empty=True)
         assert ran == [b"0"]
         assert (tally.processed, tally.failed) == (1, 2)
+        assert [(message.state.name, message.reason) for message in queue.settled()].count(("FAILED", "deadline")) == 2
 
     def test_at_least_once_what_is_past_its_deadline_is_left_to_others(self, broker: Broker, clock: FakeClock) -> None:
         queue = broker.create("orders", visibility=3600)

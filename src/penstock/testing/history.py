@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from penstock import BadInput, Broker, Queue
+from penstock import BadInput, Broker, Queue, Receipt, State
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -86,6 +88,37 @@ class History:
         kept.send(b"x")
         kept.receive(mode="at_most_once")
         assert [message.state.name for message in kept.settled()] == ["PROCESSED"]
+
+    def test_at_most_once_what_is_unfinished_has_failed_until_it_is_told_how_it_ended(
+        self, kept: Queue, clock: FakeClock
+    ) -> None:
+        kept.send_many([b"done", b"bad", b"died"])
+        taken = {message.text: message for message in kept.receive(3, mode="at_most_once", unfinished=True)}
+        assert {(message.text, message.state.name, message.reason) for message in kept.settled()} == {
+            (body, "FAILED", "unfinished") for body in ("done", "bad", "died")
+        }
+        before = {message.text: message for message in kept.settled()}
+        clock.advance(1)
+        assert kept.finish([taken["done"]]) == [True]
+        assert kept.finish([taken["bad"]], "no such customer") == [True]
+        stale = Receipt("kept", taken["died"].id, taken["died"].delivery + 1)
+        assert kept.finish([stale, stale.id + "0"]) == [False, False]
+        ends = {"done": ("PROCESSED", None), "bad": ("FAILED", "no such customer"), "died": ("FAILED", "unfinished")}
+        after = {message.text: message for message in kept.settled()}
+        assert {text: (message.state.name, message.reason) for text, message in after.items()} == ends
+        unchanged = {text: replace(one, state=State.FAILED, reason="unfinished") for text, one in after.items()}
+        assert unchanged == before
+        assert kept.stats().settled == 3
+        assert kept.stats().messages == 0
+        with pytest.raises(BadInput, match="reason"):
+            kept.finish([taken["died"]], 5)  # type: ignore[arg-type]
+
+    def test_without_history_there_is_nothing_to_tell(self, queue: Queue) -> None:
+        queue.send(b"x")
+        (message,) = queue.receive(mode="at_most_once", unfinished=True)
+        assert message.reason is None
+        assert queue.finish([message]) == [False]
+        assert queue.settled() == []
 
     def test_history_comes_in_the_order_of_settling(self, kept: Queue, clock: FakeClock) -> None:
         kept.send_many([b"1", b"2", b"3"])

@@ -42,6 +42,7 @@ VERBS: dict[str, Scope] = {
     "spop": Scope.RECEIVE,
     "delete_many": Scope.RECEIVE,
     "fail": Scope.RECEIVE,
+    "finish": Scope.RECEIVE,
     "extend": Scope.RECEIVE,
     "extend_many": Scope.RECEIVE,
     "release": Scope.RECEIVE,
@@ -66,7 +67,7 @@ VERBS: dict[str, Scope] = {
     "redrive": Scope.ADMIN,
 }
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
-SETTLING = {"delete_many", "fail", "extend", "extend_many", "release"}
+SETTLING = {"delete_many", "fail", "finish", "extend", "extend_many", "release"}
 LONG = {"purge", "redrive"}
 """Done in parts, so that others get a turn in between."""
 
@@ -138,7 +139,7 @@ class Native(Dialect):
         return _answer(answer)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
-        unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder"}
+        unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder", "unfinished"}
         if unknown:
             raise BadInput(f"receive has no argument {min(unknown)!r:.80}")
         wait = given.pop("wait", 0)
