@@ -184,7 +184,10 @@ class FileViews(FileCatalogue):
         for name in names:
             path = shelf.beside.folder / "settled" / name
             head, _, body = path.read_bytes().partition(b"\n")
-            record = json.loads(head)
+            try:
+                record = json.loads(head)
+            except ValueError:  # damaged, which whoever reads the history is told
+                continue
             if receipt.delivery in (None, record["fields"]["delivery"]):
                 record["fields"] |= {"state": state, "reason": reason}
                 write_whole(path, json.dumps(record).encode() + b"\n" + body)
