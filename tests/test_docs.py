@@ -28,6 +28,8 @@ def test_the_examples_of_a_page_run(
     monkeypatch.chdir(tmp_path)
     if "DATABASE_URL" in page.read_text():
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("postgresql").new_url())
+    if "MARIADB_URL" in page.read_text():
+        monkeypatch.setenv("MARIADB_URL", request.getfixturevalue("mariadb").new_url())
     if "penstock.spark" in page.read_text():
         request.getfixturevalue("spark")  # which the page finds running
     names: dict[str, object] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import apsw
 import psycopg
+import pymysql
 import pytest
 
 import penstock
 from penstock.stores.sqlite import SqliteStore
-from penstock.testing.servers import PostgresqlServer
+from penstock.testing.servers import MariadbServer, PostgresqlServer
 
 
 class Business:
@@ -24,13 +26,16 @@ class Business:
         self.url = url
         self.connection = connection
         self._begin = begin
-        connection.execute("CREATE TABLE invoice (number INTEGER)")
+        self.execute("CREATE TABLE invoice (number INTEGER)")
         self.commit()
+
+    def execute(self, text: str) -> Any:
+        return self.connection.execute(text)
 
     def begin(self) -> None:
         if self._begin:
-            self.connection.execute(self._begin)
-        self.connection.execute("INSERT INTO invoice (number) VALUES (17)")
+            self.execute(self._begin)
+        self.execute("INSERT INTO invoice (number) VALUES (17)")
 
     def commit(self) -> None:
         if not self._begin:
@@ -39,20 +44,41 @@ class Business:
             self.connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        self.connection.execute("ROLLBACK")
+        self.execute("ROLLBACK")
 
     def invoices(self) -> int:
-        count = next(iter(self.connection.execute("SELECT COUNT(*) FROM invoice")))[0]
+        count = next(iter(self.execute("SELECT COUNT(*) FROM invoice")))[0]
         self.commit()
         return int(count)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+class MariadbBusiness(Business):
+    def execute(self, text: str) -> Any:
+        with self.connection.cursor(pymysql.cursors.Cursor) as cursor:
+            cursor.execute(text)
+            return cursor.fetchall()
+
+
+def connect(url: str, **options: Any) -> Any:
+    """PyMySQL's, with rows as dictionaries, as many have them."""
+    port, name = re.findall(r":(\d+)/(\w+)", url)[0]
+    options = {"cursorclass": pymysql.cursors.DictCursor, "init_command": f"SET SESSION {READ_COMMITTED}"} | options
+    return pymysql.connect(host="127.0.0.1", port=int(port), user="root", database=name, **options)
+
+
+READ_COMMITTED = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def business(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Business]:
     if request.param == "sqlite":
         connection = apsw.Connection(str(tmp_path / "shop.db"))
         yield Business(f"sqlite:///{tmp_path}/shop.db", connection, "BEGIN IMMEDIATE")
         connection.close()
+    elif request.param == "mariadb":
+        url = request.getfixturevalue("mariadb").new_url()
+        with connect(url) as connection:
+            yield MariadbBusiness(url, connection, None)
     else:
         url = request.getfixturevalue("postgresql").new_url()
         with psycopg.connect(url) as connection:
@@ -139,12 +165,16 @@ def test_a_connection_that_is_in_no_transaction_is_refused(business: Business) -
         queue = broker.create("orders")
         if isinstance(business.connection, psycopg.Connection):
             business.connection.autocommit = True
+        elif isinstance(business, MariadbBusiness):
+            business.connection.autocommit(True)
         with pytest.raises(penstock.BadInput, match="in no transaction"):
             queue.send(b"x", connection=business.connection)
         assert queue.stats().messages == 0
 
 
-def test_a_connection_to_elsewhere_is_refused(business: Business, tmp_path: Path, postgresql: PostgresqlServer) -> None:
+def test_a_connection_to_elsewhere_is_refused(
+    business: Business, tmp_path: Path, postgresql: PostgresqlServer, mariadb: MariadbServer
+) -> None:
     with penstock.open(business.url) as broker:
         queue = broker.create("orders")
         with pytest.raises(penstock.BadInput, match="not by 'text'"):
@@ -153,6 +183,16 @@ def test_a_connection_to_elsewhere_is_refused(business: Business, tmp_path: Path
             for other in (postgresql.url, postgresql.new_url()):
                 with psycopg.connect(other) as connection, pytest.raises(penstock.BadInput, match="no connection to"):
                     queue.send(b"x", connection=connection)
+        elif isinstance(business, MariadbBusiness):
+            other = mariadb.new_url()
+            with connect(other) as connection, pytest.raises(penstock.BadInput, match="no connection to"):
+                queue.send(b"x", connection=connection)
+            with penstock.open(other), connect(other) as connection, pytest.raises(penstock.BadInput, match="no connection to"):
+                queue.send(b"x", connection=connection)
+            with connect(business.url, charset="latin1") as connection, pytest.raises(penstock.BadInput, match="utf8mb4"):
+                queue.send(b"x", connection=connection)
+            with pytest.raises(penstock.BadInput, match="not by"):
+                queue.send(b"x", connection=connection)  # which is closed
         else:
             connection = apsw.Connection(str(tmp_path / "other.db"))
             with pytest.raises(penstock.BadInput, match=r"other\.db"):
@@ -161,8 +201,58 @@ def test_a_connection_to_elsewhere_is_refused(business: Business, tmp_path: Path
         assert queue.stats().messages == 0
 
 
+def test_a_connection_is_refused_inside_a_batch(business: Business) -> None:
+    with penstock.open(business.url) as broker:
+        queue = broker.create("orders")
+        business.execute("BEGIN")
+        with broker.store.batch(), pytest.raises(penstock.BadInput, match="in a batch"):
+            queue.send(b"x", connection=business.connection)
+        business.rollback()
+        assert queue.stats().messages == 0
+
+
+@pytest.mark.timeout(60)
+def test_who_waits_is_woken_by_the_callers_commit(business: Business) -> None:
+    with penstock.open(business.url) as broker, penstock.open(business.url) as other:
+        queue = broker.create("orders")
+        received: list[penstock.Message] = []
+        waiting = Thread(target=lambda: received.extend(other["orders"].receive(wait=600)), daemon=True)
+        business.begin()
+        queue.send(b"invoice 17", connection=business.connection)
+        waiting.start()
+        while not other.waiting._resting:  # it has looked, and found nothing
+            waiting.join(0.01)
+        business.commit()
+        waiting.join()
+        assert [message.body for message in received] == [b"invoice 17"]
+
+
+@pytest.mark.parametrize("settings", [{"groups": True}, {"deduplicate": True}])
+@pytest.mark.parametrize("business", ["postgresql", "mariadb"], indirect=True)
+def test_a_transaction_that_sees_only_the_past_cannot_tell_groups_and_duplicates(
+    business: Business, settings: dict[str, bool]
+) -> None:
+    """It would take a group for empty, and a message for the first of its kind, that others have sent since it began."""
+    with penstock.open(business.url) as broker:
+        queue, plain = broker.create("orders", **settings), broker.create("plain")
+        business.commit()
+        level = "TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+        business.execute(f"SET SESSION {level}" if isinstance(business, MariadbBusiness) else f"SET {level}")
+        business.begin()
+        queue.send(b"first", group="a")
+        with pytest.raises(penstock.BadInput, match=r"'orders'.*READ COMMITTED"):
+            queue.send(b"first", group="a", connection=business.connection)
+        (held,) = queue.receive()
+        if queue.settings.groups:
+            with pytest.raises(penstock.BadInput, match=r"'orders'.*READ COMMITTED"):
+                queue.delete(held, connection=business.connection)
+        plain.send(b"plain", connection=business.connection)
+        business.commit()
+        assert (business.invoices(), queue.stats().messages, plain.stats().messages) == (1, 1, 1)
+
+
 def test_a_store_that_cannot_join_says_so() -> None:
-    with penstock.open("memory:") as broker, pytest.raises(penstock.Unsupported, match="SQLite and PostgreSQL"):
+    with penstock.open("memory:") as broker, pytest.raises(penstock.Unsupported, match="SQLite, PostgreSQL and MariaDB"):
         broker.create("orders").send(b"x", connection=object())
 
 

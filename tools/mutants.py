@@ -116,7 +116,98 @@ def clocked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_clock.py",))
 
 
+def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of what is interrupted between a question to a server and its answer."""
+    return Mutant(name, tests, changes, ("tests/test_interrupts.py",))
+
+
 MUTANTS = [
+    interrupted(
+        "an interrupted connection is used again",
+        "mariadb and unread",
+        (
+            SERVER,
+            "            if not session.asking:\n                self._command",
+            "            if True:\n                self._command",
+        ),
+        (
+            SERVER,
+            "        if session.asking:\n            self._pool.drop(session, alone=True)",
+            "        if False:\n            pass",
+        ),
+        (SERVER, "or work.session.asking or", "or"),
+    ),
+    interrupted(
+        "what is prepared is forgotten",
+        "postgresql and unread",
+        (
+            SERVER,
+            "        if session.asking:\n            self._pool.drop(session, alone=True)",
+            "        if False:\n            pass",
+        ),
+        (
+            SERVER,
+            "            if not session.asking:\n                self._command",
+            "            if True:\n                self._command",
+        ),
+        (
+            "stores/postgresql_prepared.py",
+            "        _answer(connection)\n        known",
+            "        connection.wait(execute(connection.pgconn))\n        known",
+        ),
+    ),
+    interrupted(
+        "half an answer of memcached's is left",
+        "memcached and unread",
+        ("stores/memcached_link.py", "            self._client.close()  # what is left", "            pass  # what is left"),
+    ),
+    interrupted(
+        "a connection that nobody has is lent",
+        "lent_to_the_next",
+        ("stores/pool.py", "ref(connection)]", "(lambda: connection)]"),
+    ),
+    interrupted(
+        "a connection that was not made has a place",
+        "could_not_be_made",
+        ("stores/pool.py", "ref(place)]", "(lambda kept=place: kept)]"),
+    ),
+    interrupted(
+        "what could not be undone is given back",
+        "second_interrupt",
+        (
+            SERVER,
+            "            if done:\n                self._give(session)",
+            "            if True:\n                self._give(session)",
+        ),
+    ),
+    shared(
+        "a transaction that sees only the past is joined",
+        "only_the_past",
+        (VERBS, "                self._check_isolation(name, work.session)\n", "                pass\n"),
+    ),
+    shared(
+        "who waits looks only when it is told", "woken_by", ("stores/mysql.py", "LOOK_ANYWAY = 1\n", "LOOK_ANYWAY = 10**9\n")
+    ),
+    shared(
+        "a caller's connection has our kind of cursor",
+        "mariadb and committed",
+        ("stores/mysql.py", "cursor(Cursor)", "cursor()"),
+    ),
+    shared(
+        "MariaDB joins what is no transaction",
+        "mariadb and in_no_transaction",
+        ("stores/mysql.py", "if connection.get_autocommit() and not", "if False and not"),
+    ),
+    shared(
+        "a connection to another database is joined",
+        "to_elsewhere",
+        (SERVER, "return bool(rows) and self._ids == Ids(rows[0][0])", "return bool(rows)"),
+    ),
+    shared(
+        "a batch becomes part of another transaction",
+        "inside_a_batch and not sqlite",
+        (SERVER, "        if self._in_batch():\n            raise BadInput", "        if False:\n            raise BadInput"),
+    ),
     shared(
         "a panic is more answers than there should be",
         "panics",

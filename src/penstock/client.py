@@ -60,7 +60,7 @@ class RemoteStore:
 
 def _refuse(connection: object) -> None:
     if connection is not None:
-        raise Unsupported("a server cannot join a transaction of yours; SQLite and PostgreSQL can")
+        raise Unsupported("a server cannot join a transaction of yours; SQLite, PostgreSQL and MariaDB can")
 
 
 class RemoteBroker(Broker):

@@ -100,7 +100,7 @@ class Queue(Sets, NamedClaims):
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
         content; ``delay`` and ``visibility`` take the place of the queue's own. With your own ``connection`` to the same
-        database, the message is sent when you commit, together with what else you have written (SQLite, PostgreSQL)."""
+        database, the message is sent when you commit, with what else you have written (SQLite, PostgreSQL, MariaDB)."""
         draft: Draft | bytes = body
         extras: tuple[object, ...] = (attributes, delay, visibility, deadline, key, group)
         if content_type is OCTETS and extras == NOTHING:

@@ -77,7 +77,7 @@ class Store(ABC):
 
     def joining(self, connection: object) -> AbstractContextManager[Store]:  # noqa: ARG002
         """A store whose verbs are part of the transaction that the caller has open on a connection of its own."""
-        raise Unsupported("this store cannot join a transaction of yours; SQLite and PostgreSQL can")
+        raise Unsupported("this store cannot join a transaction of yours; SQLite, PostgreSQL and MariaDB can")
 
     # the catalogue
 

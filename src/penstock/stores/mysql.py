@@ -17,20 +17,25 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock.errors import BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.stores.base import Store
 from penstock.stores.server_session import Session
 from penstock.stores.sql_server import SqlServerStore
 from penstock.stores.sql_session import Params, Row
 
 try:
     import pymysql
-    from pymysql.constants import CLIENT, CR, ER
+    from pymysql.constants import CLIENT, CR, ER, SERVER_STATUS
+    from pymysql.cursors import Cursor
 except ImportError as error:
     raise MissingExtra("a mysql: store", "mysql") from error
 
 MIGRATION_LOCK = "penstock schema"
 LOOK_EVERY = 0.05
 """Seconds between two looks at what others have announced: each is a question to the server."""
+LOOK_ANYWAY = 1
+"""Seconds after which who waits looks for messages in any case: a transaction that was joined is committed by its owner, who
+announces nothing, and a sender may die before it does."""
 THERE_ALREADY = {ER.TABLE_EXISTS_ERROR, ER.DUP_KEYNAME, ER.DUP_FIELDNAME}
 NO_SUCH_THREAD = ER.NO_SUCH_THREAD
 LOST = {0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN}
@@ -126,7 +131,7 @@ class MysqlStore(SqlServerStore):
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
         session.asking = True
         try:
-            with session.connection.cursor() as cursor:
+            with session.connection.cursor(Cursor) as cursor:  # a caller's own connection may have another kind
                 changed = cursor.execute(text, params)
                 rows = list(cursor.fetchall())
             session.asking = False
@@ -138,7 +143,7 @@ class MysqlStore(SqlServerStore):
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
         session.asking = True
         try:
-            with session.connection.cursor() as cursor:
+            with session.connection.cursor(Cursor) as cursor:
                 cursor.executemany(self._statements[name], rows)
             session.asking = False
         except (pymysql.Error, OSError) as error:
@@ -163,6 +168,22 @@ class MysqlStore(SqlServerStore):
     def _named(self, name: str, params: Params) -> Mapping[str, Any]:
         named = super()._named(name, params)
         return {**named, "numbers": json.dumps(named["numbers"])} if "numbers" in named else named
+
+    @contextmanager
+    def joining(self, connection: object) -> Iterator[Store]:
+        if not isinstance(connection, pymysql.connections.Connection) or not connection.open:
+            raise BadInput(f"a transaction on {self} is joined by an open connection of PyMySQL's, not by {connection!r:.200}")
+        if connection.encoding != "utf8":
+            raise BadInput(f"{connection!r:.200} cannot spell every name: connect with charset='utf8mb4'")
+        status: int = connection.server_status  # type: ignore[attr-defined]
+        if connection.get_autocommit() and not status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
+            raise BadInput(f"{connection!r:.200} is in no transaction: begin one, or turn its autocommit off")
+        with self._joining(connection):
+            yield self
+
+    def _isolation(self, session: Session) -> str:
+        names = "'transaction_isolation', 'tx_isolation'"  # by the new name and the old: a server knows one, or both
+        return str(self._ask(session, f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")[0][0][1])
 
     def _is_no_table(self, error: BaseException | None) -> bool:
         return isinstance(error, pymysql.Error) and error.args[0] == ER.NO_SUCH_TABLE
@@ -206,7 +227,7 @@ class MysqlStore(SqlServerStore):
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY
             rows = self._beside(lambda side: self._ask(side, "SELECT value FROM penstock_wake")[0])
-            self._version = int(rows[0][0]) if rows else 0
+            self._version = (int(rows[0][0]) if rows else 0) << 32 | int(now / LOOK_ANYWAY)
         return self._version
 
     def _translate(self, error: Exception, *, lost: bool) -> StoreError:

@@ -504,6 +504,9 @@ class PostgresqlStore(SqlServerStore):
             if work.news:
                 self._ask(work.session, f"NOTIFY {CHANNEL}")  # heard by the others when, and if, the caller commits
 
+    def _isolation(self, session: Session) -> str:
+        return str(self._ask(session, "SHOW transaction_isolation")[0][0][0])
+
     def _is_no_table(self, error: BaseException | None) -> bool:
         return isinstance(error, errors.UndefinedTable)
 

@@ -178,6 +178,8 @@ class ServerSession(SqlSession):
             done = not work.reading
         finally:
             work.over = True
+            if self._here.last is work:  # which it is not in a thread that only clears up
+                self._here.last = None
             if work.lost:
                 self._pool.drop(work.session)
             elif done:
@@ -186,14 +188,19 @@ class ServerSession(SqlSession):
                 self._undo(work.session)
 
     def _undo(self, session: Session) -> None:
-        """Roll back, and give the session back if it is of any more use."""
+        """Roll back and give the session back; close it if that is interrupted, or was before."""
+        done = lost = False
         try:
             if not session.asking:
                 self._command(session, "ROLLBACK")
+                done = True
         except StoreError:
-            self._pool.drop(session)
+            lost = True
         finally:
-            self._give(session)
+            if done:
+                self._give(session)
+            else:
+                self._pool.drop(session, alone=not lost)
 
     def _give(self, session: Session) -> None:
         """Back to the pool, unless it was interrupted in the middle of a statement."""
@@ -486,6 +493,10 @@ class ServerSession(SqlSession):
     @abstractmethod
     def _ask_time(self, side: Session) -> int:
         """The database's time, in microseconds."""
+
+    @abstractmethod
+    def _isolation(self, session: Session) -> str:
+        """The isolation level of a transaction, in the database's own spelling."""
 
     @abstractmethod
     def _is_no_table(self, error: BaseException | None) -> bool:

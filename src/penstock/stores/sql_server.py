@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from penstock.errors import QueueNotFound, StoreError, StoreUnreachable
+from penstock.errors import BadInput, QueueNotFound, StoreError, StoreUnreachable
 from penstock.message import FOREVER, Death, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import same_settings
 from penstock.stores.base import Segment
@@ -54,6 +54,8 @@ class SqlServerStore(ServerSession, SqlStore):
         work = self._here.work
         assert work is not None
         if name not in work.locked and (alone or name not in work.kept):
+            if alone and work.session.server_id is None:
+                self._check_isolation(name, work.session)
             rows = self._rows("lock_queue" if alone else "keep_queue", (name,))
             if not rows:
                 raise QueueNotFound(name)
@@ -62,6 +64,15 @@ class SqlServerStore(ServerSession, SqlStore):
             if not alone and work.seen[name][1].groups:  # it was made anew since the caller looked
                 return self._enter(name, alone=True)
         return work.seen.get(name) or super()._queue(name)
+
+    def _check_isolation(self, name: str, session: Session) -> None:
+        """In a transaction that was joined: what others put there before we had the lock must be seen when we have it."""
+        level = self._isolation(session)
+        if level.upper().replace("-", " ") != "READ COMMITTED":
+            raise BadInput(
+                f"queue {name!r} has groups or marks, which cannot be told by the isolation level {level} of the transaction: "
+                "begin it as READ COMMITTED"
+            )
 
     def _enter_to_claim(self, name: str, settings: Settings | None) -> tuple[int, Settings]:
         """The queue to claim from. What has to be buried goes to another one, whose lock may have to be taken first."""
