@@ -212,16 +212,22 @@ def test_a_connection_is_refused_inside_a_batch(business: Business) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_who_waits_is_woken_by_the_callers_commit(business: Business) -> None:
+def test_who_waits_is_woken_by_the_callers_commit(business: Business, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(business.url) as broker, penstock.open(business.url) as other:
         queue = broker.create("orders")
         received: list[penstock.Message] = []
         waiting = Thread(target=lambda: received.extend(other["orders"].receive(wait=600)), daemon=True)
+        looked, rest = Event(), other.waiting.rest
+
+        def found_nothing(events: int, until: float) -> None:
+            looked.set()
+            rest(events, until)
+
+        monkeypatch.setattr(other.waiting, "rest", found_nothing)
         business.begin()
         queue.send(b"invoice 17", connection=business.connection)
         waiting.start()
-        while not other.waiting._resting:  # it has looked, and found nothing
-            waiting.join(0.01)
+        looked.wait()
         business.commit()
         waiting.join()
         assert [message.body for message in received] == [b"invoice 17"]
