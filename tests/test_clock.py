@@ -24,7 +24,7 @@ from penstock.broker import open_desk
 from penstock.clock import LEAD, LOOK_EVERY, SHARE, Course, MachineClock, Unshared, steady
 from penstock.stores.clock_files import MONTH, ClockFiles, clock_folder
 from penstock.stores.database_clock import DatabaseClock
-from penstock.stores.shelf import ORPHANED, is_orphaned
+from penstock.stores.shelf import ORPHANED, file_age, is_orphaned
 from penstock.testing.http import Http
 from penstock.testing.stepping import WallClock
 
@@ -486,3 +486,13 @@ def test_a_wall_clock_that_is_set_forward_makes_no_file_old(tmp_path: Path, monk
     real = time.time
     monkeypatch.setattr("penstock.stores.shelf.time.time", lambda: real() + 2 * ORPHANED)
     assert not is_orphaned(str(tmp_path / "draft"))
+
+
+@pytest.mark.parametrize("step", [7200, -7200, 0])
+def test_a_file_is_as_old_as_it_is_whether_the_wall_clock_was_set_before_or_after(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr("penstock.stores.shelf._unstepped", lambda: int(now * SECOND))
+    monkeypatch.setattr("penstock.stores.shelf.time.time", lambda: now + step)
+    assert file_age(now - 10) == file_age(now + step - 10) == 10

@@ -19,7 +19,7 @@ from penstock.segments import pack_drafts
 from penstock.stores import file_catalogue, vsqs
 from penstock.stores.beside import HELD
 from penstock.stores.file_messages import FileMessages
-from penstock.stores.shelf import ORPHANED, file_time
+from penstock.stores.shelf import ORPHANED, file_age
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
 
@@ -50,7 +50,7 @@ def draft(root: Path, scheme: str) -> Path:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file system's clock cannot be set back, so its reader looks at it from later."""
-    monkeypatch.setattr("penstock.stores.shelf.file_time", lambda: file_time() + OLD)
+    monkeypatch.setattr("penstock.stores.shelf.file_age", lambda changed_at: file_age(changed_at) + OLD)
 
 
 def test_a_draft_of_a_dead_sender_is_cleared_away(url: str, scheme: str, tmp_path: Path, later: None) -> None:

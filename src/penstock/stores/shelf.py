@@ -59,9 +59,13 @@ def is_open_for_writing(path: str) -> bool | None:
 _unstepped = MachineClock()
 
 
-def file_time() -> float:
-    """Seconds by the file system's clock, which is the wall clock; but no file grows old because that was set forward."""
-    return min(time.time(), _unstepped() / 1_000_000)
+def file_age(changed_at: float) -> float:
+    """How many seconds ago a file was changed, by its own date, which the wall clock gave it.
+
+    If that clock was set since, a clock that was not can tell; if it was set before, the wall clock can. The one that does not
+    put the change into the future is right, and of two the one by which the file is younger."""
+    ages = [now - changed_at for now in (time.time(), _unstepped() / 1_000_000)]
+    return min((age for age in ages if age >= 0), default=0)
 
 
 def is_orphaned(path: str) -> bool:
@@ -70,8 +74,7 @@ def is_orphaned(path: str) -> bool:
         status = os.stat(path)
     except FileNotFoundError:
         return False
-    age = file_time() - max(status.st_ctime, status.st_mtime)
-    return age > ORPHANED and not is_open_for_writing(path)
+    return file_age(max(status.st_ctime, status.st_mtime)) > ORPHANED and not is_open_for_writing(path)
 
 
 class Brief(NamedTuple):

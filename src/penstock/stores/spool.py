@@ -32,7 +32,7 @@ from penstock.stores.beside import FOLDER, TICK, Beside, Hold, rename_new
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.files import FileStore
 from penstock.stores.locks import TIMEOUT, Patience
-from penstock.stores.shelf import EXACT, Changing, Shelf, Stamp, is_open_for_writing
+from penstock.stores.shelf import EXACT, Changing, Shelf, Stamp, file_age, is_open_for_writing
 
 PARTS = ("new", "queues", "delay", "remove")
 NEVER_AT = 2**33 * 1_000_000
@@ -77,7 +77,7 @@ def is_written(path: str) -> bool:
     if writing is not None:
         return not writing
     with suppress(FileNotFoundError):
-        return time.time() - os.stat(path).st_ctime > STILL
+        return file_age(os.stat(path).st_ctime) > STILL
     return False
 
 
