@@ -74,7 +74,8 @@ def is_orphaned(path: str) -> bool:
         status = os.stat(path)
     except FileNotFoundError:
         return False
-    return file_age(max(status.st_ctime, status.st_mtime)) > ORPHANED and not is_open_for_writing(path)
+    age = file_age(max(status.st_ctime, status.st_mtime))
+    return age > ORPHANED and not is_open_for_writing(path)
 
 
 class Brief(NamedTuple):
