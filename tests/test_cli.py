@@ -226,11 +226,28 @@ def test_redrive_sends_dead_letters_back(jobs: Shell) -> None:
     assert jobs("redrive dead --limit 1") == 0
     assert jobs.out == "sent 1 message back\n"
     assert jobs("redrive dead --json") == 0
-    assert jobs.json == {"name": "dead", "redriven": 2}
+    assert jobs.json == {"name": "dead", "redriven": 2, "duplicates": 0, "homeless": 0}
     assert jobs("redrive dead") == 1
     jobs("create elsewhere")
     assert jobs("redrive jobs --to elsewhere") == 0
     assert bodies(jobs, "elsewhere") == ["poison"] * 3
+
+
+def test_redrive_tells_how_many_letters_stay_and_why(jobs: Shell) -> None:
+    jobs("create dead")
+    jobs("settings jobs --redrive dead:1 --deduplicate on")
+    for body in ("same", "same", "other"):
+        jobs(f"send jobs {body}")
+        jobs("receive jobs --visibility 0")
+        assert jobs("receive jobs") == 1
+    jobs("send jobs same")
+    jobs("send dead direct")
+    assert jobs("redrive dead") == 0
+    assert jobs.out == "sent 1 message back\n"
+    assert "2 letters stay: the queue where they belong has an equal message" in jobs.err
+    assert "1 letter stays: the queue where they died is gone, or they did not die in one: say --to NAME" in jobs.err
+    assert jobs("redrive dead --json") == 1
+    assert jobs.json == {"name": "dead", "redriven": 0, "duplicates": 2, "homeless": 1}
 
 
 # sending

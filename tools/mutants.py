@@ -1239,7 +1239,7 @@ MUTANTS = [
     mutant(
         "letters without a queue use up a redrive's limit",
         "limited_redrive",
-        ("queue.py", "gone[target] += 1\n", "gone[target] += 1\n                limit -= 1\n"),
+        ("queue.py", "gone[target] += 1\n", "gone[target] += 1\n                most -= 1\n"),
     ),
     mutant(
         "a claim goes through what lies below the floor",

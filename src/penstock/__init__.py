@@ -27,7 +27,7 @@ from penstock.errors import (
     StoreVersion,
     Unsupported,
 )
-from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Sent, Settings, State, Stats
+from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Redriven, Sent, Settings, State, Stats
 from penstock.producer import Producer
 from penstock.queue import Queue
 
@@ -59,6 +59,7 @@ __all__ = [
     "ReaderSetBack",
     "Receipt",
     "Redrive",
+    "Redriven",
     "SegmentLost",
     "Sent",
     "Settings",

@@ -20,7 +20,7 @@ from penstock.clock import Clock, system_clock
 from penstock.errors import BadInput, BadURL, QueueNotFound, StoreError, Unsupported
 from penstock.forking import watch
 from penstock.line import Line
-from penstock.message import Claim, Draft, Message, Mode, Pulse, Receipt, Sent, Settings, State, Stats
+from penstock.message import Claim, Draft, Message, Mode, Pulse, Receipt, Redriven, Sent, Settings, State, Stats
 from penstock.policy import check_count, check_seconds
 from penstock.publishing import MAX_SEGMENT, check_segment, check_staging
 from penstock.queue import Queue, check_each, check_many, check_taking
@@ -293,11 +293,12 @@ class RemoteQueue(Queue):
         to: str | None = None,
         ids: Iterable[str] | None = None,
         since_at: int | None = None,
-    ) -> int:
+    ) -> Redriven:
         chosen: dict[str, Any] = {"limit": limit, "to": to, "since_at": since_at}
         if ids is not None:
             chosen["ids"] = [held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))]
-        return int(self._call("redrive", **chosen))
+        redriven: Redriven = self._call("redrive", **chosen)
+        return redriven
 
     def sadd(self, member: str | bytes) -> bool:
         policy.member_mark(member)

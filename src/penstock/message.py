@@ -224,6 +224,30 @@ class Message:
         return self.home
 
 
+class Moved(IntEnum):
+    """What became of a message that was to go to another queue."""
+
+    STALE = 0
+    """Nothing: its receipt is stale."""
+    DONE = 1
+    DUPLICATE = 2
+    """It stays where it is: the other queue, which takes equal messages once, has an equal one."""
+
+
+class Redriven(int):
+    """How many messages a redrive has moved, and how many of those it chose have stayed."""
+
+    duplicates: int
+    """They stay because the queue where they belong has an equal message, and takes such messages once."""
+    homeless: int
+    """They stay because the queue where they died is gone, or because they did not die in one."""
+
+    def __new__(cls, moved: int, duplicates: int = 0, homeless: int = 0) -> Redriven:
+        self = super().__new__(cls, moved)
+        self.duplicates, self.homeless = duplicates, homeless
+        return self
+
+
 class Settlement(NamedTuple):
     """How messages left the queue; ``keep_until`` None means that no history is kept."""
 

@@ -18,13 +18,14 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import BadMessage, BadName, BadSetting
 from penstock.message import (
     FOREVER,
     OCTETS,
     Attribute,
+    Death,
     Draft,
     Entry,
     Message,
@@ -212,6 +213,43 @@ def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
     mark = member_mark(member)
     body, content_type = (member, OCTETS) if isinstance(member, bytes) else (_utf8(member, "member"), TEXT)
     return admit(Draft(body, content_type), settings, now)._replace(mark=mark, mark_until=FOREVER)
+
+
+class Readmission(NamedTuple):
+    """What a message keeps, or gets, when it is moved to another queue.
+
+    mark         what makes it a duplicate, or None
+    mark_until   FOREVER: the mark counts as long as the message is in its new queue; 0: it is known, but does not count there
+    deadline_at  its deadline, if it still has one
+    """
+
+    mark: bytes | None
+    mark_until: int
+    deadline_at: int | None
+
+
+def readmit(message: Message, mark: bytes | None, death: Death | None, old: Settings, new: Settings, now: int) -> Readmission:
+    """What becomes of a message's mark and deadline as it is moved from a queue with the settings ``old`` to one with ``new``.
+
+    A message that dies (``death``) is let into its dead letter queue whatever is there: its mark does not count there, but its
+    key, and that it is the member of a set, stay known. One that is redriven is in its queue again as if it had never left: its
+    mark counts if the queue refuses equal messages, or if it is a member. A window of deduplication counts from the send, and a
+    redrive is no send. A redrive is a new life: a deadline that has passed does not end it at once."""
+    known = mark if mark and (mark[:1] == b"k" or _is_member(message, mark, old)) else None
+    if death is not None:
+        return Readmission(known, 0, message.deadline_at)
+    deadline_at = message.deadline_at if message.deadline_at is not None and message.deadline_at > now else None
+    if known and known[:1] == b"c":
+        return Readmission(known, FOREVER, deadline_at)
+    if new.deduplicate is True:
+        return Readmission(*_mark(message.body, key_of(known), new, now), deadline_at)
+    return Readmission(known, 0, deadline_at)
+
+
+def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
+    """In a queue that refuses equal messages, every message without a key has the mark of a member; a dead letter has brought
+    its mark along."""
+    return mark[:1] == b"c" and (settings.deduplicate is not True or message.death is not None)
 
 
 def mark_batch(entries: Sequence[Entry], token: str, now: int, *, first: int = 0, window: float = TOKEN_WINDOW) -> list[Entry]:

@@ -24,7 +24,9 @@ from penstock.message import (
     Held,
     Message,
     Mode,
+    Moved,
     Receipt,
+    Redriven,
     Sent,
     Settings,
     State,
@@ -539,11 +541,12 @@ class Queue(Sets, NamedClaims):
         to: str | None = None,
         ids: Iterable[str] | None = None,
         since_at: int | None = None,
-    ) -> int:
+    ) -> Redriven:
         """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many.
 
         With ``ids``, these alone, unless someone holds them; ``since_at`` spares looking at what became visible before that
-        instant. Letters whose queue is gone stay."""
+        instant. Letters stay whose queue is gone, or has an equal message and takes such messages once; the answer counts
+        them too."""
         if limit is not None:
             check_count(limit, "limit", 1, policy.MAX_NUMBER)
         if since_at is not None:
@@ -553,49 +556,82 @@ class Queue(Sets, NamedClaims):
         if to == self.name:
             raise BadInput(f"queue {to!r} cannot be redriven to itself")
         left = None if ids is None else {held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))}
-        done = 0
-        place = START if since_at is None else (since_at - 1, 0)
-        while (limit is None or done < limit) and (left is None or left):
+        start = START if since_at is None else (since_at - 1, 0)
+        tally: Counter[Moved] = Counter()
+        gone: Counter[str | None] = Counter()
+        seen: set[str] = set()
+        before = -1
+        # Where groups are kept, a letter that has left frees the next of its group, which may stand before those already seen.
+        while before < tally[Moved.DONE] and (before < 0 or self.settings.groups):
+            before = tally[Moved.DONE]
+            self._redrive_from(start, to, limit, left, tally, gone, seen)
+        self._warn_of_stays(tally, gone)
+        return Redriven(tally[Moved.DONE], tally[Moved.DUPLICATE], sum(gone.values()))
+
+    def _redrive_from(
+        self,
+        place: tuple[int, int],
+        to: str | None,
+        limit: int | None,
+        left: set[str] | None,
+        tally: Counter[Moved],
+        gone: Counter[str | None],
+        seen: set[str],
+    ) -> None:
+        """Go once through all that is visible, and redrive what is not ``seen``."""
+        while (limit is None or tally[Moved.DONE] < limit) and (left is None or left):
             page = self._visible(place)
             if left is None or not left.isdisjoint(message.id for message in page):  # else seen without a write lock
                 with self._store.batch():
                     page = self._visible(place)
-                    chosen = page if left is None else [message for message in page if message.id in left]
-                    done += self._redrive(chosen, to, REDRIVE_BATCH if limit is None else limit - done)
+                    chosen = [message for message in page if (left is None or message.id in left) and message.id not in seen]
+                    self._redrive(chosen, to, len(chosen) if limit is None else limit - tally[Moved.DONE], tally, gone)
                 if left is not None:
                     left.difference_update(message.id for message in chosen)
+                if self.settings.groups:
+                    seen.update(message.id for message in chosen)
                 self._waiting.notify()
             if not page:
                 break
             place = (page[-1].visible_at, page[-1].number)
-        return done
 
     def _visible(self, after: tuple[int, int]) -> list[Message]:
         return self._store.browse(self.name, REDRIVE_BATCH, now=self._clock(), after=after)
 
-    def _redrive(self, page: list[Message], to: str | None, limit: int) -> int:
+    def _redrive(
+        self, page: list[Message], to: str | None, most: int, tally: Counter[Moved], gone: Counter[str | None]
+    ) -> None:
+        """Move ``most`` of these messages. One that stays does not count: another is tried in its place."""
         now = self._clock()
-        targets: dict[str, list[Message]] = {}
-        gone: Counter[str] = Counter()
         beyond: dict[str, Settings | None] = {}
+        known: list[tuple[str, Message]] = []
         for message in page:
             target = to or (message.death.queue if message.death else None)
-            if target is None:
-                continue
-            if target not in beyond:
+            if target is not None and target not in beyond:
                 beyond[target] = self._store.load(target)
-            if beyond[target] is None:
+            if target is None or beyond[target] is None:
                 gone[target] += 1
-            elif limit > 0:
-                targets.setdefault(target, []).append(message)
-                limit -= 1
+            else:
+                known.append((target, message))
+        while known and most > 0:
+            part, known = known[:most], known[most:]
+            for target in dict.fromkeys(target for target, _ in part):
+                messages = [message for home, message in part if home == target]
+                expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
+                moved = Counter(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))
+                most -= moved[Moved.DONE]
+                tally.update(moved)
+
+    def _warn_of_stays(self, tally: Counter[Moved], gone: Counter[str | None]) -> None:
         for target, count in gone.items():
-            logger.warning("%d dead letters stay in queue %r: queue %r, where they died, is gone", count, self.name, target)
-        moved = 0
-        for target, messages in targets.items():
-            expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
-            moved += sum(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))
-        return moved
+            if target is not None:
+                logger.warning("%d dead letters stay in queue %r: queue %r, where they died, is gone", count, self.name, target)
+        if tally[Moved.DUPLICATE]:
+            logger.warning(
+                "%d dead letters stay in queue %r: where they belong is an equal message, and such messages are taken once",
+                tally[Moved.DUPLICATE],
+                self.name,
+            )
 
     def _tend(self, now: int) -> None:
         """Now and then, clear away what no longer counts."""

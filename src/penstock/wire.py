@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import BadInput, PenstockError, QueueExists, QueueNotFound
-from penstock.message import Claim, Death, Draft, Message, Mode, Pulse, Receipt, Redrive, Sent, Settings, State, Stats
+from penstock.message import Claim, Death, Draft, Message, Mode, Pulse, Receipt, Redrive, Redriven, Sent, Settings, State, Stats
 
 VALUES: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Claim, Death, Draft, Message, Pulse, Receipt, Redrive, Settings, Stats)
@@ -28,6 +28,8 @@ def pack(value: Any) -> Any:
     kind = type(value).__name__
     if type(value) in ENUMS.values():
         return {kind: value.value}
+    if isinstance(value, Redriven):
+        return {"Redriven": [int(value), value.duplicates, value.homeless]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -67,6 +69,8 @@ def _unpack(packed: Any) -> Any:
         return {key: _unpack(item) for key, item in value.items()}
     if kind == "time":
         return datetime.fromisoformat(value)
+    if kind == "Redriven":
+        return Redriven(*value)
     if kind == "Sent":
         return Sent(**value)
     if kind in ENUMS:

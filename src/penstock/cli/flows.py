@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.output import complain, emit, print_table, shown
+from penstock.cli.output import complain, emit, print_table, shown, stays
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ def _tell_what_stays(done: Redriven) -> None:
         complain(f"{done.homeless} letters do not tell where they came from, and stay: say --to QUEUE")
     for name, count in done.gone.items():
         complain(f"{count} letters stay: the queue they came from, {name!r}, is gone; say --to QUEUE")
+    if done.duplicates:
+        complain(stays(done.duplicates, "the queue where they belong has an equal message, and takes such messages once"))
     if done.held:
         complain(f"{done.held} letters were taken by others meanwhile")
 

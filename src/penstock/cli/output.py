@@ -21,6 +21,11 @@ def complain(text: str) -> None:
         print("penstock:", shown(text).replace("\n", "\\n"), file=sys.stderr)
 
 
+def stays(count: int, why: str) -> str:
+    """What a redrive tells of letters that it did not move."""
+    return f"{count:,} letters stay: {why}" if count != 1 else f"1 letter stays: {why}"
+
+
 def shown(text: str) -> str:
     """Text from others, safe to print."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -9,7 +9,18 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.broker import Broker
-from penstock.cli.output import age, complain, emit, print_pairs, print_settings, print_table, settings_json, stats_json, time
+from penstock.cli.output import (
+    age,
+    complain,
+    emit,
+    print_pairs,
+    print_settings,
+    print_table,
+    settings_json,
+    stats_json,
+    stays,
+    time,
+)
 from penstock.cli.parser import Commands, Parser, deduplication, redrive, seconds
 from penstock.errors import BadInput, QueueExists, QueueNotFound
 from penstock.message import Claim, Mode, Stats
@@ -187,9 +198,13 @@ def run_purge(args: Namespace, broker: Broker) -> int:
 def run_redrive(args: Namespace, broker: Broker) -> int:
     moved = broker.queue(args.name).redrive(args.limit, to=args.to)
     if args.json:
-        emit({"name": args.name, "redriven": moved})
+        emit({"name": args.name, "redriven": moved, "duplicates": moved.duplicates, "homeless": moved.homeless})
     else:
         print(f"sent {moved} messages back" if moved != 1 else "sent 1 message back")
+        if moved.duplicates:
+            complain(stays(moved.duplicates, "the queue where they belong has an equal message, and takes such messages once"))
+        if moved.homeless:
+            complain(stays(moved.homeless, "the queue where they died is gone, or they did not die in one: say --to NAME"))
     return 0 if moved else 1
 
 

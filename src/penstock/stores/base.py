@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
-from penstock.message import Claim, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
+from penstock.message import Claim, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import MAX_NUMBER
 from penstock.stores.roster import Roster
 
@@ -172,8 +172,9 @@ class Store(ABC):
         now: int,
         expires_at: int,
         deaths: Sequence[Death | None],
-    ) -> list[bool]:
-        """Put messages into another queue: visible at once, with no receives, holder or mark. False for each stale receipt.
+    ) -> list[Moved]:
+        """Put messages into another queue: visible at once, with no receives or holder, and with the mark and deadline that
+        `policy.readmit` says. One whose mark would count there stays if a message there has it.
 
         The number of the delivery goes on: a receipt from before the move must not fit one from after it."""
 

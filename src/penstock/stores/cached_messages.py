@@ -7,14 +7,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from penstock.message import FOREVER, Death, Held, Message, Receipt, Settings, Settlement, State
-from penstock.policy import SECOND, same_settings
+from penstock.message import FOREVER, Death, Held, Message, Moved, Receipt, Settings, Settlement, State
+from penstock.policy import SECOND, readmit, same_settings
 from penstock.stores.cached_catalogue import Home
 from penstock.stores.cached_pages import Survey
-from penstock.stores.cached_records import MARK, alias_key, id_of, mark_key, moved_id
+from penstock.stores.cached_records import MARK, alias_key, id_of, mark_key
 from penstock.stores.cached_sending import CachedSending
 from penstock.stores.encoding import Head, pack_head, unpack_head
-from penstock.stores.slots import NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record
+from penstock.stores.slots import EMPTY, NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record, moved_mark
 
 BRIEFLY = 60 * SECOND
 """How long a message stays hidden that is to be settled or moved at once, should whoever does that die before."""
@@ -260,7 +260,8 @@ class CachedMessages(CachedSending):
         home.there -= len(slots)
         marked = [number for number, status in slots if status & ~STATE]
         for number, record in self._records(home, marked).items():
-            self._unmark(home, number, record)
+            if record.is_marked:
+                self._unmark(home, number, record)
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self.batch():
@@ -281,7 +282,7 @@ class CachedMessages(CachedSending):
         now: int,
         expires_at: int,
         deaths: Sequence[Death | None],
-    ) -> list[bool]:
+    ) -> list[Moved]:
         with self.batch():
             home, there = self._home(queue)[0], self._home(target)[0]
             self._ahead.clear()
@@ -290,49 +291,72 @@ class CachedMessages(CachedSending):
                 for receipt, death in zip(receipts, deaths, strict=True)
             ]
 
-    def _move(self, home: Home, there: Home, receipt: Held, now: int, expires_at: int, death: Death | None) -> bool:
+    def _move(self, home: Home, there: Home, receipt: Held, now: int, expires_at: int, death: Death | None) -> Moved:
         """Hide it, put it there, remove it here. Who dies in between leaves a note that it is there already."""
         seen: list[tuple[Page, int, int]] = []
+        before: list[tuple[State, int]] = []
 
         def hide(at: int, page: Page, slot: int) -> bool:
             seen[:] = [(page, slot, at * SLOTS + slot)]
+            before[:] = [(State(page.state(slot)), page.visible[slot])]
             page.become(slot, State.CONSUMED, now + BRIEFLY)
             page.delivery[slot] += 1
             return True
 
         if not self._change_held(home, [receipt], hide)[0]:
-            return False
+            return Moved.STALE
         page, slot, number = seen[0]
         record = self._records(home, [number]).get(number)
         if record is None:
             self._lose(home, [number])
-            return False
+            return Moved.STALE
+        id = id_of(home, number, record)
         head = unpack_head(record.head)
+        message = page.message(slot, id, number, home.name, record)
+        new = readmit(message, record.own_mark, death, home.settings, there.settings, now)
         moved = record._replace(
             head=pack_head(Head(head.content_type, head.attributes, head.visibility, death)),
             visible_at=now,
             moved_at=now,
             expires_at=expires_at,
+            deadline_at=new.deadline_at,
             received_at=page.received[slot] or None,
             first_received_at=page.first[slot] or None,
             delivery=page.delivery[slot] - 1,
-            mark=b"m%b%x.%d" % (id_of(home, number, record).encode(), home.born, number),
+            mark=moved_mark(id, home.born, number, new.mark, lasts=new.mark_until == FOREVER),
             mark_until=0,
         )
-        self._arrive(there, moved)
-        return self._delete(home, [Receipt(home.name, receipt.id, page.delivery[slot])], Settlement(State.PROCESSED, now))[0]
+        hidden = Receipt(home.name, receipt.id, page.delivery[slot])
+        if not self._arrive(there, moved):
 
-    def _arrive(self, there: Home, record: Record) -> None:
-        """Put a moved message into its new queue, unless someone who died has done so already."""
-        key = mark_key(there, record.mark or b"")
+            def show(_: int, page: Page, slot: int) -> bool:
+                page.become(slot, *before[0])
+                page.delivery[slot] -= 1
+                return True
+
+            if self._change_held(home, [hidden], show)[0]:
+                self._lower(home, [number // SLOTS])
+            return Moved.DUPLICATE
+        return Moved.DONE if self._delete(home, [hidden], Settlement(State.PROCESSED, now))[0] else Moved.STALE
+
+    def _arrive(self, there: Home, record: Record) -> bool:
+        """Put a moved message into its new queue, unless someone who died has done so already. False: its mark would count
+        there, and another message has it."""
+        key = mark_key(there, record.note)
         while True:
             value, token = there.link.gets([key]).get(key, (b"", None))
             if len(value) == MARK.size:
                 number, _ = MARK.unpack(value)
-                there.link.put({alias_key(there, moved_id(record) or ""): b"%d" % number})
+                if self._read(there, [number // SLOTS])[number // SLOTS][0].states[number % SLOTS] == EMPTY:
+                    left = self._records(there, [number]).get(number)
+                    if left is not None and not self._take_mark(there, number, left):
+                        self._discard(there, {number: left})
+                        there.link.forget([key])
+                        return False
+                there.link.put({alias_key(there, record.moved_id or ""): b"%d" % number})
                 page = self._help(there, number)
                 if page.state(number % SLOTS) != VOID:
-                    return
+                    return True
             head = there.link.incr(there.key("head"), 1)
             if head is None:
                 self._recover(there)
@@ -340,10 +364,27 @@ class CachedMessages(CachedSending):
             # The note before the record: a record that no note points to was left by the dead.
             if there.link.cas(key, MARK.pack(head, 0), token, MOVED_SECONDS):
                 parted = self._store_records(there, {head: record})
-                there.link.put({alias_key(there, moved_id(record) or ""): b"%d" % head})
+                if not self._take_mark(there, head, record):
+                    self._discard(there, {head: record})
+                    there.link.forget([key])
+                    return False
+                there.link.put({alias_key(there, record.moved_id or ""): b"%d" % head})
                 if self.commit(there, {head: record}, parted, None):
-                    return
+                    return True
                 self._discard(there, {head: record})
+
+    def _take_mark(self, there: Home, number: int, record: Record) -> bool:
+        """Let the mark of a message count that is about to arrive; False if another message there has it."""
+        if not record.is_marked:
+            return True
+        key, wanted = mark_key(there, record.own_mark or b""), MARK.pack(number, FOREVER)
+        while True:
+            value, token = there.link.gets([key]).get(key, (b"", None))
+            if value == wanted:
+                return True
+            if len(value) == MARK.size and MARK.unpack(value)[1] == FOREVER and self._in_force(there, value, 0):
+                return False
+            there.link.cas(key, wanted, token)
 
     # removing
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from penstock.errors import StoreFull
 from penstock.message import State
 from penstock.stores.cached_catalogue import SPARES, Home, logger
-from penstock.stores.cached_records import SMALL, CachedRecords, is_mark_of, mark_key, moved_id
+from penstock.stores.cached_records import SMALL, CachedRecords, is_mark_of, mark_key
 from penstock.stores.memcached_link import Found
 from penstock.stores.slots import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, VOID, Page, Record
 
@@ -221,9 +221,9 @@ class CachedPages(CachedRecords):
 
     def _is_orphan(self, home: Home, number: int, record: Record) -> bool:
         """A copy of a moved message whose mover died, and which was moved again by another."""
-        if moved_id(record) is None:
+        if record.moved_id is None:
             return False
-        key = mark_key(home, record.mark or b"")
+        key = mark_key(home, record.note)
         note = home.link.get([key]).get(key)
         return note is not None and not is_mark_of(number, note)
 

@@ -7,7 +7,6 @@ from functools import partial
 from struct import Struct
 
 from penstock.errors import StoreFull
-from penstock.message import FOREVER
 from penstock.policy import MAX_BODY
 from penstock.stores.cached_catalogue import CachedCatalogue, Home, digest
 from penstock.stores.slots import STATE, Record
@@ -61,17 +60,18 @@ class CachedRecords(CachedCatalogue):
             size = len(record.pack())
             if size > SMALL:
                 keys += [f"{key}.{part}" for part in range(1, -(-size // home.link.piece()))]
-            if dead or record.mark_until == FOREVER:
+            if dead or record.is_marked:
                 self._unmark(home, number, record)
-            moved = moved_id(record)
-            if moved is not None:
-                home.link.delete_if(alias_key(home, moved), (b"%d" % number).__eq__)
+            if record.moved_id is not None:
+                home.link.delete_if(alias_key(home, record.moved_id), (b"%d" % number).__eq__)
+                if dead:
+                    home.link.delete_if(mark_key(home, record.note), partial(is_mark_of, number))
         if keys:
             home.link.forget(keys)
 
     def _unmark(self, home: Home, number: int, record: Record) -> None:
-        if record.mark is not None:
-            home.link.delete_if(mark_key(home, record.mark), partial(is_mark_of, number))
+        if record.own_mark is not None:
+            home.link.delete_if(mark_key(home, record.own_mark), partial(is_mark_of, number))
 
     def _discard_slots(self, home: Home, slots: Iterable[tuple[int, int]]) -> None:
         """Delete the records of messages that have gone, given their numbers and how their slots were."""
@@ -95,13 +95,8 @@ def alias_key(home: Home, id: str) -> str:
     return home.key("i", digest(id.encode(errors="replace")))
 
 
-def moved_id(record: Record) -> str | None:
-    """A moved message has no mark of its own; in its place are its id and where it came from."""
-    return record.mark[1:37].decode() if record.mark and record.mark[:1] == b"m" else None
-
-
 def id_of(home: Home, number: int, record: Record) -> str:
-    return moved_id(record) or home.ids.make(number)
+    return record.moved_id or home.ids.make(number)
 
 
 def is_mark_of(number: int, value: bytes) -> bool:

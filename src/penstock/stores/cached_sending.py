@@ -18,7 +18,7 @@ from penstock.message import FOREVER, Entry, Sent, Settings
 from penstock.policy import SECOND, same_settings
 from penstock.stores.cached_catalogue import Home
 from penstock.stores.cached_pages import CachedPages
-from penstock.stores.cached_records import MARK, mark_key
+from penstock.stores.cached_records import MARK, id_of, mark_key
 from penstock.stores.memcached_link import Found
 from penstock.stores.slots import EMPTY, GONE, SETTLED, SLOTS, STATE, VOID, Page, Record
 
@@ -65,7 +65,7 @@ class CachedSending(CachedPages):
                     value, tokens[place] = found.get(mark_key(home, mark), (b"", None))
                     first = self._in_force(home, value, now)
                     if first:
-                        answers[place] = Sent(home.ids.make(first), duplicate=True)
+                        answers[place] = Sent(self._id(home, first), duplicate=True)
                 left = [place for place in left if place not in answers]
             committed = self._put(home, {place: entries[place] for place in left}, tokens, now, settings)
             if committed is None:
@@ -168,6 +168,11 @@ class CachedSending(CachedPages):
         return at < int(tail)
 
     # marks
+
+    def _id(self, home: Home, number: int) -> str:
+        """A message that was moved here has kept the id that it had."""
+        record = self._records(home, [number]).get(number)
+        return home.ids.make(number) if record is None else id_of(home, number, record)
 
     def _mark(self, home: Home, entry: Entry, number: int, token: bytes | None, now: int) -> bool:
         assert entry.mark is not None

@@ -89,8 +89,12 @@ class FileMarks(FileViews):
 
     def marked(self, queue: str, mark: bytes) -> bool:
         with self._queue(queue, durable=False) as shelf:
-            record = shelf.beside.read_json("mark", digest(mark))
-            return bool(record) and record["until"] == FOREVER and self._counts(shelf, digest(mark), record)
+            return self._is_marked(shelf, mark)
+
+    def _is_marked(self, shelf: Shelf, mark: bytes) -> bool:
+        """Whether a message is in the queue whose mark lasts as long as it is there."""
+        record = shelf.beside.read_json("mark", digest(mark))
+        return bool(record) and record["until"] == FOREVER and self._counts(shelf, digest(mark), record)
 
     def count_marked(self, queue: str) -> int:
         with self._queue(queue, durable=False) as shelf:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 
-from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Sent, Settings, Settlement, State
-from penstock.policy import next_delivery, same_settings
+from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
+from penstock.policy import next_delivery, readmit, same_settings
 from penstock.stores.beside import FEW, Extra, Hold, sync_file_system
 from penstock.stores.disk import sync
 from penstock.stores.encoding import Head
@@ -351,7 +351,7 @@ class FileMessages(FileMarks):
 
     def move(
         self, queue: str, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[bool]:
+    ) -> list[Moved]:
         with self._queue(queue) as shelf, self._queue(target) as there, ExitStack() as stack:
             # In one order, whoever moves what where; and a queue's lock cannot be taken twice.
             for name in sorted({queue, target}):
@@ -359,11 +359,15 @@ class FileMessages(FileMarks):
             pairs = zip(receipts, deaths, strict=True)
             return [self._move(shelf, receipt, there, now, expires_at, death) for receipt, death in pairs]
 
-    def _move(self, shelf: Shelf, receipt: Held, there: Shelf, now: int, expires_at: int, death: Death | None) -> bool:
+    def _move(self, shelf: Shelf, receipt: Held, there: Shelf, now: int, expires_at: int, death: Death | None) -> Moved:
         hidden = self._hidden_if_held(shelf, receipt)
         message = None if hidden is None else self._message(shelf, receipt.id, hidden, shelf.hold(receipt.id))
         if hidden is None or message is None:
-            return False
+            return Moved.STALE
+        mark = Extra.unpack(shelf.beside.read_json("head", receipt.id)).mark
+        new = readmit(message, mark, death, self._settings(shelf), self._settings(there), now)
+        if new.mark and new.mark_until and self._is_marked(there, new.mark):
+            return Moved.DUPLICATE
         id = receipt.id if there.find(receipt.id) is None else there.take_ids(1, now)[0]
         head = Head(message.content_type, message.attributes, message.visibility, death)
         extra = Extra(
@@ -371,28 +375,32 @@ class FileMessages(FileMarks):
             sent_at=message.sent_at,
             visible_at=now,
             expires_at=expires_at,
-            deadline_at=message.deadline_at,
+            deadline_at=new.deadline_at,
             group=message.group,
+            mark=new.mark,
             moved_at=now,
         )
-        mark = Extra.unpack(shelf.beside.read_json("head", receipt.id)).mark
         there.beside.write_json(extra.pack(), "head", id)
         if message.delivery:
             seen = message.first_received_at or now, message.received_at or now
             there.set_hold(id, Hold(0, message.delivery, message.sent_at, *seen, 0, 1))
+        if new.mark and new.mark_until:
+            self._write_marks(there, [Row(id, message.sent_at, now, new.mark, new.mark_until)])
         shelf.note(receipt.id, None)
         try:
             there.rename(shelf.path(receipt.id, hidden), id, 0)
         except FileNotFoundError:  # someone else was first
             there.forget(id)
-            return False
+            if new.mark and new.mark_until:
+                self._unmark(there, new.mark, id)
+            return Moved.STALE
         there.note(id, 0)
         if mark is not None:
             self._unmark(shelf, mark, receipt.id)
         shelf.forget(receipt.id)
         self._claimed.discard(shelf.beside.hold_path(receipt.id))
         self._dirty.update(shelf.folders() + there.folders())
-        return True
+        return Moved.DONE
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         return self.extend(queue, receipts, FOREVER)

@@ -355,7 +355,7 @@ class MemcachedStore(CachedViews):
         if not numbers:
             return
         records = self._records(home, numbers)
-        marks = {number: record.mark for number, record in records.items() if record.mark is not None}
+        marks = {number: mark for number, record in records.items() if (mark := record.own_mark) is not None}
         there = home.link.get([mark_key(home, mark) for mark in marks.values()])
         for number, mark in marks.items():
             if mark_key(home, mark) not in there and home.link.add(mark_key(home, mark), MARK.pack(number, FOREVER)):

@@ -24,13 +24,14 @@ from penstock.message import (
     Entry,
     Held,
     Message,
+    Moved,
     Receipt,
     Sent,
     Settings,
     Settlement,
     State,
 )
-from penstock.policy import key_of, next_delivery, same_settings
+from penstock.policy import key_of, next_delivery, readmit, same_settings
 from penstock.stores.base import START, Ids, Staged, Store
 
 
@@ -136,7 +137,8 @@ class MemoryStore(Store):
         if entry.mark is not None:
             first, until = home.marks.get(entry.mark, (0, 0))
             if until > now:
-                return Sent(self._ids.make(first), duplicate=True)
+                there = home.rows.get(first)  # one that was moved by arrival has kept its id, and not its number
+                return Sent(there.message.id if there else self._ids.make(first), duplicate=True)
         number = next(self._numbers)
         message = Message(
             id=self._ids.make(number),
@@ -270,38 +272,48 @@ class MemoryStore(Store):
         now: int,
         expires_at: int,
         deaths: Sequence[Death | None],
-    ) -> list[bool]:
+    ) -> list[Moved]:
         with self._lock:
             home, there = self._home(queue), self._home(target)
             self._torn += [home, there]
-            moved = []
-            for receipt, death in zip(receipts, deaths, strict=True):
-                row = self._find(home, receipt)
-                moved.append(row is not None)
-                if row is None:
-                    continue
-                number = row.message.number
-                if self.by_arrival:
-                    number = there.moved[row.message.id] = next(self._numbers)
-                message = replace(
-                    row.message,
-                    number=number,
-                    queue=target,
-                    state=State.QUEUED,
-                    receives=0,
-                    visible_at=now,
-                    moved_at=now,
-                    expires_at=expires_at,
-                    key=None,
-                    death=death,
-                    holder=None,
-                )
-                home.moving = (row.message.number, there, number)
-                self._arrive(there, _Row(message, None))
-                self._leave(home, row)
-                home.moving = None
+            pairs = zip(receipts, deaths, strict=True)
+            moved = [self._move(home, receipt, target, there, now, expires_at, death) for receipt, death in pairs]
             self._torn.clear()
             return moved
+
+    def _move(
+        self, home: _Queue, receipt: Held, target: str, there: _Queue, now: int, expires_at: int, death: Death | None
+    ) -> Moved:
+        row = self._find(home, receipt)
+        if row is None:
+            return Moved.STALE
+        mark, mark_until, deadline_at = readmit(row.message, row.mark, death, home.settings, there.settings, now)
+        if mark is not None and mark_until and there.marks.get(mark, (0, 0))[1] == FOREVER:
+            return Moved.DUPLICATE
+        number = row.message.number
+        if self.by_arrival:
+            number = there.moved[row.message.id] = next(self._numbers)
+        message = replace(
+            row.message,
+            number=number,
+            queue=target,
+            state=State.QUEUED,
+            receives=0,
+            visible_at=now,
+            moved_at=now,
+            expires_at=expires_at,
+            deadline_at=deadline_at,
+            key=key_of(mark),
+            death=death,
+            holder=None,
+        )
+        home.moving = (row.message.number, there, number)
+        if mark is not None and mark_until:
+            there.marks[mark] = (number, mark_until)  # before it is there, as `_mend` removes a mark without its message
+        self._arrive(there, _Row(message, mark, mark_until=mark_until))
+        self._leave(home, row)
+        home.moving = None
+        return Moved.DONE
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self._lock:
@@ -531,7 +543,7 @@ class MemoryStore(Store):
         for home in self._torn:
             rows = sorted(home.rows.values(), key=lambda row: row.message.number)
             home.marks = {m: known for m, known in home.marks.items() if known[1] < FOREVER or known[0] in home.rows}
-            if rows and rows[-1].mark is not None:
+            if rows and rows[-1].mark is not None and rows[-1].mark_until:
                 home.marks[rows[-1].mark] = (rows[-1].message.number, rows[-1].mark_until)
             home.groups = {}
             for row in rows if home.settings.groups else ():

@@ -400,7 +400,7 @@ WHERE number = :number AND queue = :queue AND delivery = COALESCE(:delivery, del
 -- name: move
 UPDATE penstock_message
 SET queue = :queue, visible_at = :visible_at, state = 0, receives = 0, expires_at = :expires_at, moved_at = :now,
-    mark = NULL, head = :head, checksum = :checksum, holder = NULL
+    deadline_at = :deadline_at, mark = :mark, head = :head, checksum = :checksum, holder = NULL
 WHERE number = :number
 
 -- name: browse

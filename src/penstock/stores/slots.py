@@ -8,6 +8,8 @@ status    a message's state, or one of the three below; 0x80: it carries a mark 
           or it was moved: what goes with it is in the record
 record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first.
           A negative mark_until is of one that was received and then moved here: the delivery, with its sign changed
+mark      what makes an equal message a duplicate; of a message that was moved: "m", its id (36 bytes), where it came from and,
+          if it has a mark of its own, a space, "+" if that lasts as long as the message is here or "-" if not, and the mark
 
 A slot is EMPTY (its number is given out, the message is not there yet), then holds a message, then is GONE; a slot whose putter
 did not come is VOID, and if the putter comes after all, it takes another number.
@@ -134,6 +136,34 @@ class Record(NamedTuple):
             intact,
         )
 
+    @property
+    def moved_id(self) -> str | None:
+        """The id that a message has brought along that was moved here."""
+        return self.mark[1:37].decode() if self.mark and self.mark[:1] == b"m" else None
+
+    @property
+    def note(self) -> bytes:
+        """Of a message that was moved here: the name of the note that tells of its move."""
+        return (self.mark or b"").split(b" ", 1)[0]
+
+    @property
+    def own_mark(self) -> bytes | None:
+        if self.mark is None or self.mark[:1] != b"m":
+            return self.mark
+        return self.mark.partition(b" ")[2][1:] or None
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its own mark lasts as long as the message is in the queue."""
+        if self.mark is None or self.mark[:1] != b"m":
+            return self.mark is not None and self.mark_until == FOREVER
+        return self.mark.partition(b" ")[2][:1] == b"+"
+
+
+def moved_mark(id: str, born: int, number: int, own: bytes | None, *, lasts: bool) -> bytes:
+    note = b"m%b%x.%d" % (id.encode(), born, number)
+    return note if own is None else b"%b %b%b" % (note, b"+" if lasts else b"-", own)
+
 
 class Page:
     """A page as it was read, to be changed and written back by compare-and-swap."""
@@ -190,9 +220,8 @@ class Page:
         return [slot for slot, visible_at in enumerate(self.visible) if visible_at <= now]
 
     def fill(self, slot: int, record: Record, *, parted: bool) -> None:
-        marked = record.mark is not None and record.mark_until == FOREVER
-        parted |= record.mark is not None and record.mark_until == 0
-        self.states[slot] = State.QUEUED | MARKED * marked | PARTED * parted
+        parted |= record.moved_id is not None
+        self.states[slot] = State.QUEUED | MARKED * record.is_marked | PARTED * parted
         self.visible[slot] = record.visible_at
         self.received[slot] = record.received_at or 0
         self.first[slot] = record.first_received_at or 0
@@ -242,7 +271,7 @@ class Page:
             deadline_at=record.deadline_at,
             visibility=head.visibility,
             group=record.group,
-            key=key_of(record.mark),
+            key=key_of(record.own_mark),
             moved_at=record.moved_at,
             first_received_at=self.first[slot] or None,
             received_at=self.received[slot] or None,

@@ -12,12 +12,13 @@ from penstock.message import (
     Entry,
     Held,
     Message,
+    Moved,
     Sent,
     Settings,
     Settlement,
     State,
 )
-from penstock.policy import same_settings
+from penstock.policy import readmit, same_settings
 from penstock.stores.base import START
 from penstock.stores.encoding import Head, add_body, checksum, pack_head, pack_settings, pack_type
 from penstock.stores.sql_session import DELIVERY, LINE, MARK, Row, SqlSession
@@ -83,8 +84,7 @@ class SqlMessages(SqlSession):
                         answers.append(Sent(self._ids.make(first), True))
                         continue
                     marks[mark] = number
-                    self._run("unmark", {"queue": home, "mark": mark})
-                    self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": entry.mark_until})
+                    self._set_mark(home, mark, number, entry.mark_until)
                 if entry.group is not None:
                     line = entry.group.encode()
                     if settings.groups:
@@ -118,6 +118,15 @@ class SqlMessages(SqlSession):
         number, until = found[0]
         # A mark that lasts as long as its message does not outlive it, whatever happened to either.
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
+
+    def _bearer(self, home: int, mark: bytes | None) -> int | None:
+        """The message in the queue whose mark lasts as long as it is there."""
+        found = self._rows("mark", {"queue": home, "mark": mark})
+        return found[0][0] if found and found[0][1] == FOREVER and self._rows("sent_at", {"number": found[0][0]}) else None
+
+    def _set_mark(self, home: int, mark: bytes | None, number: int, until: int) -> None:
+        self._run("unmark", {"queue": home, "mark": mark})
+        self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": until})
 
     def claim(
         self,
@@ -248,18 +257,22 @@ class SqlMessages(SqlSession):
         now: int,
         expires_at: int,
         deaths: Sequence[Death | None],
-    ) -> list[bool]:
+    ) -> list[Moved]:
         with self._joined():
             home, settings = self._queue(queue)
-            there, beyond = self._enter(target, alone=False)
+            there, beyond = self._enter(target, alone=None in deaths and self._will_mark(home, receipts, target))
             moved = []
             for receipt, death in zip(receipts, deaths, strict=True):
                 row = self._one(home, receipt)
                 message = row and self._message(queue, row)
-                moved.append(bool(message and message.intact))
                 if not row or not message or not message.intact:
+                    moved.append(Moved.STALE)
                     continue
                 number, line, mark = row[0], row[LINE], row[MARK]
+                new = readmit(message, mark, death, settings, beyond, now)
+                if new.mark_until and self._bearer(there, new.mark):
+                    moved.append(Moved.DUPLICATE)
+                    continue
                 blocked = line is not None and beyond.groups and self._rows("in_group", {"queue": there, "grp": line})
                 head = pack_head(Head(message.content_type, message.attributes, message.visibility, death))
                 fields = {
@@ -268,15 +281,26 @@ class SqlMessages(SqlSession):
                     "visible_at": -now if blocked else now,
                     "expires_at": expires_at,
                     "now": now,
+                    "deadline_at": new.deadline_at,
+                    "mark": new.mark,
                     "head": head,
-                    "checksum": checksum(message.body, head, line, None, message.sent_at, message.deadline_at),
+                    "checksum": checksum(message.body, head, line, new.mark, message.sent_at, new.deadline_at),
                 }
                 if receipt.delivery not in (None, row[DELIVERY]):  # its claim counts from now on
                     self._many("claim", [(now, now, None, number)])
                     del self._uncounted[number, receipt.delivery]
                 self._run("move", fields)
                 self._leave(home, settings, number, row[1], row[2], line, mark)
+                if new.mark_until:
+                    self._set_mark(there, new.mark, number, new.mark_until)
+                moved.append(Moved.DONE)
             return moved
+
+    def _will_mark(self, home: int, receipts: Sequence[Held], target: str) -> bool:
+        """Whether messages that are redriven may get a mark that counts: one batch at a time looks those up and adds them."""
+        if self._queue(target)[1].deduplicate is True:
+            return True
+        return any((row := self._one(home, receipt)) is not None and row[MARK] is not None for receipt in receipts)
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self._joined():
@@ -331,8 +355,7 @@ class SqlMessages(SqlSession):
 
     def marked(self, queue: str, mark: bytes) -> bool:
         with self._reading():
-            found = self._rows("mark", {"queue": self._queue(queue)[0], "mark": mark})
-            return bool(found) and found[0][1] == FOREVER and bool(self._rows("sent_at", {"number": found[0][0]}))
+            return self._bearer(self._queue(queue)[0], mark) is not None
 
     def count_marked(self, queue: str) -> int:
         with self._reading():

@@ -24,7 +24,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from penstock import policy
-from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Sent, Settings, Settlement, State
+from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores.base import START
 from penstock.stores.sql import SqlStore
 from penstock.stores.sql_session import Row
@@ -300,7 +300,7 @@ class SqliteClaims(SqlStore):
 
     def move(
         self, queue: str, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[bool]:
+    ) -> list[Moved]:
         with self._joined():
             self._keep_runs(queue, receipts)
             self._keep_runs(target, visible_at=now)

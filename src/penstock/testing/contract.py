@@ -25,6 +25,7 @@ from penstock.testing.publish_crashes import PublishCrashes
 from penstock.testing.publishing import Publishing, StagedSegments
 from penstock.testing.races import ProcessRaces, ThreadRaces
 from penstock.testing.receiving import Receiving
+from penstock.testing.redriving import Redriving, RedrivingGroups
 from penstock.testing.refusals import Refusals
 from penstock.testing.sending import Sending
 from penstock.testing.settling import Settling
@@ -56,6 +57,7 @@ class _Contract(
     Holding,
     Duplicates,
     Sets,
+    Redriving,
     History,
     Claims,
     Publishing,
@@ -72,7 +74,7 @@ class _Contract(
     """What every store does."""
 
 
-class StoreContract(_Contract, Groups):
+class StoreContract(_Contract, Groups, RedrivingGroups):
     """The whole contract; give it a fixture ``url`` that names a new, empty store."""
 
 

@@ -80,6 +80,12 @@ class Duplicates:
         clock.advance(1)
         assert queue.send(b"x").duplicate is False
 
+    def test_a_window_outlives_a_big_message_that_goes_into_the_history(self, broker: Broker) -> None:
+        queue = broker.create("window", deduplicate=300, history=60)
+        first = queue.send(b"x" * 50_000)
+        queue.delete(queue.receive()[0])
+        assert queue.send(b"x" * 50_000) == (first.id, True)
+
     def test_past_the_window_it_is_new_though_the_first_is_still_there(self, broker: Broker, clock: FakeClock) -> None:
         queue = broker.create("window", deduplicate=300)
         queue.send(b"x", key="k")

@@ -46,6 +46,11 @@ sends = st.tuples(st.just("send"), queues, st.lists(drafts, min_size=1, max_size
 receives = st.tuples(
     st.just("receive"), queues, st.integers(1, 4), st.none() | seconds, st.sampled_from([None, "at_most_once"])
 )
+members = st.sampled_from(["a", b"b"])
+updates = st.one_of(
+    st.sampled_from([{"visibility": 0}, {"retention": 20}, {"redrive": None}, {"history": 0}]),
+    st.sampled_from([{"deduplicate": False}, {"deduplicate": True}, {"deduplicate": 20}]),
+)
 # What the steps of a plan are; a message is chosen by its place among those received so far.
 steps = st.one_of(
     sends,
@@ -58,12 +63,13 @@ steps = st.one_of(
     st.tuples(st.just("release"), small, seconds),
     st.tuples(st.just("fail"), small),
     st.tuples(st.just("advance"), seconds),
-    st.tuples(st.just("update"), st.sampled_from([{"visibility": 0}, {"retention": 20}, {"redrive": None}, {"history": 0}])),
+    st.tuples(st.just("update"), updates),
     st.tuples(st.just("redrive"), st.none() | st.just("main"), st.none() | st.integers(1, 2)),
     st.tuples(st.just("purge"), queues),
-    st.tuples(st.just("sadd"), st.sampled_from(["a", b"b"])),
+    st.tuples(st.just("bury")),
+    st.tuples(st.just("sadd"), members),
     st.tuples(st.just("spop")),
-    st.tuples(st.just("sismember"), st.sampled_from(["a", b"b"])),
+    st.tuples(st.just("sismember"), members),
     st.tuples(st.just("claim"), st.sampled_from(["r", "s"]), small, st.integers(1, 3)),
     st.tuples(st.just("confirm"), st.sampled_from(["r", "s"]), small),
     st.tuples(st.just("read"), st.sampled_from(["r", "s"]), small),
@@ -79,6 +85,8 @@ configurations = st.fixed_dictionaries(
         "history": st.sampled_from([0, 60]),
         "groups": st.booleans(),
         "mode": st.sampled_from(["at_least_once", "at_least_once", "at_most_once"]),
+        "most": st.sampled_from([1, 2]),  # receives, before a message is a dead letter
+        "strict": st.booleans(),  # whether the dead letter queue deduplicates
     }
 )
 
@@ -96,8 +104,10 @@ class Player:
         self.hands: list[Message] = []
 
     def start(self, configuration: dict[str, Any]) -> None:
-        self.dead = self.broker.create(f"dead{self.suffix}", groups=configuration["groups"])
-        self.main = self.broker.create(f"main{self.suffix}", **configuration, redrive=(self.dead.name, 2))
+        dead, most = {"groups": configuration["groups"], "deduplicate": configuration["strict"]}, configuration["most"]
+        main = {name: value for name, value in configuration.items() if name not in ("strict", "most")}
+        self.dead = self.broker.create(f"dead{self.suffix}", **dead)
+        self.main = self.broker.create(f"main{self.suffix}", **main, redrive=(self.dead.name, most))
 
     def play(self, step: tuple[Any, ...]) -> object:
         verb, *arguments = step
@@ -144,7 +154,12 @@ class Player:
         return self.main.sadd(member)
 
     def play_redrive(self, to: str | None, limit: int | None) -> object:
-        return self.dead.redrive(limit, to=to and self.main.name)
+        redriven = self.dead.redrive(limit, to=to and self.main.name)
+        return int(redriven), redriven.duplicates, redriven.homeless
+
+    def play_bury(self) -> object:
+        """Receive so often, and leave it, that what is visible dies."""
+        return [self.main.receive(4, visibility=0, mode="at_least_once") for _ in range(3)]
 
     def play_purge(self, name: str) -> object:
         return getattr(self, name).purge()

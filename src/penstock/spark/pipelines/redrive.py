@@ -46,6 +46,8 @@ class Redriven:
     """They do not tell where they came from."""
     gone: dict[str, int] = field(default_factory=dict)
     """Of queues that are no more."""
+    duplicates: int = 0
+    """The queue where they belong has an equal message, and takes such messages once."""
     held: int = 0
     """Somebody has taken them, or they have gone, since they were chosen."""
 
@@ -137,8 +139,9 @@ def redrive(
             else:
                 before = sum(done.moved.values())
                 tell = partial(_tell, advance, before, len(chosen))
-                done.moved[name] = _move(broker, queue, mine, name, rate, tell)
-                done.held += len(mine) - done.moved[name]
+                done.moved[name], duplicates = _move(broker, queue, mine, name, rate, tell)
+                done.duplicates += duplicates
+                done.held += len(mine) - done.moved[name] - duplicates
     return done
 
 
@@ -149,19 +152,21 @@ def _move(
     target: str,
     rate: float | None,
     advance: Callable[[int], None],
-) -> int:
-    source, moved, started = broker.queue(queue), 0, time.monotonic()
+) -> tuple[int, int]:
+    """How many went, and how many stay because an equal one is there."""
+    source, moved, duplicates, started = broker.queue(queue), 0, 0, time.monotonic()
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / 4)))
     for first in range(0, len(chosen), size):
         part = chosen[first : first + size]
         if rate is not None:
             time.sleep(max(0, started + first / rate - time.monotonic()))
         try:
-            moved += source.redrive(ids=[id for id, _, _ in part], to=target, since_at=max(0, part[0][1]))
+            done = source.redrive(ids=[id for id, _, _ in part], to=target, since_at=max(0, part[0][1]))
         except QueueNotFound:  # since we looked
             break
+        moved, duplicates = moved + done, duplicates + done.duplicates
         advance(moved)
-    return moved
+    return moved, duplicates
 
 
 def _tell(advance: Callable[[int, int], None], before: int, whole: int, moved: int) -> None:
