@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -203,9 +204,11 @@ def test_no_token_publishes_as_the_writer_of_another(limited: str, broker: Broke
 class Proxy:
     """Stands between client and server, and loses the answers that it is told to lose."""
 
-    def __init__(self, url: str, lose: int) -> None:
+    def __init__(self, url: str, lose: int, *, once: bool = False) -> None:
+        """``once``: after the first connection nobody listens any more."""
         self._server = urlsplit(url)
         self._lose = lose
+        self._once = once
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = Thread(target=self._run)
@@ -217,6 +220,8 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._once:
+                self._listener.close()
             with client, socket.create_connection((self._server.hostname, self._server.port or 0)) as server:
                 while data := client.recv(65536):
                     server.sendall(data)
@@ -232,7 +237,8 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is closed
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
 
@@ -260,16 +266,78 @@ def test_other_lost_answers_are_an_error_that_says_so(server: BackgroundServer, 
     with (
         Proxy(server.url, lose=1) as proxy,
         penstock.open(proxy.url) as remote,
-        pytest.raises(penstock.StoreError, match="not known"),
+        pytest.raises(penstock.OutcomeUnknown, match="not known"),
     ):
         RemoteQueue("orders", remote._line).receive()  # type: ignore[attr-defined]
+
+
+CHANGES: dict[str, Callable[[RemoteQueue], object]] = {
+    "send": lambda queue: queue.send(b"x"),
+    "receive": lambda queue: queue.receive(),
+    "delete": lambda queue: queue.delete("an-id"),
+    "extend": lambda queue: queue.extend("an-id", 1),
+    "release": lambda queue: queue.release("an-id"),
+    "fail": lambda queue: queue.fail("an-id"),
+    "update": lambda queue: queue.update(visibility=1),
+    "purge": lambda queue: queue.purge(),
+    "redrive": lambda queue: queue.redrive(to="elsewhere"),
+    "sadd": lambda queue: queue.sadd("x"),
+    "spop": lambda queue: queue.spop(),
+    "claim": lambda queue: queue.claim("reader", 1, 1),
+    "confirm": lambda queue: queue.confirm("reader", 1),
+    "settle": lambda queue: queue.settle("reader", 1),
+    "give_up": lambda queue: queue.give_up("reader"),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_a_lost_answer_is_unknown_though_nobody_listens_any_more(server: BackgroundServer, broker: Broker, verb: str) -> None:
+    broker.create("orders")
+    broker.create("elsewhere")
+    with (
+        Proxy(server.url, lose=1, once=True) as proxy,
+        penstock.open(proxy.url) as remote,
+        pytest.raises(penstock.OutcomeUnknown, match=r"gave no answer .* whether it was done is not known"),
+    ):
+        CHANGES[verb](RemoteQueue("orders", remote._line))  # type: ignore[attr-defined]
+
+
+def test_a_lost_answer_to_who_only_looks_is_no_unknown_outcome(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("orders")
+    with (
+        Proxy(server.url, lose=1, once=True) as proxy,
+        penstock.open(proxy.url) as remote,
+        pytest.raises(penstock.StoreUnreachable, match="no server at"),
+    ):
+        RemoteQueue("orders", remote._line).stats()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_what_a_proxy_says_of_a_server_that_failed_is_unknown(status: int) -> None:
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as gateway:
+        Thread(target=gateway.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{gateway.server_port}"
+        with penstock.open(url) as remote, pytest.raises(penstock.OutcomeUnknown, match=f"answered {status}"):
+            RemoteQueue("orders", remote._line).purge()  # type: ignore[attr-defined]
+        gateway.shutdown()
 
 
 def test_a_server_that_is_not_there_is_a_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with penstock.open(f"http://127.0.0.1:{port}") as remote, pytest.raises(penstock.StoreError, match="no server at"):
+    with penstock.open(f"http://127.0.0.1:{port}") as remote, pytest.raises(penstock.StoreUnreachable, match="no server at"):
         remote.queues()
+    with penstock.open(f"http://127.0.0.1:{port}") as remote, pytest.raises(penstock.StoreUnreachable, match="no server at"):
+        RemoteQueue("orders", remote._line).send(b"x")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'"x"', b"null", b'{"answer": {"x": 1}}'])
@@ -294,7 +362,7 @@ def test_a_server_that_is_not_penstock_is_a_clear_error(content: bytes) -> None:
                 lambda: queue.settings,
                 queue.receive,
                 queue.stats,
-                lambda: queue._line.call("/scan", {}, again=True, accept="application/vnd.apache.arrow.stream"),
+                lambda: queue._line.call("/scan", {}, again=True, changes=False, accept="application/vnd.apache.arrow.stream"),
             ]
             for call in calls:
                 with pytest.raises(penstock.StoreError, match="did not answer as Penstock does"):

@@ -1390,6 +1390,88 @@ MUTANTS = [
         ("producer.py", "token, batch = self._sending\n", "token, batch = secrets.token_hex(16), self._sending[1]\n"),
     ),
     handled("the child waits for its parent's lock", "after_a_fork", ("producer.py", "        watch(self)\n", "")),
+    mutant(
+        "a redrive keeps a deadline that has passed",
+        "new_life",
+        ("policy.py", "and message.deadline_at > now else None", "else None"),
+    ),
+    mutant(
+        "a redrive drops every deadline",
+        "still_to_come",
+        ("policy.py", "message.deadline_at > now else None", "False else None"),
+    ),
+    mutant("a redriven message has no mark", "of_a_redriven_one", ("policy.py", "if new.deduplicate is True:", "if False:")),
+    mutant("a redriven member is none", "redriven_member", ("policy.py", 'if known and known[:1] == b"c":', "if False:")),
+    mutant("a dead letter forgets its key", "keeps_its_key", ("policy.py", 'mark[:1] == b"k" or _is', "_is")),
+    mutant(
+        "a dead letter queue refuses equal letters",
+        "takes_equal_letters",
+        (
+            "policy.py",
+            "return Readmission(known, 0, message.deadline_at)",
+            "return Readmission(mark, FOREVER, message.deadline_at)",
+        ),
+    ),
+    mutant(
+        "all that is equal is a member elsewhere",
+        "taken_all_letters_go",
+        ("policy.py", "(settings.deduplicate is not True or", "(True or"),
+    ),
+    mutant(
+        "a redriven message stands beside an equal one",
+        "an_equal_message_is_in_its_queue",
+        (MESSAGES, "if new.mark_until and self._bearer(there, new.mark):", "if False:"),
+        (MESSAGES, "self._set_mark(there, new.mark, number, new.mark_until)", "pass"),
+    ),
+    mutant(
+        "letters that stay use up a redrive's limit",
+        "do_not_use_up",
+        ("queue.py", "        while known and most > 0:", "        if known:"),
+    ),
+    mutant(
+        "a redrive leaves the rest of a group",
+        "whole_groups",
+        ("queue.py", "(before < 0 or self.settings.groups)", "before < 0"),
+    ),
+    filed(
+        "files: a redriven message stands beside an equal one",
+        "an_equal_message_is_in_its_queue",
+        (FILES, "and self._is_marked(there, new.mark):", "and False:"),
+    ),
+    filed(
+        "files: a redriven message has no mark",
+        "of_a_redriven_one",
+        (FILES, "self._write_marks(there, [Row(id, message.sent_at, now, new.mark, new.mark_until)])", "pass"),
+    ),
+    cached(
+        "memcached: a redriven message stands beside an equal one",
+        "an_equal_message_is_in_its_queue",
+        (CACHED_MESSAGES, "FOREVER and self._in_force(there, value, 0):", "FOREVER and False:"),
+    ),
+    cached(
+        "memcached: a letter that stays is hidden", "stays_as_long", (CACHED_MESSAGES, "page.become(slot, *before[0])", "pass")
+    ),
+    cached(
+        "memcached: the history ends a window",
+        "big_message",
+        (
+            CACHED_MESSAGES,
+            "            if record.is_marked:\n                self._unmark",
+            "            if True:\n                self._unmark",
+        ),
+    ),
+    Mutant(
+        "a refused connection makes a lost answer known",
+        "nobody_listens",
+        (("line.py", "if lost is not None and changes", "if isinstance(problem, OutcomeUnknown) and changes"),),
+        ("tests/test_server_client.py",),
+    ),
+    Mutant(
+        "a proxy's error is an answer",
+        "proxy_says",
+        (("line.py", "if status >= 500:", "if status >= 600:"),),
+        ("tests/test_server_client.py",),
+    ),
     Mutant(
         "the random plans are the same in each run",
         "plays_others",

@@ -1,7 +1,7 @@
 """The client: the same Broker and Queue, over HTTP, so that consumer code does not change.
 
 What may be asked twice is asked again when an answer is lost (looking, named claims, and sending, which carries a token by
-which the server knows it again); for all else a lost answer is a `StoreError`.
+which the server knows it again). If no answer comes in the end, whatever was to change something is an `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several."""
-ASKED_TWICE = frozenset(
-    {"send_many", "settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe"}
-    | {"names", "pulse", "span", "scan", "publish", "unstage"}
-    | {"claim", "confirm", "settle"}  # they have a name, by which the same is done once
+LOOKS = frozenset(
+    {"settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe", "names"}
+    | {"pulse", "span", "scan"}
 )
+"""Verbs that change nothing."""
+ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm", "settle"}
+"""What changes something has a token or a name, by which the same is done once."""
 
 
 def connect(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:  # noqa: ARG001
@@ -153,7 +155,7 @@ class RemoteBroker(Broker):
         return list(self._call("names"))
 
     def _call(self, verb: str, **arguments: Any) -> Any:
-        return self._line.call(f"/penstock/broker/{verb}", arguments, again=verb in ASKED_TWICE)
+        return self._line.call(f"/penstock/broker/{verb}", arguments, again=verb in ASKED_TWICE, changes=verb not in LOOKS)
 
     def _queue(self, name: str) -> Queue:
         return self._remote.setdefault(name, RemoteQueue(name, self._line))
@@ -168,7 +170,7 @@ class RemoteQueue(Queue):
 
     def _call(self, verb: str, *, wait: float = 0, **arguments: Any) -> Any:
         path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"
-        return self._line.call(path, arguments, again=verb in ASKED_TWICE, wait=wait)
+        return self._line.call(path, arguments, again=verb in ASKED_TWICE, changes=verb not in LOOKS, wait=wait)
 
     @property
     def settings(self) -> Settings:
@@ -203,7 +205,7 @@ class RemoteQueue(Queue):
             arguments["unfinished"] = unfinished or None
             given = {name: value for name, value in arguments.items() if value is not None}
             messages: list[Message] = self._line.call(
-                f"/penstock/queues/{quote(self.name, safe='')}/receive", given, again=False, wait=left
+                f"/penstock/queues/{quote(self.name, safe='')}/receive", given, again=False, changes=True, wait=left
             )
             for message in messages:
                 message.home = self
@@ -272,7 +274,8 @@ class RemoteQueue(Queue):
         from penstock import arrow
 
         path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"
-        content = self._line.call(path, {**arguments, "columns": schema.names}, again=True, accept=arrow.CONTENT_TYPE)
+        given = {**arguments, "columns": schema.names}
+        content = self._line.call(path, given, again=True, changes=False, accept=arrow.CONTENT_TYPE)
         return arrow.unpack(content, schema)
 
     def stats(self) -> Stats:

@@ -20,7 +20,7 @@ PenstockError
 │   ├── StoreCorrupt
 │   ├── StoreVersion              written by a newer Penstock
 │   ├── StoreUnreachable          no connection to the server, or it was lost; nothing was done
-│   ├── OutcomeUnknown            the connection was lost at the commit, and the server could not be asked whether it was made
+│   ├── OutcomeUnknown            the connection was lost before the answer came, and the server could not be asked what it did
 │   └── StoreClosed
 └── MissingExtra (ImportError)    an optional library is not installed
 """

@@ -13,7 +13,16 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.errors import BadInput, BadURL, PenstockError, StoreBusy, StoreClosed, StoreError
+from penstock.errors import (
+    BadInput,
+    BadURL,
+    OutcomeUnknown,
+    PenstockError,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreUnreachable,
+)
 from penstock.forking import watch
 from penstock.policy import check_seconds
 from penstock.wire import pack, unpack, unpack_error
@@ -25,7 +34,21 @@ STALE = 30.0
 
 
 class Lost(Exception):
-    """No answer came; the request may or may not have been carried out."""
+    """No answer came that tells what became of the request: it may or may not have been carried out."""
+
+    def __init__(self, text: str, *, again: bool = True) -> None:
+        super().__init__(text)
+        self.again = again
+
+
+class Unreached(Exception):
+    """There is no connection to the server: nobody has heard us, so nothing was done."""
+
+    def __init__(self, url: str, error: OSError) -> None:
+        super().__init__()
+        self.refused = isinstance(error, ConnectionRefusedError)
+        told = f"there is no server at {url}: {error.strerror}" if self.refused else f"{url} cannot be reached: {error}"
+        self.problem = StoreUnreachable(told)
 
 
 class Line:
@@ -63,34 +86,50 @@ class Line:
             self._idle.clear()
         self._lock.release()
 
-    def call(self, path: str, arguments: dict[str, Any], *, again: bool, wait: float = 0, accept: str | None = None) -> Any:
-        """The answer's value; with another content type to ``accept``, its bytes."""
+    def call(
+        self,
+        path: str,
+        arguments: dict[str, Any],
+        *,
+        again: bool,
+        changes: bool,
+        wait: float = 0,
+        accept: str | None = None,
+    ) -> Any:
+        """The answer's value; with another content type to ``accept``, its bytes.
+
+        ``again``: it may be asked twice. ``changes``: without an answer it is not known what came of it: `OutcomeUnknown`."""
         body = json.dumps({"arguments": {name: pack(value) for name, value in arguments.items()}}).encode()
-        return self._call(path, body, again=again, wait=wait, accept=accept)
+        return self._call(path, body, again=again, changes=changes, wait=wait, accept=accept)
 
     def put(self, path: str, body: bytes) -> Any:
         """Bytes as they are; they may be put twice."""
-        return self._call(path, body, again=True, wait=0, accept=None)
+        return self._call(path, body, again=True, changes=True, wait=0, accept=None)
 
-    def _call(self, path: str, body: bytes, *, again: bool, wait: float, accept: str | None) -> Any:
+    def _call(self, path: str, body: bytes, *, again: bool, changes: bool, wait: float, accept: str | None) -> Any:
+        problem: PenstockError
+        lost: Lost | None = None  # an earlier attempt may have been carried out, whatever becomes of this one
         for attempt in range(TRIES):
             try:
                 status, answer = self._ask(path, body, self._timeout + wait, accept)
-            except ConnectionRefusedError as error:  # nobody has heard us, so nothing can have been done
-                problem: PenstockError = StoreError(f"there is no server at {self.url}: {error.strerror}")
-            except Lost as error:
-                problem = StoreError(f"{self.url} gave no answer ({error}); whether it was done is not known")
-                if not again:
-                    raise problem from error
-            else:
                 if status == 200:
                     return self._read(answer, accept)
                 problem = unpack_error(answer) or _foreign(self.url, status, answer)
-                if not (isinstance(problem, StoreBusy) and again):
-                    raise problem
-            if attempt < TRIES - 1:
-                time.sleep(0.05 * 2**attempt * (1 + secrets.randbelow(100) / 100))
-        raise problem
+                more = isinstance(problem, StoreBusy) and again
+            except Unreached as error:
+                problem = error.problem
+                more = again or error.refused
+            except Lost as error:
+                problem, lost = StoreError(f"{self.url} {error}"), error
+                more = again and error.again
+            if not more or attempt == TRIES - 1:
+                break
+            time.sleep(0.05 * 2**attempt * (1 + secrets.randbelow(100) / 100))
+        if lost is not None and changes and isinstance(problem, StoreError):
+            first = f"{self.url} {lost}"
+            told = first if str(problem) == first else f"{first}, and later: {problem}"
+            raise OutcomeUnknown(f"{told}; whether it was done is not known") from lost
+        raise problem from lost
 
     def _read(self, answer: Any, accept: str | None) -> Any:
         try:
@@ -100,7 +139,7 @@ class Line:
                 return answer
         except (TypeError, KeyError, BadInput):
             pass
-        raise StoreError(f"{self.url} did not answer as Penstock does")
+        raise Lost("did not answer as Penstock does", again=False)
 
     def _ask(self, path: str, body: bytes, timeout: float, accept: str | None) -> tuple[int, Any]:
         connection = self._take(timeout)
@@ -110,7 +149,7 @@ class Line:
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise Lost(f"{type(error).__name__}: {error}") from error
+            raise Lost(f"gave no answer ({type(error).__name__}: {error})") from error
         if response.will_close:
             connection.close()
         else:
@@ -141,10 +180,8 @@ class Line:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         try:
             connection.connect()
-        except ConnectionRefusedError:
-            raise
         except OSError as error:
-            raise Lost(f"{type(error).__name__}: {error}") from error
+            raise Unreached(self.url, error) from error
         return connection
 
     def _give(self, connection: http.client.HTTPConnection) -> None:
@@ -176,4 +213,6 @@ def _foreign(url: str, status: int, answer: Any) -> PenstockError:
         return BadInput(f"{url} refuses: {text}")
     if status == 503:
         return StoreBusy(f"{url} is busy: {text}")
+    if status >= 500:  # a proxy's word, or that of a server that failed in the middle of it
+        raise Lost(f"answered {status}: {text or 'no Penstock server said so'}")
     return StoreError(f"{url} answered {status}: {text or 'this is no Penstock server'}")
