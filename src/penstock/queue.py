@@ -615,7 +615,7 @@ class Queue(Sets, NamedClaims):
                 known.append((target, message))
         while known and most > 0:
             part, known = known[:most], known[most:]
-            for target in dict.fromkeys(target for target, _ in part):
+            for target in sorted({target for target, _ in part}):
                 messages = [message for home, message in part if home == target]
                 expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
                 moved = Counter(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))

@@ -298,7 +298,8 @@ class SqlMessages(SqlSession):
 
     def _will_mark(self, home: int, receipts: Sequence[Held], target: str) -> bool:
         """Whether messages that are redriven may get a mark that counts: one batch at a time looks those up and adds them."""
-        if self._queue(target)[1].deduplicate is True:
+        found = self._look_up(target)
+        if found is not None and found[1].deduplicate is True:
             return True
         return any((row := self._one(home, receipt)) is not None and row[MARK] is not None for receipt in receipts)
 

@@ -4,7 +4,7 @@ At the isolation READ COMMITTED, what keeps them apart is the locks of rows:
 
     claim     takes rows that nobody has locked (SKIP LOCKED)
     settle    locks its messages in the order of their numbers, then looks at their deliveries
-    insert    keeps the queue from being dropped; with groups or marks, it locks the queue's row
+    insert    keeps the queue from being dropped; with groups or marks, it locks the queue's row; so does a redrive
     groups    every batch that changes a queue with groups locks the queue's row first: a message that is sent or moved there
               must see all others of its group, or it would not wait for its turn
     reserve   locks the queue's row: for changes of settings, for named claims, for drop
@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import BadInput, QueueNotFound, StoreError, StoreUnreachable
-from penstock.message import FOREVER, Death, Entry, Held, Message, Sent, Settings, Settlement
+from penstock.message import FOREVER, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement
 from penstock.policy import same_settings
 from penstock.stores.base import Segment
 from penstock.stores.server_session import Answer, ServerSession, Session
@@ -141,13 +141,17 @@ class SqlServerStore(ServerSession, SqlStore):
         now: int,
         expires_at: int,
         deaths: Sequence[Death | None],
-    ) -> list[bool]:
+    ) -> list[Moved]:
         with self._joined():
             home, settings = super()._queue(queue)
             if not settings.groups:
                 self._find(home, [self._key(home, receipt) for receipt in receipts])
+            marks = None in deaths and (settings.groups or self._will_mark(home, receipts, target))
             for name in sorted({queue, target}):
-                self._queue(name)
+                if marks and name == target:
+                    self._enter(name, alone=True)
+                else:
+                    self._queue(name)
             return super().move(queue, receipts, target, now, expires_at, deaths)
 
     def _take_numbers(self, count: int) -> int:
