@@ -231,7 +231,7 @@ MUTANTS = [
     ordered(
         "a message is moved into a group that nobody has locked",
         "enter_a_group or enters_a_group",
-        (VERBS, "            for name in sorted({queue, target}):\n                self._queue(name)\n", ""),
+        (VERBS, "                else:\n                    self._queue(name)\n", ""),
         (VERBS, "not alone and work.seen[name][1].groups", "False"),
     ),
     ordered(
