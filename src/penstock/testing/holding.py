@@ -52,12 +52,15 @@ class Holding:
         assert holders(queue.peek()) == holders(queue.scan()) == [None]
 
     def test_a_dead_letter_has_no_holder_in_its_new_queue_or_back_in_its_own(self, broker: Broker) -> None:
-        dead = broker.create("dead")
+        dead = broker.create("dead", history=60)
         queue = broker.create("jobs", redrive=("dead", 1))
-        queue.send(b"x")
-        queue.receive(visibility=0, holder="worker")
-        assert queue.receive(holder="worker") == []
-        assert holders(dead.peek()) == [None]
+        queue.send_many([b"1", b"2"])
+        queue.receive(2, visibility=0, holder="worker")
+        assert queue.receive(2, holder="worker") == []
+        letters = dead.peek(2)
+        assert holders(letters) == [None] * 2
+        assert dead.delete(letters[0].id)
+        assert holders(dead.settled()) == [None], "who held it in another queue is not its last holder here"
         dead.redrive()
         assert holders(queue.peek()) == [None]
 
