@@ -37,8 +37,8 @@ class Crashes:
         check_account(url, "orders", log)
 
 
-def check_account(url: str, name: str, log: Path, known: int | None = None) -> None:
-    """Sent = deleted + still there; none delivered again after a successful delete.
+def check_account(url: str, name: str, log: Path, known: int | None = None) -> set[str]:
+    """Sent = deleted + still there; none delivered again after a successful delete. What was still there, and is taken now.
 
     Of the log, answers count as far as ``known``; what was answered later than that may or may not have happened."""
     text = log.read_text()
@@ -66,3 +66,4 @@ def check_account(url: str, name: str, log: Path, known: int | None = None) -> N
             assert int(line[1]) <= deleted[line[2]], f"{line[2]} was delivered after its delete"
     assert sent, "the workers did nothing"
     assert deleted, "the workers did nothing"
+    return set(left)

@@ -1,7 +1,8 @@
 """The contract's chapter on power loss: a real file system that forgets all that was not synced.
 
 kill -9 never finds a missing sync, because the kernel still has the data. Here the store lies on a loop-mounted ext4, which is
-shut down in mid-flight without flushing its log (FS_IOC_SHUTDOWN) while workers send and delete, then mounted again.
+shut down in mid-flight without flushing its log (FS_IOC_SHUTDOWN) while workers send and delete, then mounted again. Into a
+queue that deduplicates, everything is sent again then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,7 @@ cut_power(folder)
 os._exit(0)
 """
 """Receives, perhaps makes a commit that is synced, and then there is no power any more."""
+DAY = 86400
 
 
 def need_mounts() -> None:
@@ -66,24 +69,27 @@ class PowerLoss:
     def test_after_a_power_cut_nothing_acknowledged_is_lost_or_comes_back(
         self, make_url_in: Callable[[Path], str], tmp_path: Path, turn: int
     ) -> None:
-        image, folder = make_disk(tmp_path)
-        log = tmp_path / "log"
-        log.touch()
-        url = make_url_in(folder)
-        with mounted(image, folder):
-            with penstock.open(url) as broker:
-                broker.create("orders", visibility=1)
-            roles = enumerate(["send", "send", "receive"])
-            workers = [start_worker(url, "orders", role, log, f"w{number}", 1 + 4 * turn, 10**6) for number, role in roles]
-            wait_for(log, "deleted", 40, workers)
-            # A sync that is under way when the power goes may be answered and yet be lost: what was answered before counts.
-            known = len(log.read_text())
-            cut_power(folder)
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-        with mounted(image, folder):
+        with cut_short(make_url_in, tmp_path, turn) as (url, log, known):
             check_account(url, "orders", log, known)
+
+    @pytest.mark.parametrize("turn", range(ROUNDS))
+    def test_sent_again_after_a_power_cut_each_message_comes_once(
+        self, make_url_in: Callable[[Path], str], tmp_path: Path, turn: int
+    ) -> None:
+        with cut_short(make_url_in, tmp_path, turn, deduplicate=DAY) as (url, log, known):
+            left = check_account(url, "orders", log, known)
+            text = log.read_text()
+            lines, answered = ([line.split() for line in part.splitlines()] for part in (text, text[:known]))
+            got = {line[2] for line in lines if line[0] == "got"} | left
+            done = {line[-1] for line in answered if line[0] in ("sent", "deleted")} | left
+            with penstock.open(url) as broker:
+                tried = sorted({line[1] for line in lines if line[0] == "try"})
+                answers = broker["orders"].send_many([body.encode() for body in tried])
+                for body, sent in zip(tried, answers, strict=True):
+                    if sent.duplicate:
+                        assert body in got, f"{body} is a duplicate, and nobody has ever got the first one"
+                    else:
+                        assert body not in done, f"{body} was sent or came before, and is no duplicate"
 
     def test_no_receipt_from_before_a_power_cut_fits_a_delivery_after_it(
         self, make_url_in: Callable[[Path], str], tmp_path: Path
@@ -135,6 +141,31 @@ def make_disk(tmp_path: Path) -> tuple[Path, Path]:
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True, env=os.environ | {"PATH": path})
     return image, folder
+
+
+@contextmanager
+def cut_short(
+    make_url_in: Callable[[Path], str], tmp_path: Path, turn: int, **settings: Any
+) -> Iterator[tuple[str, Path, int]]:
+    """Workers' disk loses its power, and is back: the store, their log, and how much of it counts."""
+    image, folder = make_disk(tmp_path)
+    log = tmp_path / "log"
+    log.touch()
+    url = make_url_in(folder)
+    with mounted(image, folder):
+        with penstock.open(url) as broker:
+            broker.create("orders", visibility=1, **settings)
+        roles = enumerate(["send", "send", "receive"])
+        workers = [start_worker(url, "orders", role, log, f"w{number}", 1 + 4 * turn, 10**6) for number, role in roles]
+        wait_for(log, "deleted", 40, workers)
+        # A sync that is under way when the power goes may be answered and yet be lost: what was answered before counts.
+        known = len(log.read_text())
+        cut_power(folder)
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    with mounted(image, folder):
+        yield url, log, known
 
 
 def take_and_cut(url: str, folder: Path, commits: str) -> list[Receipt]:
