@@ -17,8 +17,8 @@ from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, Stor
 from penstock.message import FOREVER
 from penstock.segments import pack_drafts
 from penstock.stores import file_catalogue, vsqs
-from penstock.stores.beside import HELD
 from penstock.stores.file_messages import FileMessages
+from penstock.stores.records import HELD
 from penstock.stores.shelf import ORPHANED, file_age
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts

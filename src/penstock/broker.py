@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from penstock.stores.base import Store
 from penstock.stores.roster import Roster
 from penstock.waiting import Waiting
 
+logger = logging.getLogger("penstock")
+
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -36,6 +39,7 @@ class Broker:
 
     def __init__(self, store: Store, *, clock: Clock | None = None) -> None:
         self.store = store
+        store.on_damage = _log_damage
         self.clock = clock or store.clock()
         self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
@@ -332,3 +336,7 @@ STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {
     "memcached": _open_memcached,
 }
 """How to open the store of each URL scheme."""
+
+
+def _log_damage(damage: str) -> None:
+    logger.error("%s", damage)

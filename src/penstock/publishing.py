@@ -20,7 +20,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock import policy
 from penstock.clock import Clock
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock")
 
 MAX_SEGMENT = 4 * 1024 * 1024
-MANIFEST, PROGRESS = ".manifest", ".progress"
+MANIFEST, PROGRESS, DAMAGED = ".manifest", ".progress", ".damaged"
 """Segments of our own, under names that nobody else's can have."""
 KEEP = 3 * 86400
 """Seconds after which what nobody published is removed."""
@@ -97,10 +97,27 @@ class Publishing:
         for staged in sorted(found for found in self._store.staged(writer) if found.name == MANIFEST):
             if last is None or staged.batch > last:
                 manifest = self._store.fetch(writer, staged.batch, MANIFEST)
-                if manifest is not None:
-                    _Work(self._store, self._clock, writer, staged.batch, **json.loads(manifest)).roll_forward()
+                work = None if manifest is None else self._begun(writer, staged.batch, manifest)
+                if work is not None:
+                    work.roll_forward()
                     last = staged.batch
         return last
+
+    def _begun(self, writer: str, batch: int, manifest: bytes) -> _Work | None:
+        """What a manifest tells to finish; None if it is damaged. Then the batch is as if it had never been begun."""
+        try:
+            return _Work(self._store, self._clock, writer, batch, **check_manifest(json.loads(manifest)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            begun = [found.name for found in self._store.staged(writer) if found.batch == batch and found.name[:1] == "."]
+            self._store.stage(writer, batch, DAMAGED, manifest, self._clock())
+            self._store.unstage(writer, batch, [name for name in begun if name != DAMAGED])
+            logger.error(
+                "the manifest of batch %d of writer %r is damaged, and kept until the batch is published again: "
+                "some of its messages may be there, and those will come twice",
+                batch,
+                writer,
+            )
+            return None
 
     def _sweep(self, now: int) -> None:
         """Now and then, finish what was abandoned and remove what is too old."""
@@ -176,7 +193,7 @@ class _Work:
         """From the manifest on; some of it may be done already, and nothing of it may be refused any more."""
         now = self._clock()
         noted = self._store.fetch(self._writer, self._batch, PROGRESS)
-        done = 0 if noted is None else int(noted)
+        done = 0 if noted is None else self._progress(noted)
         fetched = (self._store.fetch(self._writer, self._batch, name) for name in self._segments)
         for number, piece in enumerate(self._pieces(fetched)):
             if number < done:
@@ -192,6 +209,16 @@ class _Work:
         self._store.keep_publishing(self._writer)
         self._note(now)
         return sum(self._segments.values())
+
+    def _progress(self, noted: bytes) -> int:
+        if noted.isdigit():
+            return int(noted)
+        logger.error(
+            "how far batch %d of writer %r has come is damaged: it is begun anew, and some of its messages may come twice",
+            self._batch,
+            self._writer,
+        )
+        return 0
 
     def _note(self, now: int) -> None:
         self._store.note_published(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
@@ -291,6 +318,17 @@ def divert(draft: Draft | bytes, queue: str, reason: str) -> Draft:
     """What goes into the queue for bad rows: as much of the body as can, where it should have gone, and why not."""
     body = draft if isinstance(draft, bytes) else draft.body
     return Draft(body[: policy.MAX_BODY], OCTETS, {"reason": reason[:1000], "queue": queue[:200]})
+
+
+def check_manifest(manifest: Any) -> dict[str, Any]:
+    """What a publication that was begun is to publish."""
+    bad_rows, rows = manifest["bad_rows"], manifest["rows"]
+    fits = all(type(name) is str and type(count) is int for name, count in manifest["segments"].items())
+    if not fits or type(manifest["once"]) is not bool or type(rows) is not int or rows < 1:
+        raise ValueError("this is not a manifest")
+    if bad_rows is not None:
+        check_name(bad_rows)
+    return {"segments": manifest["segments"], "bad_rows": bad_rows, "once": manifest["once"], "rows": rows}
 
 
 def check_staging(writer: object, batch: object, names: Sequence[object]) -> None:

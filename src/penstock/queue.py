@@ -310,7 +310,7 @@ class Queue(Sets, NamedClaims):
 
     def _set_aside(self, message: Message) -> None:
         self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
-        logger.error("message %s of queue %r is damaged (its checksum fails); it was set aside", message.id, self.name)
+        logger.error("message %s of queue %r is damaged; it was set aside", message.id, self.name)
 
     def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
         """Move it to the dead letter queue; False if that is gone."""

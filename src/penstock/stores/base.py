@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
@@ -69,6 +69,9 @@ class Store(ABC):
 
     journals: bool = False
     """Not atomic, but it has `insert_once`."""
+
+    on_damage: Callable[[str], object] = staticmethod(lambda _damage: None)
+    """Told of records that the store found damaged and has set aside. (A damaged message tells by itself: `Message.intact`.)"""
 
     @abstractmethod
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:

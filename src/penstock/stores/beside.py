@@ -7,7 +7,9 @@
       held/ID              a record of a message that was ever received: receives, instants, where it lies, who holds it
       mark/SHA256          the message that makes the next equal one a duplicate
       settled/AT.ID        a settled message: one line of JSON, then the body
-      reader/SHA256/…      a reader of named claims: `settled`, and a file an epoch
+      reader/SHA256/…      a reader of named claims: `name`, `settled`, and a file an epoch
+      settings.copy        the settings once more: without them, messages would expire too soon
+      damaged/…            files that could not be read, set aside under new names; nothing reads or removes them
     ROOT/.penstock/.clock/BOOT   the course of the store's clock: see `penstock.stores.clock_files`
 
 A message that uses none of it has none of these files. All of them are written before the message they belong to is visible and
@@ -22,19 +24,23 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from penstock.message import Settings
+from penstock.policy import MAX_NUMBER
 from penstock.stores.disk import sync
-from penstock.stores.encoding import Head, pack_head, unpack_head
+from penstock.stores.encoding import pack_settings
 from penstock.stores.locks import FileLock, Patience
+from penstock.stores.records import DAMAGE, DAMAGED_HEAD, Hold, check_queue, check_record, set_aside
 
 FOLDER = ".penstock"
 PARTS = ("head", "held", "mark", "settled", "reader")
@@ -42,8 +48,6 @@ MEMO = struct.Struct("<qq")
 PIECE = 65536
 TICK = 20_000_000
 """Changes within some milliseconds may give a file the same mtime; this (ns) is longer than that."""
-NUMBERS = 9
-HELD = struct.Struct(f"<{NUMBERS}q")
 FEW = 8
 """From so many messages on, one sync of the file system is cheaper than one of each file."""
 AT_FDCWD, RENAME_NOREPLACE = -100, 1
@@ -51,38 +55,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _renameat2 = getattr(_libc, "renameat2", None)
 if _renameat2:
     _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-
-
-class Hold(NamedTuple):
-    """The record of a message that was received.
-
-    ``released`` is 1 once it was given back. A receipt counts while the message lies where ``hidden_until`` says or, as the
-    record is written before the rename, ``hidden_before``. ``seal`` tells our hiding from a stranger's where the path does not.
-    ``holder`` is the name that the receiver gave.
-
-    On the disk: nine numbers of eight bytes, a byte with the length of the holder, the holder in UTF-8. Nothing, the last byte
-    included, follows the numbers in a record of an older Penstock; what follows the holder is left from a longer one.
-    """
-
-    receives: int
-    delivery: int
-    sent_at: int
-    first_received_at: int
-    received_at: int
-    hidden_until: int
-    released: int
-    hidden_before: int = 0
-    seal: int = 0
-    holder: str | None = None
-
-    def pack(self) -> bytes:
-        holder = (self.holder or "").encode()
-        return HELD.pack(*self[:NUMBERS]) + bytes([len(holder)]) + holder
-
-    @classmethod
-    def unpack(cls, content: bytes) -> Hold:
-        holder = content[HELD.size + 1 :][: content[HELD.size]] if len(content) > HELD.size else b""
-        return cls(*HELD.unpack_from(content))._replace(holder=holder.decode(errors="replace") or None)
 
 
 def read_whole(path: str) -> bytes | None:
@@ -148,34 +120,18 @@ def digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-class Extra(NamedTuple):
-    """What a message's head file holds."""
-
-    head: Head
-    sent_at: int | None = None
-    visible_at: int | None = None
-    expires_at: int | None = None
-    deadline_at: int | None = None
-    group: str | None = None
-    mark: bytes | None = None
-    moved_at: int | None = None
-
-    def pack(self) -> dict[str, Any]:
-        head = pack_head(self.head)
-        fields = self._replace(head=None, mark=self.mark and self.mark.hex())._asdict()  # type: ignore[arg-type]
-        return {name: value for name, value in fields.items() if value is not None} | ({"head": head.decode()} if head else {})
-
-    @classmethod
-    def unpack(cls, fields: dict[str, Any] | None) -> Extra:
-        if fields is None:
-            return cls(unpack_head(None))
-        head, mark = fields.pop("head", None), fields.pop("mark", None)
-        return cls(unpack_head(head and head.encode()), **fields, mark=mark and bytes.fromhex(mark))
-
-
 @lru_cache(maxsize=1024)
 def _parse(content: bytes) -> Any:
-    return json.loads(content)
+    """The settings of a queue."""
+    record = json.loads(content)
+    check_queue(record)
+    return record
+
+
+def _lost_settings(queue: str) -> dict[str, Any]:
+    """For a queue whose settings are lost: the defaults, but nothing expires."""
+    settings = pack_settings(Settings(retention=MAX_NUMBER))
+    return {"name": queue, "born": secrets.token_hex(8), "settings": settings, "retentions": [[0, MAX_NUMBER]]}
 
 
 class Beside:
@@ -184,7 +140,10 @@ class Beside:
     def __init__(self, root: Path, queue: str, patience: Patience | None = None) -> None:
         self.folder = root / FOLDER / queue
         self._at = os.fspath(self.folder)
-        self._settings_at = f"{self._at}/settings"
+        self._settings_at, self._copy_at, self._damaged_at = (
+            f"{self._at}/{name}" for name in ("settings", "settings.copy", "damaged")
+        )
+        self.tell: Callable[[str], object] = lambda _damage: None
         self._lock = FileLock(f"{self._at}/lock", f"queue {queue!r} in the folder {root}", patience or Patience())
         self._locked = self._fresh = False
         self._record: Any = None
@@ -195,10 +154,11 @@ class Beside:
 
         Under the lock; all is renamed before it is removed, as others may be using it."""
         gone = self.gone()
-        for part in PARTS:
+        for part in (*PARTS, "damaged"):
             with suppress(FileNotFoundError):
                 os.rename(f"{self._at}/{part}", gone / part)
         self.remove("settings")
+        self.remove("settings.copy")
         shutil.rmtree(gone.parent, ignore_errors=True)
 
     def gone(self) -> Path:
@@ -253,18 +213,44 @@ class Beside:
         """After this, no crash can lead to the ids that were given so far being given again."""
         os.fsync(self._lock.handle)
 
-    def recall(self) -> tuple[int, int]:
-        """The lock's memo: the last id given, and how the message folder looked when the last holder left it."""
+    def recall(self, most: int) -> tuple[int, int]:
+        """The lock's memo: the last id given, and how the message folder looked when the last holder left it.
+
+        An id of more than ``most`` is damage. It is as good as no memo: the folder is looked at instead."""
         memo = os.pread(self._lock.handle, MEMO.size, 0)
-        return MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
+        last, stamp = MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
+        return (last, stamp) if 0 <= last <= most else (0, 0)
 
     def names(self, *parts: str) -> list[str]:
         """What is in a folder, without what is being written (or was, when its writer died)."""
         return [name for name in os.listdir(self.folder.joinpath(*parts)) if not name.endswith("~")]
 
     def read_json(self, *parts: str) -> Any:
-        content = read_whole(f"{self._at}/{'/'.join(parts)}")
-        return None if content is None else json.loads(content)
+        """A record, or None if there is none. One that is damaged is set aside; but a message's head stays: `Extra.intact`."""
+        path = f"{self._at}/{'/'.join(parts)}"
+        content = read_whole(path)
+        if content is None:
+            return None
+        try:
+            record = json.loads(content)
+            check_record(parts[0], parts[-1], record)
+        except DAMAGE:
+            if parts[0] == "head":
+                return DAMAGED_HEAD
+            self.set_aside(path, content)
+            return None
+        return record
+
+    def set_aside(self, path: str, content: bytes) -> None:
+        """Keep a damaged file where nobody reads it."""
+        set_aside(path, content, self._damaged_at, read_whole, self.tell)
+
+    def damaged(self) -> int:
+        """How many files were set aside."""
+        try:
+            return len(os.listdir(self._damaged_at))
+        except FileNotFoundError:
+            return 0
 
     def write_json(self, value: object, *parts: str, durable: bool = True) -> None:
         self._fresh = False
@@ -282,11 +268,47 @@ class Beside:
         seen = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         if seen != self._seen:
             content = read_whole(self._settings_at)
-            self._record = None if content is None else _parse(content)
+            self._record = None if content is None else self._parsed(content)
             # What has just changed may change again and look the same.
             self._seen = seen if time.time_ns() - max(seen[1:]) > TICK else None
         self._fresh = True
         return self._record
+
+    def _parsed(self, content: bytes) -> Any:
+        try:
+            return _parse(content)
+        except DAMAGE:
+            return self._restored(content)
+
+    def _restored(self, damaged: bytes) -> Any:
+        """The settings by their copy, which are written anew where the damaged ones were."""
+        copy = read_whole(self._copy_at)
+        try:
+            record = _parse(copy or b"")
+            how = "restored from their copy"
+        except DAMAGE:
+            record = _lost_settings(self.folder.name)
+            how = "lost: the queue has the default ones until it is updated, and its messages do not expire"
+        kept = f"{self._damaged_at}/settings.{secrets.token_hex(4)}"
+        with suppress(OSError):  # a disk that cannot be written: this is done again by whoever can
+            os.makedirs(self._damaged_at, exist_ok=True)
+            os.link(self._settings_at, kept)
+            if read_whole(kept) == damaged:
+                write_whole(Path(self._settings_at), json.dumps(record).encode())
+                self.tell(f"the file {self._settings_at} is damaged; it was set aside as {kept}, and the settings were {how}")
+            else:  # another process has written them since
+                os.unlink(kept)
+        return record
+
+    def save_settings(self, record: dict[str, Any]) -> None:
+        self.write_json(record, "settings")
+        self.write_json(record, "settings.copy")
+
+    def keep_copy(self) -> None:
+        """Under the lock: a queue that an earlier version made has no copy of its settings."""
+        record = self.settings()
+        if record is not None and not os.path.exists(self._copy_at):
+            self.write_json(record, "settings.copy")
 
     def remove(self, *parts: str) -> None:
         with suppress(FileNotFoundError):
@@ -296,9 +318,15 @@ class Beside:
         return f"{self._at}/held/{id}"
 
     def hold(self, id: str) -> Hold | None:
-        content = read_whole(self.hold_path(id))
-        # Never received, or killed before the first record was written.
-        return Hold.unpack(content) if content is not None and len(content) >= HELD.size else None
+        path = self.hold_path(id)
+        content = read_whole(path)
+        if not content:  # never received, or killed before the first record was written
+            return None
+        try:
+            return Hold.unpack(content)
+        except DAMAGE:
+            self.set_aside(path, content)
+            return None
 
     def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
         """By one write, so that a kill leaves the old record or the new one."""

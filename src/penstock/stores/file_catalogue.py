@@ -127,6 +127,14 @@ class FileCatalogue(Store):
 
     # transactions and errors
 
+    def tell(self, damage: str) -> None:
+        self.on_damage(damage)
+
+    def _new_shelf(self, queue: str) -> Shelf:
+        shelf = self._shelf(queue)
+        shelf.beside.tell = self.tell
+        return shelf
+
     def _translate(self, error: OSError) -> StoreError:
         return refusal(self, error)
 
@@ -200,13 +208,14 @@ class FileCatalogue(Store):
         if shelf is not None and (not check or shelf.is_there()):
             return shelf
         self._shelves.pop(name, None)
-        shelf = self._shelf(name)
+        shelf = self._new_shelf(name)
         if not shelf.is_there():
             raise QueueNotFound(name)
         with shelf.beside.lock():
             if self._other_name(shelf) is not None or not shelf.is_there():
                 raise QueueNotFound(name)
             shelf.beside.make()
+            shelf.beside.keep_copy()
             shelf.born = self._born(shelf)
             self._recover(shelf)
         self._shelves[name] = shelf
@@ -230,7 +239,7 @@ class FileCatalogue(Store):
 
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
         with self.batch():
-            shelf = self._shelf(name)
+            shelf = self._new_shelf(name)
             if not create and not shelf.is_there():
                 return False
             with shelf.beside.lock():
@@ -266,11 +275,11 @@ class FileCatalogue(Store):
 
     def _save_settings(self, shelf: Shelf, settings: Settings, retentions: list[list[float]]) -> None:
         record = {"name": shelf.queue, "born": shelf.born, "settings": pack_settings(settings), "retentions": retentions}
-        shelf.beside.write_json(record, "settings")
+        shelf.beside.save_settings(record)
 
     def load(self, name: str) -> Settings | None:
         with self.batch(durable=False):
-            shelf = self._shelves.get(name) or self._shelf(name)
+            shelf = self._shelves.get(name) or self._new_shelf(name)
             if not shelf.is_there():
                 return None
             record = shelf.beside.settings()

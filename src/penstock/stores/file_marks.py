@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.message import FOREVER
-from penstock.stores.beside import FEW, Extra, digest, sync_file_system
+from penstock.stores.beside import FEW, digest, sync_file_system
 from penstock.stores.disk import sync
 from penstock.stores.file_views import FileViews
+from penstock.stores.records import Extra
 from penstock.stores.shelf import Shelf
 
 

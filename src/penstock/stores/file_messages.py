@@ -9,10 +9,11 @@ from contextlib import ExitStack, suppress
 
 from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import next_delivery, readmit, same_settings
-from penstock.stores.beside import FEW, Extra, Hold, sync_file_system
+from penstock.stores.beside import FEW, sync_file_system
 from penstock.stores.disk import sync
 from penstock.stores.encoding import Head
 from penstock.stores.file_marks import FileMarks, Row
+from penstock.stores.records import ASIDE, Extra, Hold
 from penstock.stores.shelf import Brief, Shelf
 
 ATTEMPTS = 20
@@ -271,13 +272,13 @@ class FileMessages(FileMarks):
         with self._queue(queue) as shelf, shelf.changing():
             return [self._extend(shelf, receipt, until, release) for receipt in receipts]
 
-    def _extend(self, shelf: Shelf, receipt: Held, until: int, release: bool) -> bool:
+    def _extend(self, shelf: Shelf, receipt: Held, until: int, release: bool, *, aside: bool = False) -> bool:
         hidden = self._hidden_if_held(shelf, receipt)
         hold = shelf.hold(receipt.id) if hidden is not None else None
-        if hidden is None or hold is None or hold.released:
+        if hidden is None or hold is None or (hold.released and not aside):
             return False
         until = shelf.writable(until)
-        before, hold = hold, hold._replace(hidden_until=until, hidden_before=hidden, released=int(release))
+        before, hold = hold, hold._replace(hidden_until=until, hidden_before=hidden, released=ASIDE if aside else int(release))
         if release:
             hold = hold._replace(holder=None)
         lasting = until >= FOREVER  # without its record, nobody could settle what is hidden for ever
@@ -362,7 +363,7 @@ class FileMessages(FileMarks):
     def _move(self, shelf: Shelf, receipt: Held, there: Shelf, now: int, expires_at: int, death: Death | None) -> Moved:
         hidden = self._hidden_if_held(shelf, receipt)
         message = None if hidden is None else self._message(shelf, receipt.id, hidden, shelf.hold(receipt.id))
-        if hidden is None or message is None:
+        if hidden is None or message is None or not message.intact:
             return Moved.STALE
         mark = Extra.unpack(shelf.beside.read_json("head", receipt.id)).mark
         new = readmit(message, mark, death, self._settings(shelf), self._settings(there), now)
@@ -403,7 +404,8 @@ class FileMessages(FileMarks):
         return Moved.DONE
 
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
-        return self.extend(queue, receipts, FOREVER)
+        with self._queue(queue) as shelf, shelf.changing():
+            return [self._extend(shelf, receipt, FOREVER, release=False, aside=True) for receipt in receipts]
 
 
 def _is_plain(entry: Entry) -> bool:

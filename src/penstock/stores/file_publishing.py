@@ -6,6 +6,8 @@ ROOT/.penstock/.writers/WRITER/
                        was not published yet, and what is none was, even if it has been received and deleted since
   .published           the last batch, and until when to remember it
   .lock                held (flock) by whoever publishes
+
+A record that is damaged is set aside in ROOT/.penstock/.damaged/.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,11 @@ from penstock.stores.beside import FOLDER, read_whole, write_whole
 from penstock.stores.file_marks import Row
 from penstock.stores.file_messages import FileMessages
 from penstock.stores.locks import TIMEOUT, FileLock, Patience
+from penstock.stores.records import DAMAGE, check_journal, check_writer, set_aside
 from penstock.stores.shelf import Shelf, is_orphaned
 from penstock.stores.staging import StagedFiles, StagesInFiles
 
-WRITERS = ".writers"
+WRITERS, DAMAGED = ".writers", ".damaged"
 """No queue's name begins with a dot."""
 JOURNAL, PUBLISHED, LOCK = ".journal", ".published", ".lock"
 
@@ -56,9 +59,21 @@ class FilePublishing(StagesInFiles, FileMessages):
 
     def _noted(self, writer: str) -> dict[str, int] | None:
         with self.batch(durable=False):
-            content = read_whole(f"{self._desk.folder}/{writer}/{PUBLISHED}")
-            noted: dict[str, int] | None = None if content is None else json.loads(content)
+            noted: dict[str, int] | None = self._read(f"{self._desk.folder}/{writer}/{PUBLISHED}", check_writer)
             return noted
+
+    def _read(self, path: str, check: Callable[[Any], None]) -> Any:
+        """A record that is not damaged, or None."""
+        content = read_whole(path)
+        if content is None:
+            return None
+        try:
+            record = json.loads(content)
+            check(record)
+        except DAMAGE:
+            set_aside(path, content, f"{self.root}/{FOLDER}/{DAMAGED}", read_whole, self.tell)
+            return None
+        return record
 
     def note_published(self, writer: str, batch: int, keep_until: int) -> None:
         with self.batch(durable=False):
@@ -108,9 +123,9 @@ class FilePublishing(StagesInFiles, FileMessages):
         self._end_insert(shelf, rows)
 
     def _journal(self, writer: str, batch: int) -> dict[str, Any] | None:
-        content = self._desk.fetch(writer, batch, JOURNAL)
-        record: dict[str, Any] | None = None if content is None else json.loads(content)
-        return record
+        with self.batch(durable=False):
+            record: dict[str, Any] | None = self._read(f"{self._desk.folder}/{writer}/{batch}.{JOURNAL}", check_journal)
+            return record
 
     def _journaled(self, queue: str) -> bool:
         """Whether a publication into this queue has been begun and not been finished."""

@@ -12,9 +12,10 @@ from typing import Any
 from penstock.message import FOREVER, Counts, Held, Message, Settings, Settlement, State
 from penstock.policy import key_of, micros
 from penstock.stores.base import START
-from penstock.stores.beside import Extra, Hold, read_whole, write_whole
+from penstock.stores.beside import read_whole, write_whole
 from penstock.stores.encoding import Head
 from penstock.stores.file_catalogue import FileCatalogue
+from penstock.stores.records import ASIDE, DAMAGE, Extra, Hold, check_head, check_settled, is_instant, need
 from penstock.stores.shelf import Shelf
 
 MOST_FOREIGN = 100
@@ -56,7 +57,7 @@ class FileViews(FileCatalogue):
             body=body,
             content_type=extra.head.content_type,
             attributes=extra.head.attributes,
-            state=State.CONSUMED if consumed else State.QUEUED,
+            state=State.DAMAGED if hold and hold.released == ASIDE else State.CONSUMED if consumed else State.QUEUED,
             receives=hold.receives if hold else 0,
             delivery=hold.delivery if hold else 0,
             sent_at=sent_at,
@@ -71,6 +72,7 @@ class FileViews(FileCatalogue):
             received_at=received and received.received_at,
             death=extra.head.death,
             holder=hold.holder if hold and ours else None,
+            intact=extra.intact,
         )
         return message, head
 
@@ -85,6 +87,7 @@ class FileViews(FileCatalogue):
             "fields": {name: fields[name] for name in fields if name not in ("body", "attributes", "home")},
             "extra": extra.pack(),
             "keep_until": settlement.keep_until,
+            "size": len(message.body),
         }
         name = f"{settlement.settled_at:017d}.{id}"
         content = json.dumps(record).encode() + b"\n" + message.body
@@ -116,7 +119,7 @@ class FileViews(FileCatalogue):
     def count(self, queue: str, now: int) -> Counts:
         with self._queue(queue, durable=False) as shelf:
             shelf.refresh()
-            visible = in_flight = 0
+            visible = in_flight = aside = 0
             for id, hidden in shelf.index.items():
                 if hidden <= now:
                     visible += 1
@@ -127,16 +130,17 @@ class FileViews(FileCatalogue):
                     in_flight += extra.visible_at != hidden
                 else:
                     in_flight += not hold.released
+                    aside += hold.released == ASIDE
             first = min(shelf.index, key=shelf.number, default=None)
             oldest = None if first is None else self._message(shelf, first, shelf.index[first], shelf.hold(first))
             return Counts(
                 messages=len(shelf.index),
                 visible=visible,
                 in_flight=in_flight,
-                delayed=len(shelf.index) - visible - in_flight,
+                delayed=len(shelf.index) - visible - in_flight - aside,
                 blocked=0,
-                damaged=0,
-                settled=len(shelf.beside.names("settled")),
+                damaged=aside + shelf.beside.damaged(),
+                settled=len(settled_names(shelf)),
                 oldest_at=None if oldest is None else oldest.sent_at,
                 foreign=self.foreign(queue),
             )
@@ -159,16 +163,12 @@ class FileViews(FileCatalogue):
         with self._queue(queue, durable=False) as shelf:
             shelf.refresh()
             found: list[Message] = []
-            names = sorted(shelf.beside.names("settled"), key=lambda name: _settled_order(shelf, name))
-            for name in names:
+            for name in sorted(settled_names(shelf), key=lambda name: _settled_order(shelf, name)):
                 if name.split(".", 1)[1] in shelf.index:
                     continue  # whoever settled it was killed between the record and the removal
-                head, _, body = (shelf.beside.folder / "settled" / name).read_bytes().partition(b"\n")
-                record = json.loads(head)
-                extra = Extra.unpack(record["extra"])
-                fields = record["fields"] | {"state": State(record["fields"]["state"]), "death": extra.head.death}
-                fields |= {"key": extra.mark, "attributes": extra.head.attributes, "body": body}
-                found.append(Message(**fields))
+                message = self._settled(shelf, name)
+                if message is not None:
+                    found.append(message)
                 if len(found) == limit:
                     break
             return found
@@ -176,28 +176,63 @@ class FileViews(FileCatalogue):
     def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
         with self._queue(queue) as shelf:
             names: dict[str, list[str]] = {}
-            for name in shelf.beside.names("settled"):
+            for name in settled_names(shelf):
                 names.setdefault(name.partition(".")[2], []).append(name)
             return [self._amend(shelf, names.get(receipt.id, []), receipt, state, reason) for receipt in receipts]
 
     def _amend(self, shelf: Shelf, names: list[str], receipt: Held, state: State, reason: str | None) -> bool:
         for name in names:
-            path = shelf.beside.folder / "settled" / name
-            head, _, body = path.read_bytes().partition(b"\n")
-            try:
+            message = self._settled(shelf, name)
+            if message is not None and receipt.delivery in (None, message.delivery):
+                path = shelf.beside.folder / "settled" / name
+                head, _, body = path.read_bytes().partition(b"\n")
                 record = json.loads(head)
-            except ValueError:  # damaged, which whoever reads the history is told
-                continue
-            if receipt.delivery in (None, record["fields"]["delivery"]):
                 record["fields"] |= {"state": state, "reason": reason}
                 write_whole(path, json.dumps(record).encode() + b"\n" + body)
                 return True
         return False
 
+    def _settled(self, shelf: Shelf, name: str) -> Message | None:
+        """A message of the history; None if it has just gone, or is damaged."""
+        path = f"{shelf.beside.folder}/settled/{name}"
+        content = read_whole(path)
+        if content is None:
+            return None
+        try:
+            head, _, body = content.partition(b"\n")
+            record = json.loads(head)
+            need(record.get("size", len(body)) == len(body))
+            extra = Extra.unpack(record["extra"])
+            check_head(extra.head)
+            fields = record["fields"] | {"state": State(record["fields"]["state"]), "death": extra.head.death}
+            fields |= {"key": extra.mark, "attributes": extra.head.attributes, "body": body}
+            message = Message(**fields)
+            check_settled(message)
+        except DAMAGE:
+            shelf.beside.set_aside(path, content)
+            return None
+        return message
 
-def settled_head(shelf: Shelf, name: str) -> Any:
-    with (shelf.beside.folder / "settled" / name).open("rb") as file:
-        return json.loads(file.readline())
+    def _kept_until(self, shelf: Shelf, name: str) -> int | None:
+        """Until when a message stays in the history; None if it has just gone, or is damaged."""
+        path = f"{shelf.beside.folder}/settled/{name}"
+        try:
+            with open(path, "rb") as file:
+                head = file.readline()
+            record = json.loads(head)
+            need(is_instant(record["keep_until"]))
+            return int(record["keep_until"])
+        except FileNotFoundError:
+            return None
+        except DAMAGE:
+            shelf.beside.set_aside(path, read_whole(path) or b"")
+            return None
+
+
+def settled_names(shelf: Shelf) -> list[str]:
+    """Without what is no name of ours."""
+    names = (name.partition(".") for name in shelf.beside.names("settled"))
+    return ["".join(parts) for parts in names if parts[0].isdecimal() and shelf.number(parts[2])]
 
 
 def _settled_order(shelf: Shelf, name: str) -> tuple[int, int]:

@@ -18,9 +18,10 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
-from penstock.stores.beside import Extra, digest, sync_file_system
+from penstock.stores.beside import digest, sync_file_system
 from penstock.stores.file_publishing import FilePublishing
-from penstock.stores.file_views import settled_head
+from penstock.stores.file_views import settled_names
+from penstock.stores.records import ASIDE, Extra
 from penstock.stores.shelf import Shelf, is_orphaned
 
 __all__ = ["FileStore", "sync_file_system"]
@@ -47,9 +48,9 @@ class FileStore(FilePublishing):
             beside = shelf.beside
             with shelf.changing():
                 shelf.refresh()
-                for name in beside.names("settled"):
-                    record = settled_head(shelf, name)
-                    if record["keep_until"] <= now or name.split(".", 1)[1] in shelf.index:
+                for name in settled_names(shelf):
+                    keep_until = self._kept_until(shelf, name)
+                    if keep_until is not None and (keep_until <= now or name.split(".", 1)[1] in shelf.index):
                         beside.remove("settled", name)
                 for name in beside.names("mark"):
                     record = beside.read_json("mark", name)
@@ -60,6 +61,8 @@ class FileStore(FilePublishing):
                         beside.remove("mark", name)
                 self._finish_claims(shelf, now)
                 self._remove_orphans(shelf)
+                if beside.damaged():
+                    self._free_unclaimed(shelf, now)
             return False
 
     def _remove_orphans(self, shelf: Shelf) -> None:
@@ -82,6 +85,18 @@ class FileStore(FilePublishing):
                 if (unfinished or gone) and is_orphaned(f"{folder}/{name}"):
                     with suppress(FileNotFoundError):
                         os.unlink(f"{folder}/{name}")
+
+    def _free_unclaimed(self, shelf: Shelf, now: int) -> None:
+        """Give back what is hidden for ever by a claim that was damaged, or whose own record was."""
+        claimed = {(id, delivery) for _, record in self._all_claims(shelf) for id, delivery in record["receipts"]}
+        for id in [id for id, hidden in shelf.index.items() if hidden >= FOREVER]:
+            hold = shelf.hold(id)
+            if hold is None:
+                shelf.rename(shelf.path(id, FOREVER), id, 0)
+                shelf.note(id, 0)
+                self._dirty.update(shelf.folders())
+            elif hold.released != ASIDE and (id, hold.delivery) not in claimed:
+                self._extend(shelf, Receipt(shelf.queue, id, hold.delivery), now, release=True)
 
     def _recover(self, shelf: Shelf) -> None:
         if os.listdir(shelf.beside.folder / "reader"):
@@ -112,8 +127,7 @@ class FileStore(FilePublishing):
             receipts = [Receipt(shelf.queue, id, delivery) for id, delivery in record["receipts"]]
             if known and record["epoch"] <= known["epoch"]:
                 state, *rest = known["settlement"]
-                for receipt in receipts:
-                    self._delete(shelf, receipt, Settlement(State(state), *rest))
+                self._settle_claim(shelf, record, Settlement(State(state), *rest))
             elif not record["confirmed"] and any(self._is_confirmed(shelf, receipt) for receipt in receipts):
                 self._confirm(shelf, folder, record)
                 continue
@@ -126,7 +140,7 @@ class FileStore(FilePublishing):
 
     def _holds(self, shelf: Shelf, id: str, delivery: int | None) -> bool:
         hold = shelf.hold(id)
-        return hold is not None and hold.delivery == delivery and not hold.released
+        return hold is not None and hold.delivery == delivery and hold.released != 1
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._queue(queue) as shelf:
@@ -159,8 +173,9 @@ class FileStore(FilePublishing):
         with self._queue(queue) as shelf:
             folder = self._reader(reader)
             record = shelf.beside.read_json("reader", folder, str(epoch))
-            with shelf.changing():
-                self._confirm(shelf, folder, record)
+            if record is not None:
+                with shelf.changing():
+                    self._confirm(shelf, folder, record)
 
     def _confirm(self, shelf: Shelf, folder: str, record: dict[str, Any]) -> None:
         for id, delivery in record["receipts"]:
@@ -194,10 +209,17 @@ class FileStore(FilePublishing):
             with shelf.changing():
                 for name, record in self._all_claims(shelf):
                     if name == folder and record["epoch"] <= epoch:
-                        for id, delivery in record["receipts"]:
-                            gone += self._delete(shelf, Receipt(queue, id, delivery), settlement)
+                        gone += self._settle_claim(shelf, record, settlement)
                         shelf.beside.remove("reader", folder, str(record["epoch"]))
             return gone
+
+    def _settle_claim(self, shelf: Shelf, record: dict[str, Any], settlement: Settlement) -> int:
+        gone = 0
+        for id, delivery in record["receipts"]:
+            hold = shelf.hold(id)
+            if hold is None or hold.released != ASIDE:  # what is damaged stays
+                gone += self._delete(shelf, Receipt(shelf.queue, id, delivery), settlement)
+        return gone
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         with self._queue(queue) as shelf:

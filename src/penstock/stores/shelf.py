@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import NamedTuple
 
 from penstock.clock import MachineClock
-from penstock.stores.beside import TICK, Beside, Hold
+from penstock.stores.beside import TICK, Beside
 from penstock.stores.locks import Patience
+from penstock.stores.records import Hold
 
 Stamp = tuple[int, ...]
 """The mtimes (ns) of the folders that a queue's names are in."""

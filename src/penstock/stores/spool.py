@@ -21,20 +21,23 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
 from penstock.message import FOREVER, Settings
 from penstock.policy import micros
-from penstock.stores.beside import FOLDER, TICK, Beside, Hold, rename_new
+from penstock.stores.beside import FOLDER, TICK, Beside, rename_new
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.files import FileStore
 from penstock.stores.locks import TIMEOUT, Patience
+from penstock.stores.records import Hold
 from penstock.stores.shelf import EXACT, Changing, Shelf, Stamp, file_age, is_open_for_writing
 
 PARTS = ("new", "queues", "delay", "remove")
+MOST = 2**60 - 2**32
+"""The biggest number that leaves room for more of them: 48 bits of the time, 12 of a fraction."""
 NEVER_AT = 2**33 * 1_000_000
 """The instant (in the year 2242) that stands for never: file systems keep no later ones."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -105,7 +108,7 @@ def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None 
     return waiting
 
 
-def deliver_delayed(root: Path, now: int) -> int | None:
+def deliver_delayed(root: Path, now: int, tell: Callable[[str], object]) -> int | None:
     """Move what has waited long enough back to its queue; when the next is due."""
     due = None
     for entry in os.scandir(root / "delay"):
@@ -114,6 +117,7 @@ def deliver_delayed(root: Path, now: int) -> int | None:
             continue
         with suppress(FileNotFoundError):  # someone else was first
             beside = Beside(root, name)
+            beside.tell = tell
             instant = timer(root, id, beside, beside.hold(id))
             if instant <= now:
                 os.rename(entry.path, root / "queues" / name / id)
@@ -269,7 +273,7 @@ class SpoolShelf(Shelf):
         return Changing(self, (), pause=True)
 
     def take_ids(self, count: int, now: int) -> list[str]:
-        last, _ = self.beside.recall()
+        last, _ = self.beside.recall(MOST)
         first = max(last + 1, now // 1000 << 12 | -(-(now % 1000) * 4096 // 1000))
         self.beside.remember(first + count - 1, 0)
         return [_uuid(number) for number in range(first, first + count)]
@@ -312,7 +316,7 @@ class SpoolStore(FileStore):
     def move_on(self, now: int) -> tuple[bool, int | None]:
         """What a mover does: whether something is still being written, and when the next delay ends."""
         with self.batch(durable=False):
-            return deliver_new(self.root), deliver_delayed(self.root, now)
+            return deliver_new(self.root), deliver_delayed(self.root, now, self.tell)
 
     def reap(self) -> int:
         with self.batch(durable=False):

@@ -26,6 +26,8 @@ from penstock.stores.shelf import Shelf, Stamp
 
 NEVER = FOREVER // 1000
 EXPIRY = re.compile(r"([0-9]{1,17})(?:\.0*([0-9]*))?")
+MOST = 10**17 - 1
+"""The biggest number that is a message's."""
 AHEAD = 2
 """So many milliseconds before the clock are our numbers, …"""
 AHEAD_SHARE = 16
@@ -97,7 +99,7 @@ class VsqsShelf(Shelf):
         os.unlink(path)
 
     def begin(self, stamp: Stamp) -> None:
-        self._memo = self._last, known = self.beside.recall()
+        self._memo = self._last, known = self.beside.recall(MOST)
         self._ours = known == stamp[0]
 
     def end(self, stamp: Stamp) -> None:
