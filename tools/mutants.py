@@ -22,7 +22,7 @@ SERVER, VERBS = "stores/server_session.py", "stores/sql_server.py"
 SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL, BESIDE, LOCKS = "stores/vsqs.py", "stores/spool.py", "stores/beside.py", "stores/locks.py"
-MARKS, TENDING = "stores/file_marks.py", "stores/files.py"
+MARKS, TENDING, VIEWS, RECORDS = "stores/file_marks.py", "stores/files.py", "stores/file_views.py", "stores/records.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 MEMORY = "stores/memory.py"
 PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
@@ -65,6 +65,11 @@ def named(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 def passing(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault with the way of a message through the spool's new/."""
     return Mutant(name, tests, changes, ("tests/test_spool_new.py",))
+
+
+def hurt(name: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault in how the stores of files take damage."""
+    return Mutant(name, "damaged or settings or anew", changes, ("tests/test_file_damage.py",))
 
 
 def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -834,7 +839,11 @@ MUTANTS = [
     filed(
         "a failed send takes the head of a message that it cannot remove",
         "leaves_no_message_or_a_whole_one",
-        (FILES, "            os.unlink(path)\n            shelf.forget(id)", "            shelf.forget(id); os.unlink(path)"),
+        (
+            FILES,
+            "                os.unlink(path)\n                shelf.forget(id)",
+            "                shelf.forget(id); os.unlink(path)",
+        ),
     ),
     filed(
         "a failed send leaves what it has published",
@@ -908,6 +917,32 @@ MUTANTS = [
         "a foreign id has the first retention", "retention_of_now", ("stores/file_views.py", " or number < shelf.undated", "")
     ),
     named("a UUID of version 1 has no time", "version_1", (SPOOL, "_number_of_version_1(id) or ", "")),
+    hurt(
+        "records are not checked",
+        (RECORDS, "def need(fits: bool) -> None:\n    if not fits:", "def need(fits: bool) -> None:\n    if False:"),
+    ),
+    hurt("a damaged record is an error", (RECORDS, "DAMAGE = (ValueError, TypeError, ", "DAMAGE = (KeyError, TypeError, ")),
+    hurt("a damaged head is no damage", (RECORDS, 'DAMAGED_HEAD = {"intact": False}', 'DAMAGED_HEAD = {"intact": True}')),
+    hurt("what is damaged is not counted", (VIEWS, "damaged=aside + shelf.beside.damaged()", "damaged=aside")),
+    hurt("what is damaged is not told", ("broker.py", "        store.on_damage = _log_damage\n", "")),
+    hurt(
+        "what is damaged is removed",
+        (
+            RECORDS,
+            "        os.rename(path, target)\n        if read(target) == content:",
+            "        os.unlink(path)\n        if True:",
+        ),
+    ),
+    hurt(
+        "a claim that is damaged keeps its messages",
+        (TENDING, "                    self._free_unclaimed(shelf, now)", "                    pass"),
+    ),
+    hurt(
+        "settings have no copy", (BESIDE, '        self.write_json(record, "settings.copy")\n\n    def keep', "\n    def keep")
+    ),
+    hurt("a damaged message is deleted with its claim", (TENDING, "if hold is None or hold.released != ASIDE:", "if True:")),
+    hurt("what was written anew is set aside", (RECORDS, "if read(target) == content:", "if True:")),
+    hurt("any last number is believed", (BESIDE, "if 0 <= last <= most else (0, 0)", "if True else (0, 0)")),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
     filed(
         "who removes nothing is given it",

@@ -121,20 +121,20 @@ class FileMessages(FileMarks):
             lost.clear()
 
     def _withdraw(self, shelf: Shelf, id: str, hidden: int, mark: bytes | None) -> None:
-        path = shelf.path(id, hidden)
-        try:
-            os.rename(path, shelf.draft(id))  # so that it is never gone while its mark counts
-        except FileNotFoundError:  # a stranger has taken it: it was sent
-            return
-        except OSError:  # to remove a name is easier than to make one
-            if mark:
-                self._unmark(shelf, mark, id, published=False)
-            os.unlink(path)
-            shelf.forget(id)
-        else:
-            self._drop_draft(shelf, id, mark)
-        finally:
-            shelf.note(id, None)
+        for path in shelf.places(id, hidden):
+            try:
+                os.rename(path, shelf.draft(id))  # so that it is never gone while its mark counts
+            except FileNotFoundError:  # nowhere: a stranger has taken it, so it was sent
+                continue
+            except OSError:  # to remove a name is easier than to make one
+                if mark:
+                    self._unmark(shelf, mark, id, published=False)
+                os.unlink(path)
+                shelf.forget(id)
+            else:
+                self._drop_draft(shelf, id, mark)
+            finally:
+                shelf.note(id, None)
 
     def _without_duplicates(
         self, shelf: Shelf, entries: Sequence[Entry], ids: Iterator[str], now: int, fresh: dict[str, Entry]

@@ -142,6 +142,10 @@ class Shelf(ABC):
     @abstractmethod
     def path(self, id: str, hidden: int) -> str: ...
 
+    def places(self, id: str, hidden: int) -> list[str]:
+        """Where a message can be that has just been published."""
+        return [self.path(id, hidden)]
+
     @abstractmethod
     def draft(self, id: str) -> str:
         """Where a message is written before it is published."""

@@ -174,6 +174,9 @@ class SpoolShelf(Shelf):
     def path(self, id: str, hidden: int) -> str:
         return f"{self._delay}/{self.queue}:{id}" if hidden else f"{self._at}/{id}"
 
+    def places(self, id: str, hidden: int) -> list[str]:
+        return [self.path(id, hidden), f"{self._new}/{self.queue}:{id}"]
+
     def draft(self, id: str) -> str:
         return f"{self._drafts}/{self.queue}:{id}"
 
