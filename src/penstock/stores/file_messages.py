@@ -121,10 +121,10 @@ class FileMessages(FileMarks):
             lost.clear()
 
     def _withdraw(self, shelf: Shelf, id: str, hidden: int, mark: bytes | None) -> None:
-        for path in shelf.places(id, hidden):
+        for path in filter(os.path.exists, shelf.places(id, hidden)):  # nowhere: a stranger has taken it, so it was sent
             try:
                 os.rename(path, shelf.draft(id))  # so that it is never gone while its mark counts
-            except FileNotFoundError:  # nowhere: a stranger has taken it, so it was sent
+            except FileNotFoundError:  # the stranger was quicker
                 continue
             except OSError:  # to remove a name is easier than to make one
                 if mark:
