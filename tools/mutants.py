@@ -1412,7 +1412,7 @@ MUTANTS = [
     filed(
         "any receipt tells how a message ended (files)",
         "unfinished_has_failed",
-        ("stores/file_views.py", 'if receipt.delivery in (None, record["fields"]["delivery"]):', "if True:"),
+        (VIEWS, "message is not None and receipt.delivery in (None, message.delivery)", "message is not None"),
     ),
     cached(
         "any receipt tells how a message ended (memcached)",
@@ -1575,12 +1575,12 @@ MUTANTS = [
     filed(
         "what a longer name has left is read",
         "shorter_name",
-        (BESIDE, "content[HELD.size + 1 :][: content[HELD.size]]", "content[HELD.size + 1 :]"),
+        (RECORDS, "content[HELD.size + 1 :][: content[HELD.size]]", "content[HELD.size + 1 :]"),
     ),
     filed(
         "a record from before there were holders is nothing",
         "before_there_were_holders",
-        (BESIDE, "len(content) >= HELD.size", "len(content) > HELD.size"),
+        (RECORDS, "need(len(content) >= HELD.size)", "need(len(content) > HELD.size)"),
     ),
     cached(
         "a released slot keeps its holder",
