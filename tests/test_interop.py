@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import re
 import subprocess
@@ -609,9 +610,16 @@ def steps(page: Path) -> list[tuple[str, str | None]]:
     return found
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
 @pytest.mark.parametrize("page", sorted(FORMATS.glob("*.md")), ids=lambda page: page.stem)
-def test_a_page_shows_the_listing_that_each_step_leaves(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_shows_the_listing_that_each_step_leaves(
+    page: Path, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids tell when a message was sent, which includes the wait for the lock: ``slow``, that is long."""
     monkeypatch.chdir(tmp_path)
+    if slow:
+        late, now = itertools.count(1), time.monotonic_ns
+        monkeypatch.setattr(time, "monotonic_ns", lambda: now() + next(late) * 50_000_000)
     names: dict[str, object] = {}
     for number, (code, shown) in enumerate(steps(page)):
         printed = io.StringIO()

@@ -238,6 +238,7 @@ MUTANTS = [
         "enter_a_group or enters_a_group",
         (VERBS, "                else:\n                    self._queue(name)\n", ""),
         (VERBS, "not alone and work.seen[name][1].groups", "False"),
+        (VERBS, "marks = None in deaths and", "marks = False and"),
     ),
     ordered(
         "moves lock the source first",
