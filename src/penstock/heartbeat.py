@@ -129,7 +129,7 @@ class Heartbeat:
         if not held:
             return
         now = self._clock()
-        whole, due_by = now + policy.micros(self._visibility), now + policy.micros(self._visibility * 2 / 3)
+        whole, due_by = now + policy.micros(self._visibility), now + policy.micros(self._visibility * 5 / 6)
         due: list[tuple[Message, int]] = []
         for message in held:
             until = policy.renewal(message, whole, now)
