@@ -48,7 +48,7 @@ def test_what_is_gathered_for_a_queue_that_is_gone_is_pushed_when_it_is_back(
 def test_a_producers_thread_that_died_is_started_again(broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     with broker.producer("orders", batch_size=100, max_delay=0.01) as producer:
         with monkeypatch.context() as patch:
-            patch.setattr(producer.queue, "send_many", lambda batch, token: 1 // 0)
+            patch.setattr(producer.queue, "send_once", lambda batch, token: 1 // 0)
             producer.push(b"1")
             assert producer._thread is not None
             producer._thread.join()
@@ -61,16 +61,16 @@ def test_more_is_gathered_than_a_batch_holds_and_all_is_pushed_once(
 ) -> None:
     monkeypatch.setattr(policy, "MAX_BATCH", 4)
     producer = broker.producer("orders", batch_size=4, max_delay=NEVER)
-    send, room = producer.queue.send_many, 0
+    send, room = producer.queue.send_once, 0
 
     def send_while_there_is_room(batch: Any, token: str) -> Any:
         nonlocal room
         if not room:
             raise StoreUnreachable("away")
         room -= 1
-        return send(batch, token=token)
+        return send(batch, token)
 
-    monkeypatch.setattr(producer.queue, "send_many", send_while_there_is_room)
+    monkeypatch.setattr(producer.queue, "send_once", send_while_there_is_room)
     for number in range(10):
         try:
             producer.push(b"%d" % number)
@@ -91,14 +91,14 @@ def test_after_a_fork_parent_and_child_push_what_each_has_gathered(tmp_path: Pat
         queue = broker.create("orders")
         sending, forked = Event(), Event()
         producer = broker.producer("orders", batch_size=100, max_delay=0.01)
-        send = producer.queue.send_many
+        send = producer.queue.send_once
 
         def send_after_the_fork(batch: Any, token: str) -> Any:
             sending.set()
             forked.wait(30)
-            return send(batch, token=token)
+            return send(batch, token)
 
-        producer.queue.send_many = send_after_the_fork  # type: ignore[method-assign]
+        producer.queue.send_once = send_after_the_fork  # type: ignore[method-assign]
         producer.push(b"parent")
         assert sending.wait(30)
         child = os.fork()  # while the producer's thread has its lock

@@ -1421,6 +1421,11 @@ MUTANTS = [
         ("stores/cached_messages.py", "in SETTLED and delivery in (None, page.delivery[slot])", "in SETTLED"),
     ),
     shared(
+        "of a batch that was sent once, the first alone is known",
+        "sent_once_is_known or answer_was_lost_is_not_doubled",
+        ("queue.py", "if not first[0].duplicate:", "if True:"),
+    ),
+    shared(
         "a batch is sent again by another token",
         "answer_was_lost_is_not_doubled",
         ("producer.py", "token, batch = self._sending\n", "token, batch = secrets.token_hex(16), self._sending[1]\n"),

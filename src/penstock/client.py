@@ -185,6 +185,9 @@ class RemoteQueue(Queue):
             policy.admit(draft, Settings(), now)  # what is refused is refused here, and by the same words
         return list(self._call("send_many", drafts=batch, token=token or secrets.token_hex(16))) if batch else []
 
+    def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
+        self.send_many(drafts, token=token)
+
     def receive(
         self,
         limit: int = 1,

@@ -86,7 +86,7 @@ class Producer:
                 token = secrets.token_hex(16)
                 self._sending, self._gathered = (token, batch), rest
             token, batch = self._sending
-            self.queue.send_many(batch, token=token)
+            self.queue.send_once(batch, token)
             self._sending = None
 
     def _waiting(self) -> int:

@@ -73,19 +73,19 @@ class Producing:
 
     def test_a_batch_whose_answer_was_lost_is_not_doubled(self, broker: Broker, queue: Queue) -> None:
         producer = broker.producer("orders", batch_size=3, max_delay=NEVER)
-        send = producer.queue.send_many
+        send = producer.queue.send_once
 
         def send_and_lose_the_answer(*arguments: Any, **options: Any) -> None:
             send(*arguments, **options)
             raise OutcomeUnknown("the connection was lost at the commit")
 
-        producer.queue.send_many = send_and_lose_the_answer  # type: ignore[method-assign, assignment]
+        producer.queue.send_once = send_and_lose_the_answer  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown):
             for body in (b"1", b"2", b"3"):
                 producer.push(body)
         with pytest.raises(OutcomeUnknown):
             producer.push(b"4")
-        producer.queue.send_many = send  # type: ignore[method-assign]
+        producer.queue.send_once = send  # type: ignore[method-assign]
         producer.push(b"5")
         producer.close()
         assert sorted(bodies(queue.peek(9))) == [b"1", b"2", b"3", b"4", b"5"]

@@ -13,6 +13,21 @@ from penstock.testing.clock import FakeClock
 
 
 class Sending:
+    def test_a_batch_that_is_sent_once_is_known_by_its_token(self, queue: Queue, clock: FakeClock) -> None:
+        for token, count in (("a", 3), ("a", 3), ("b", 6), ("a", 6)):
+            queue.send_once([b"1", b"2", b"3"], token)
+            assert queue.stats().messages == count
+        assert sorted(message.body for message in queue.receive(9)) == [b"1", b"1", b"2", b"2", b"3", b"3"]
+        for count in (7, 7):
+            queue.send_once([b"4"], "c")
+            assert queue.stats().messages == count
+        queue.update(visibility=7)
+        queue.send_once([b"5", b"6"], "d")
+        assert queue.stats().messages == 9
+        clock.advance(601)
+        queue.send_once([b"1", b"2", b"3"], "a")
+        assert queue.stats().messages == 12
+
     def test_a_message_comes_back_as_it_was_sent(self, queue: Queue, clock: FakeClock) -> None:
         attributes: dict[str, str | int | float | bytes] = {
             "text": "größe",
