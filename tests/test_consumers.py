@@ -148,7 +148,7 @@ def test_work_survives_a_callback_that_takes_its_process_down(tmp_path: Path) ->
                 assert time.monotonic() < give_up_at
                 time.sleep(0.05)
             work.send_signal(signal.SIGTERM)
-            output, errors = work.communicate(timeout=30)
+            output, errors = work.communicate(timeout=120)
     assert work.returncode == 0, errors
     assert sorted((tmp_path / "done").read_text().split()) == ["1", "2", "3"]
     assert "a worker has ended with 3; another takes its place" in errors

@@ -49,7 +49,7 @@ def test_the_curl_examples_of_the_server_run(tmp_path: Path) -> None:
     with penstock.open(f"sqlite:///{tmp_path}/queue.db") as broker, BackgroundServer(broker) as server:
         for command, expected in steps:
             here = command.replace("localhost:7843", server.url)
-            done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, cwd=tmp_path, timeout=30, check=False)
+            done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
             pattern = re.escape("\n".join(expected)).replace("…", ".*")
             assert re.fullmatch(pattern, done.stdout.strip()), f"$ {command}\n{done.stdout}{done.stderr}"
 

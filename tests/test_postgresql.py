@@ -278,7 +278,15 @@ def exchanging(postgresql: PostgresqlServer) -> Iterator[tuple[penstock.Queue, l
         yield queue, queue.exchange(queue.receive(2), 2)[1], url
 
 
-@pytest.mark.timeout(30)
+def wait_for_a_lock(url: str) -> None:
+    """Until a session of this database waits for the lock of another."""
+    waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(url, autocommit=True) as looking:
+        while looking.execute(waiting).fetchone() == (0,):
+            time.sleep(0.01)
+
+
+@pytest.mark.timeout(120)
 def test_an_exchange_that_is_interrupted_leaves_no_connection_in_its_middle(
     exchanging: tuple[penstock.Queue, list[penstock.Message], str],
 ) -> None:
@@ -287,7 +295,7 @@ def test_an_exchange_that_is_interrupted_leaves_no_connection_in_its_middle(
         side.execute("SELECT 1 FROM penstock_message WHERE number = %s FOR UPDATE", (held[0].number,))
 
         def interrupt() -> None:
-            time.sleep(0.5)
+            wait_for_a_lock(url)
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.5)
             side.rollback()
@@ -313,7 +321,7 @@ def test_a_deletion_whose_session_is_swept_meanwhile_says_what_it_did(
         side.execute("DELETE FROM penstock_session")
         deleting = threading.Thread(target=lambda: answers.append(queue.delete_many(held)))
         deleting.start()
-        time.sleep(0.5)  # it waits for the row
+        wait_for_a_lock(url)
         side.commit()
         deleting.join()
     assert (answers, queue.stats().messages) == ([[True, True]], 4)

@@ -175,7 +175,7 @@ def is_alive(process: int) -> bool:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + 30
+    give_up_at = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < give_up_at
         time.sleep(0.005)

@@ -63,17 +63,17 @@ def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
 
     def first() -> None:
         begun.set()
-        assert end.wait(10)
+        assert end.wait(60)
 
     async def run() -> None:
         with penstock.open("memory:") as broker:
             commits = Commits(broker, asyncio.get_running_loop(), max_pending=10)
             commits.soon(first)
             await asyncio.sleep(0)
-            assert begun.wait(10)
+            assert begun.wait(60)
             commits.soon(done.set)
             end.set()
-            assert done.wait(10)  # and all the while the loop stands still
+            assert done.wait(60)  # and all the while the loop stands still
             await commits.stop()
 
     asyncio.run(run())
@@ -85,7 +85,7 @@ def test_who_waits_shares_a_commit_with_those_who_were_just_answered() -> None:
 
     def hold() -> None:
         begun.set()
-        assert end.wait(10)
+        assert end.wait(60)
 
     async def run() -> None:
         with penstock.open("memory:") as broker:
@@ -100,7 +100,7 @@ def test_who_waits_shares_a_commit_with_those_who_were_just_answered() -> None:
             for _ in range(3):
                 Serving(ask_twice(), lambda _: None).go_on()
             await asyncio.sleep(0)
-            assert begun.wait(10)
+            assert begun.wait(60)
             commits.soon(int)
             end.set()
             await commits.stop()

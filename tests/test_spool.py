@@ -54,12 +54,12 @@ def daemon(command: str, spool: Path) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.terminate()
-            assert process.wait(10) in (0, -signal.SIGTERM)  # the latter if it was still starting
+            assert process.wait(60) in (0, -signal.SIGTERM)  # the latter if it was still starting
 
 
 def wait_until(condition: Callable[[], object]) -> None:
     """For another process there is no clock to turn."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)

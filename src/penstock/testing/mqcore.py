@@ -70,7 +70,7 @@ class MqCore:
     def test_a_body_that_cannot_be_read_is_refused(self, http: Http, server: BackgroundServer) -> None:
         http("PUT", "/queue001")
         address = urlsplit(server.url)
-        with socket.create_connection((address.hostname, address.port or 0), timeout=10) as client:
+        with socket.create_connection((address.hostname, address.port or 0), timeout=60) as client:
             client.sendall(b"POST /queue001/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf")
             client.shutdown(socket.SHUT_WR)
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")

@@ -19,12 +19,12 @@ from penstock.testing.http import Answer, Http
 
 def dial(url: str) -> socket.socket:
     address = urlsplit(url)
-    return socket.create_connection((address.hostname, address.port or 0), timeout=10)
+    return socket.create_connection((address.hostname, address.port or 0), timeout=60)
 
 
 def until(true: Callable[[], bool]) -> None:
     """Wait for what other threads are about to do."""
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + 60
     while not true():
         assert time.monotonic() < give_up_at, "it never happened"
         time.sleep(0.002)
