@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import BadMessage, Broker, Draft, Queue
+from penstock.policy import MAX_BODY
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -82,9 +83,9 @@ class Duplicates:
 
     def test_a_window_outlives_a_big_message_that_goes_into_the_history(self, broker: Broker) -> None:
         queue = broker.create("window", deduplicate=300, history=60)
-        first = queue.send(b"x" * 50_000)
+        first = queue.send(b"x" * MAX_BODY)
         queue.delete(queue.receive()[0])
-        assert queue.send(b"x" * 50_000) == (first.id, True)
+        assert queue.send(b"x" * MAX_BODY) == (first.id, True)
 
     def test_past_the_window_it_is_new_though_the_first_is_still_there(self, broker: Broker, clock: FakeClock) -> None:
         queue = broker.create("window", deduplicate=300)
