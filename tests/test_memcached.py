@@ -3,10 +3,12 @@
 import pytest
 
 from penstock.testing import SharedStoreContract, UngroupedStoreContract
+from penstock.testing.forked import Forked
+from penstock.testing.interrupted import Interrupted
 from penstock.testing.servers import MemcachedServer
 
 
-class TestMemcached(UngroupedStoreContract, SharedStoreContract):
+class TestMemcached(UngroupedStoreContract, SharedStoreContract, Interrupted, Forked):
     @pytest.fixture
     def url(self, memcached: MemcachedServer) -> str:
         return memcached.new_url()

@@ -3,10 +3,14 @@
 import pytest
 
 from penstock.testing import SharedStoreContract, StoreContract
+from penstock.testing.forked import Forked
+from penstock.testing.interrupted import Interrupted
 from penstock.testing.servers import MariadbServer
 
 
-class TestMariadb(StoreContract, SharedStoreContract):
+class TestMariadb(StoreContract, SharedStoreContract, Interrupted, Forked):
+    interrupts = (150, 100)
+
     @pytest.fixture
     def url(self, mariadb: MariadbServer) -> str:
         return mariadb.new_url()

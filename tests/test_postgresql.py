@@ -19,10 +19,14 @@ import penstock
 from penstock import segments
 from penstock.stores.postgresql import PLANNING, Copy, PostgresqlStore
 from penstock.testing import SharedStoreContract, StoreContract
+from penstock.testing.forked import Forked
+from penstock.testing.interrupted import Interrupted
 from penstock.testing.servers import PostgresqlServer
 
 
-class TestPostgresql(StoreContract, SharedStoreContract):
+class TestPostgresql(StoreContract, SharedStoreContract, Interrupted, Forked):
+    interrupts = (150, 100)
+
     @pytest.fixture
     def url(self, postgresql: PostgresqlServer) -> str:
         return postgresql.new_url()

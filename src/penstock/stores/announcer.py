@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Event, RLock, Thread
+from queue import SimpleQueue
+from threading import RLock, Thread
 
 from penstock.errors import StoreError
 
@@ -19,13 +20,14 @@ PAUSE = 0.01
 class Announcer:
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
-        self._news = Event()
+        self._news: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt can leave the lock in it locked
         self._lock = RLock()
         self._thread: Thread | None = None
         self._closed = False
 
     def announce(self) -> None:
-        self._news.set()
+        if self._news.empty():
+            self._news.put(None)
         if self._thread is None:
             with self._lock:
                 if self._thread is None and not self._closed:
@@ -35,10 +37,10 @@ class Announcer:
 
     def _run(self) -> None:
         while True:
-            self._news.wait()
+            self._news.get()
             if self._closed:
+                self._news.put(None)  # for another thread, if an interrupt came when the first was started
                 return
-            self._news.clear()
             with suppress(StoreError):  # who waits looks by itself now and then
                 self._tell()
             time.sleep(PAUSE)
@@ -47,10 +49,10 @@ class Announcer:
         with self._lock:
             self._closed = True
             thread = self._thread
-        self._news.set()
+        self._news.put(None)
         if thread is not None:
             thread.join()
 
     def forked(self) -> None:
         """In a child, which has no thread of its parent's."""
-        self._news, self._lock, self._thread = Event(), RLock(), None
+        self._news, self._lock, self._thread = SimpleQueue(), RLock(), None

@@ -17,8 +17,8 @@ import logging
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from threading import RLock
 from typing import Any
 from zlib import crc32
@@ -26,6 +26,7 @@ from zlib import crc32
 from penstock.clock import Clock, machine_clock
 from penstock.errors import QueueNotFound, StoreBusy, StoreClosed, StoreError
 from penstock.forking import watch
+from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.base import Ids, Store
 from penstock.stores.cached_clock import CachedClock
@@ -108,8 +109,8 @@ class CachedCatalogue(Store):
 
     # transactions and locks
 
-    @contextmanager
-    def batch(self, *, durable: bool = True) -> Iterator[None]:  # noqa: ARG002
+    @guarded
+    def batch(self, *, durable: bool = True) -> Generator[None]:  # noqa: ARG002
         with self._lock:
             if self._closed:
                 raise StoreClosed(f"{self} was closed")

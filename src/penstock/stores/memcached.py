@@ -20,12 +20,12 @@ And for writers, beside the queues:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
+from penstock.guarded import guarded
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.base import Staged
 from penstock.stores.cached_catalogue import Home, digest, logger
@@ -136,8 +136,8 @@ class MemcachedStore(CachedViews):
             if epoch is not None:
                 self._change_reader(home, reader, change)
             else:
-                self._enter(home, reader, present=False)
                 home.link.forget([home.key("r", digest(reader.encode()))])
+                self._enter(home, reader, present=False)  # last: a reader that has a record must be in the list
             self._forget_holds(home, reader, undone)
             return given
 
@@ -247,8 +247,8 @@ class MemcachedStore(CachedViews):
                 self._change_writer(writer, change)
                 self._link(writer).forget(gone)
 
-    @contextmanager
-    def publishing(self, writer: str) -> Iterator[int | None]:
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
         with self.batch():
             self.reserve(f"writer:{writer}")  # no queue has such a name
             yield self._writer(writer)[0]["published"]
@@ -265,8 +265,8 @@ class MemcachedStore(CachedViews):
             for writer in self._writer_names():
                 known = self._writer(writer)[0]
                 if (known["keep_until"] <= now or known["published"] is None) and not known["staged"]:
-                    self._list_writer(writer, present=False)
                     self._link(writer).forget([self._writer_key(writer)])
+                    self._list_writer(writer, present=False)  # last, as of readers
 
     def unmark(self, queue: str, marks: Sequence[bytes]) -> None:
         with self.batch():

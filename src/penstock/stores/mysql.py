@@ -12,12 +12,12 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.guarded import guarded
 from penstock.stores.base import Store
 from penstock.stores.server_session import Session
 from penstock.stores.sql_server import SqlServerStore
@@ -169,8 +169,8 @@ class MysqlStore(SqlServerStore):
         named = super()._named(name, params)
         return {**named, "numbers": json.dumps(named["numbers"])} if "numbers" in named else named
 
-    @contextmanager
-    def joining(self, connection: object) -> Iterator[Store]:
+    @guarded
+    def joining(self, connection: object) -> Generator[Store]:
         if not isinstance(connection, pymysql.connections.Connection) or not connection.open:
             raise BadInput(f"a transaction on {self} is joined by an open connection of PyMySQL's, not by {connection!r:.200}")
         if connection.encoding != "utf8":
@@ -190,8 +190,8 @@ class MysqlStore(SqlServerStore):
 
     # the schema
 
-    @contextmanager
-    def _migrating(self) -> Iterator[None]:
+    @guarded
+    def _migrating(self) -> Generator[None]:
         with self.batch(durable=False):
             wait = max(1, math.ceil(self._timeout))
             if self._look(f"SELECT GET_LOCK('{MIGRATION_LOCK}', {wait})")[0][0] != 1:

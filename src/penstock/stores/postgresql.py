@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from operator import itemgetter
 from typing import Any, ClassVar
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.guarded import guarded
 from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.stores.base import Segment, Store
 from penstock.stores.copying import HEADER, TRAILER, copy_alike, copy_rows, read_value
@@ -493,8 +494,8 @@ class PostgresqlStore(SqlServerStore):
         self._writing("claim_at_once")
         return sorted(rows, key=itemgetter(1, 0))
 
-    @contextmanager
-    def joining(self, connection: object) -> Iterator[Store]:
+    @guarded
+    def joining(self, connection: object) -> Generator[Store]:
         if not isinstance(connection, psycopg.Connection) or connection.closed:
             raise BadInput(f"a transaction on {self} is joined by an open connection of psycopg's, not by {connection!r:.200}")
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
@@ -512,8 +513,8 @@ class PostgresqlStore(SqlServerStore):
 
     # the schema
 
-    @contextmanager
-    def _migrating(self) -> Iterator[None]:
+    @guarded
+    def _migrating(self) -> Generator[None]:
         with self.batch(durable=False):
             self._script(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
             yield

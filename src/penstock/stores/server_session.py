@@ -13,14 +13,15 @@ import secrets
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
 from penstock.errors import BadInput, OutcomeUnknown, StoreBusy, StoreError, StoreUnreachable
 from penstock.forking import watch
+from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.announcer import Announcer
 from penstock.stores.base import Ids
@@ -155,8 +156,8 @@ class ServerSession(SqlSession):
 
     # transactions
 
-    @contextmanager
-    def batch(self, *, durable: bool = True) -> Iterator[None]:
+    @guarded
+    def batch(self, *, durable: bool = True) -> Generator[None]:
         work = self._here.work
         if work is not None:
             with self._savepoint(work):
@@ -168,8 +169,8 @@ class ServerSession(SqlSession):
         if work.news:
             self._announcer.announce()
 
-    @contextmanager
-    def _working(self, work: Work) -> Iterator[Work]:
+    @guarded
+    def _working(self, work: Work) -> Generator[Work]:
         """What this thread is in the middle of, until it is over; an error undoes it."""
         done = False
         try:
@@ -244,8 +245,8 @@ class ServerSession(SqlSession):
         if work.undone:
             raise StoreBusy(f"{self}: all of the batch is rolled back, because of others or of an interrupt")
 
-    @contextmanager
-    def _savepoint(self, work: Work) -> Iterator[None]:
+    @guarded
+    def _savepoint(self, work: Work) -> Generator[None]:
         self._ready(work)
         depth, name = work.depth, f"verb{work.depth}"
         locked, kept, uncounted = set(work.locked), set(work.kept), dict(work.uncounted)
@@ -267,8 +268,8 @@ class ServerSession(SqlSession):
         finally:
             work.depth = depth
 
-    @contextmanager
-    def _joining(self, connection: object) -> Iterator[Work]:
+    @guarded
+    def _joining(self, connection: object) -> Generator[Work]:
         """A transaction that the caller has open, on a connection to this database."""
         if self._in_batch():
             raise BadInput(f"this thread is in a batch of {self}, which cannot become part of another transaction")
@@ -336,8 +337,8 @@ class ServerSession(SqlSession):
                 f"{self}: the connection was lost at a commit, and whether it was made is unknown: {error}"
             ) from error
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
+    @guarded
+    def _reading(self) -> Generator[None]:
         work = self._here.work
         if work is not None:
             was, work.reading = work.reading, True

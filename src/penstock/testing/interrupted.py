@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import penstock
 from penstock import Broker, Message, Queue
@@ -34,11 +34,14 @@ READER = "reader"
 
 
 class Interrupted:
+    interrupts: ClassVar = (EXACT, TIMED)
+    """How many of each kind; fewer where each costs a new connection to a server."""
+
     def test_an_interrupt_at_any_instant_leaves_the_store_usable_and_the_account_exact(self, url: str) -> None:
-        run(url, "exact", EXACT)
+        run(url, "exact", self.interrupts[0])
 
     def test_a_signal_at_any_moment_leaves_the_store_usable_and_the_account_exact(self, url: str) -> None:
-        run(url, "timer", TIMED)
+        run(url, "timer", self.interrupts[1])
 
 
 def run(url: str, way: str, count: int) -> None:
