@@ -9,6 +9,8 @@ from penstock.testing.servers import MemcachedServer
 
 
 class TestMemcached(UngroupedStoreContract, SharedStoreContract, Interrupted, Forked):
+    interrupts = (150, 100)
+
     @pytest.fixture
     def url(self, memcached: MemcachedServer) -> str:
         return memcached.new_url()
