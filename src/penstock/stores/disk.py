@@ -18,6 +18,10 @@ def sync(path: Path | str) -> None:
         os.close(handle)
 
 
+def is_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def refusal(who: object, error: OSError) -> StoreError:
     """What the operating system said to ``who``, as an error of ours."""
     match error.errno:

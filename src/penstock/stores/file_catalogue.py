@@ -19,9 +19,10 @@ from penstock.message import Settings
 from penstock.stores.base import Store
 from penstock.stores.beside import FEW, FOLDER, sync_file_system
 from penstock.stores.clock_files import ClockFiles
-from penstock.stores.disk import refusal, sync
+from penstock.stores.disk import is_full, refusal, sync
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.locks import TIMEOUT, Patience
+from penstock.stores.reserve import Reserve
 from penstock.stores.shelf import Shelf, Stamp
 
 CLAIMS_EVERY = 1.0
@@ -29,6 +30,8 @@ CLAIMS_EVERY = 1.0
 each commit, it would cost a fifth of the speed where threads send and receive side by side."""
 MOST_CLAIMED = 100_000
 """How many such records a process lets lie before it syncs them by themselves."""
+RESERVED_FILES, RESERVED_BYTES = 64, 4096
+"""What is kept back for those who drain a full disk: files, because each message has one, and the bytes of each."""
 
 
 class Batch:
@@ -52,17 +55,20 @@ class Visit:
 
     Not to ``check`` whether it is there is for what looks at its folder anyway: `FileNotFoundError`."""
 
-    __slots__ = ("_check", "_durable", "_name", "_shelf", "_store")
+    __slots__ = ("_check", "_drains", "_durable", "_name", "_shelf", "_store")
 
-    def __init__(self, store: FileCatalogue, durable: bool, name: str, check: bool) -> None:
+    def __init__(self, store: FileCatalogue, durable: bool, name: str, check: bool, drains: bool) -> None:
         self._store = store
         self._durable = durable
         self._name = name
         self._check = check
+        self._drains = drains
 
     def __enter__(self) -> Shelf:
         self._store.begin_batch()
         try:
+            if self._drains:
+                self._store.draw_on_reserve()
             self._shelf = self._store.open(self._name, check=self._check)
         except BaseException as error:
             self._store.end_batch(error, self._durable)
@@ -100,10 +106,13 @@ class FileCatalogue(Store):
         self._shelves: dict[str, Shelf] = {}
         self._looked: list[Shelf] = []
         self._closed = False
+        pieces = [f"{self.root}/{FOLDER}/.reserve/{number:02}" for number in range(RESERVED_FILES)]
+        self._reserve = Reserve(self, pieces, RESERVED_BYTES)
         watch(self)
         with self.batch():
-            (self.root / FOLDER).mkdir(parents=True, exist_ok=True)
+            (self.root / FOLDER / ".reserve").mkdir(parents=True, exist_ok=True)
             self._prepare()
+            self._reserve.make()
 
     def __str__(self) -> str:
         return f"the folder {self.root}"
@@ -142,7 +151,15 @@ class FileCatalogue(Store):
         return Batch(self, durable)
 
     def _queue(self, name: str, *, durable: bool = True, check: bool = True) -> Visit:
-        return Visit(self, durable, name, check)
+        return Visit(self, durable, name, check, drains=False)
+
+    def _draining(self, name: str, *, durable: bool = True, check: bool = True) -> Visit:
+        """As `_queue`, to bring a queue closer to being empty: the reserve may be used for it."""
+        return Visit(self, durable, name, check, drains=True)
+
+    def draw_on_reserve(self) -> None:
+        if self._reserve.is_needed():
+            self._reserve.give_up()
 
     def begin_batch(self) -> None:
         waited = 0.0
@@ -179,6 +196,8 @@ class FileCatalogue(Store):
                     self._looked.pop().brief.clear()
             self._lock.release()
         if isinstance(error, OSError):
+            if is_full(error):  # though there was space, by what the disk said: for the next try
+                self._reserve.give_up()
             raise self._translate(error) from error
 
     def _sync_claims(self, *, committing: bool) -> None:
@@ -294,6 +313,7 @@ class FileCatalogue(Store):
 
     def drop(self, name: str) -> bool:
         with self.batch():
+            self.draw_on_reserve()
             try:
                 shelf = self.open(name)
             except QueueNotFound:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from penstock.message import FOREVER, OCTETS, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import next_delivery, readmit, same_settings
 from penstock.stores.beside import FEW, sync_file_system
-from penstock.stores.disk import sync
+from penstock.stores.disk import is_full, sync
 from penstock.stores.encoding import Head
 from penstock.stores.file_marks import FileMarks, Row
 from penstock.stores.records import ASIDE, Extra, Hold
@@ -32,11 +32,15 @@ class FileMessages(FileMarks):
     ) -> list[Sent] | None:
         entered = time.monotonic_ns()
         with self._queue(queue, check=False) as shelf:
+            self._reserve.admit(sum([len(entry.body) for entry in entries]))
             for attempt in range(ATTEMPTS):
                 try:
                     return self._insert(shelf, entries, now, settings, entered, journal)
-                except FileExistsError:  # a foreign program took the same number in the same moment
-                    if attempt + 1 == ATTEMPTS:
+                except OSError as error:
+                    if is_full(error):  # said here already, because a send does not use the reserve
+                        raise self._translate(error) from error
+                    # A foreign program may have taken the same number in the same moment: `FileExistsError`.
+                    if not isinstance(error, FileExistsError) or attempt + 1 == ATTEMPTS:
                         raise
         return None
 
@@ -204,7 +208,7 @@ class FileMessages(FileMarks):
         *,
         holder: str | None = None,
     ) -> list[Message]:
-        with self._queue(queue, durable=False, check=False) as shelf:
+        with self._draining(queue, durable=False, check=False) as shelf:
             if until is None:
                 return self._look(shelf, limit, now, holder)
             until = shelf.writable(until)
@@ -218,7 +222,12 @@ class FileMessages(FileMarks):
                         shelf.note(id, None)
                         left.append(id)
                         continue
-                    message = self._claim(shelf, id, now, until, holder)
+                    try:
+                        message = self._claim(shelf, id, now, until, holder)
+                    except OSError as error:
+                        if not claimed or not is_full(error):
+                            raise
+                        break  # fewer than were asked for, then
                     if message is not None:
                         claimed.append(message)
                 for message in claimed:
@@ -264,12 +273,20 @@ class FileMessages(FileMarks):
             seal = shelf.seal(id, until)
         except FileNotFoundError:  # someone else was first
             return None
-        shelf.set_hold(id, _receive(message, before, now, until, holder)._replace(seal=seal))
+        try:
+            shelf.set_hold(id, _receive(message, before, now, until, holder)._replace(seal=seal))
+        except BaseException:
+            with suppress(OSError):
+                if before is None:
+                    shelf.beside.remove("held", id)
+                shelf.rename(shelf.path(id, until), id, 0)
+                shelf.note(id, 0)
+            raise
         self._claimed.add(shelf.beside.hold_path(id))
         return message
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
-        with self._queue(queue) as shelf, shelf.changing():
+        with self._draining(queue) as shelf, shelf.changing():
             return [self._extend(shelf, receipt, until, release) for receipt in receipts]
 
     def _extend(self, shelf: Shelf, receipt: Held, until: int, release: bool, *, aside: bool = False) -> bool:
@@ -309,7 +326,7 @@ class FileMessages(FileMarks):
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
-        with self._queue(queue, check=False) as shelf:
+        with self._draining(queue, check=False) as shelf:
             if settings is not None and not same_settings(self._settings(shelf), settings):
                 return None
             with shelf.changing(hidden=any(receipt.id not in shelf.brief for receipt in receipts)):
@@ -353,7 +370,7 @@ class FileMessages(FileMarks):
     def move(
         self, queue: str, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
     ) -> list[Moved]:
-        with self._queue(queue) as shelf, self._queue(target) as there, ExitStack() as stack:
+        with self._draining(queue) as shelf, self._queue(target) as there, ExitStack() as stack:
             # In one order, whoever moves what where; and a queue's lock cannot be taken twice.
             for name in sorted({queue, target}):
                 stack.enter_context(self.open(name).changing())

@@ -42,6 +42,10 @@ class FilePublishing(StagesInFiles, FileMessages):
         super().__init__(root, timeout=timeout)
         self._desk = StagedFiles(self.root / FOLDER / WRITERS, durable=True)
 
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        self._reserve.admit(len(segment))
+        super().stage(writer, batch, name, segment, now)
+
     @contextmanager
     def publishing(self, writer: str) -> Iterator[int | None]:
         """Not a batch: what is done inside is durable step by step."""

@@ -31,7 +31,7 @@ class FileStore(FilePublishing):
     # tending
 
     def purge(self, queue: str, limit: int) -> int:
-        with self._queue(queue) as shelf:
+        with self._draining(queue) as shelf:
             shelf.refresh()
             held = {
                 id
@@ -44,7 +44,7 @@ class FileStore(FilePublishing):
                 return sum(self._delete(shelf, Receipt(queue, id, None), None) for id in ids)
 
     def sweep(self, queue: str, now: int) -> bool:
-        with self._queue(queue) as shelf:
+        with self._draining(queue) as shelf:
             beside = shelf.beside
             with shelf.changing():
                 shelf.refresh()
@@ -63,6 +63,7 @@ class FileStore(FilePublishing):
                 self._remove_orphans(shelf)
                 if beside.damaged():
                     self._free_unclaimed(shelf, now)
+            self._reserve.make()
             return False
 
     def _remove_orphans(self, shelf: Shelf) -> None:
@@ -143,7 +144,7 @@ class FileStore(FilePublishing):
         return hold is not None and hold.delivery == delivery and hold.released != 1
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
-        with self._queue(queue) as shelf:
+        with self._draining(queue) as shelf:
             folder = self._reader(reader)
             (shelf.beside.folder / "reader" / folder).mkdir(exist_ok=True)
             if shelf.beside.read_json("reader", folder, "name") is None:
@@ -170,7 +171,7 @@ class FileStore(FilePublishing):
             return sorted(record["reader"] for record in records if record)
 
     def confirm(self, queue: str, reader: str, epoch: int) -> None:
-        with self._queue(queue) as shelf:
+        with self._draining(queue) as shelf:
             folder = self._reader(reader)
             record = shelf.beside.read_json("reader", folder, str(epoch))
             if record is not None:
@@ -197,7 +198,7 @@ class FileStore(FilePublishing):
             return found
 
     def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
-        with self._queue(queue) as shelf:
+        with self._draining(queue) as shelf:
             folder = self._reader(reader)
             (shelf.beside.folder / "reader" / folder).mkdir(exist_ok=True)
             shelf.beside.write_json({"reader": reader}, "reader", folder, "name")
@@ -222,7 +223,7 @@ class FileStore(FilePublishing):
         return gone
 
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
-        with self._queue(queue) as shelf:
+        with self._draining(queue) as shelf:
             folder = self._reader(reader)
             given = 0
             with shelf.changing():

@@ -30,6 +30,7 @@ from penstock.stores.base import Store
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import checksum, pack_settings, plain_checksum
+from penstock.stores.reserve import Reserve
 from penstock.stores.sql_messages import insert_row
 from penstock.stores.sql_session import PRESENT, Params, Row
 from penstock.stores.sqlite_claims import LATE, NotPlain, SqliteClaims
@@ -42,6 +43,8 @@ RECLAIM_AT_ONCE = 8192
 MAPPED = 2**31 - 2**16
 """How much of a file is mapped into memory by whoever reads most of it: the most that SQLite does."""
 WAL_BYTES = 16 * 1024 * 1024
+RESERVED = 8 * 1024 * 1024
+"""Kept back for those who drain a full disk: as much as can wait in the log to be brought into the file, twice."""
 BLOCK = 1000
 """How many message numbers a process reserves at a time."""
 NO_BLOCK = (1, 0)
@@ -126,6 +129,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._left = 0
         """How many messages we have deleted since the last batch, which removes them."""
         self._desk = StagedFiles(staging_folder(path), durable=False)
+        self._reserve = Reserve(self, [f"{path}-reserve"], RESERVED)
         self._block = NO_BLOCK
         self._last_packed: tuple[Settings | None, str] = (None, "")
         self._homes: dict[str, int] = {}
@@ -182,6 +186,8 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         except OSError as error:
             raise StoreError(f"{self} cannot be reached: {error.strerror}") from error
         try:
+            if self._reserve.is_needed():  # or SQLite may not get the space for the files that it makes
+                self._reserve.give_up()
             connection = apsw.Connection(str(self.path))
             if connection.readonly("main"):
                 raise StoreReadOnly(f"{self} is read-only")
@@ -193,6 +199,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
             self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
+            self._reserve.make()
+            if (goal := self._reserve.goal()) < RESERVED:  # on a small disk: no more in the log than there is room for
+                connection.execute(f"PRAGMA wal_autocheckpoint = {max(10, goal // 8192)}")
         except apsw.Error as error:
             raise self._translate(error) from error
         if fresh:
@@ -240,6 +249,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             depth, block, uncounted = self._depth, self._block, dict(self._uncounted)
             try:
                 if not depth:
+                    self._draw_on_reserve()
                     self._forget()
                     self._set_durable(durable)
                 self._execute(connection, f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE")
@@ -258,6 +268,14 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             finally:
                 self._depth = depth
                 self._seen.clear()
+
+    def _draw_on_reserve(self) -> None:
+        """If the disk is nearly full: give the reserve up, and bring what is in the log into the file, so that the log begins
+        anew and need not grow. A send does not get here then."""
+        if self._reserve.is_needed():
+            self._reserve.give_up()
+            with suppress(StoreError):
+                self._execute(self._connect(), "PRAGMA wal_checkpoint(PASSIVE)")
 
     def _remove_gone(self) -> None:
         if self._migrated and self._run("remove_gone", ()):
@@ -395,6 +413,8 @@ class SqliteStore(StagesInFiles, SqliteClaims):
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         sent = None
+        # In the log, and later in the file: and so that what is in the log can always be brought there by the reserve.
+        self._reserve.admit(3 * sum([len(entry.body) for entry in entries]))
         if len(entries) == 1:
             sent = self._insert_alone(queue, entries[0], settings)
         elif len(entries) <= SIZES[-1] and not any(entry.mark or (settings.groups and entry.group) for entry in entries):
@@ -446,6 +466,14 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             self._block = (first + count, last)
             return [Sent(self._ids.make(number)) for number in range(first, first + count)]
 
+    def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
+        self._reserve.admit(3 * sum(map(len, bodies)))
+        return super().insert_bodies(queue, bodies, like, settings)
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        self._reserve.admit(len(segment))
+        super().stage(writer, batch, name, segment, now)
+
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
@@ -461,6 +489,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """A single message by a single statement, which changes nothing unless the case is simple."""
         with self._lock:
             connection = self._connect()
+            self._draw_on_reserve()
             self._set_durable(True)
             home, packed = self._known(queue, settings)
             number = self._number(receipt)
@@ -482,6 +511,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         with self._lock:
             if self._depth or settings.history or settings.groups:
                 return None
+            self._draw_on_reserve()
             self._set_durable(True)
             most = settings.redrive.max_receives if settings.redrive else FOREVER
             since = now - micros(settings.retention)
@@ -528,6 +558,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
     def sweep(self, queue: str, now: int) -> bool:
         more = super().sweep(queue, now)
         with self._lock:
+            self._reserve.make()
             if self._left and not self._depth:
                 with self.batch(durable=False):
                     pass

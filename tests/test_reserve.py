@@ -1,0 +1,171 @@
+"""A store whose disk is full to the last byte, or has no file left, can be drained, by the space that it keeps back."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.errors import StoreFull
+from penstock.testing.power import need_mounts
+
+Mount = Callable[[str, int], Path]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Mount a small file system: how it is called, and its size in MiB."""
+    need_mounts()
+    folders: list[Path] = []
+
+    def mounted(kind: str, size: int) -> Path:
+        folder, image = tmp_path / f"disk{len(folders)}", tmp_path / f"image{len(folders)}"
+        folder.mkdir()
+        if kind == "tmpfs":
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", folder], check=True)
+        else:
+            with image.open("wb") as file:
+                file.truncate(size << 20)
+            subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True)
+            subprocess.run(["mount", "-o", "loop", image, folder], check=True)
+        folders.append(folder)
+        return folder
+
+    yield mounted
+    for folder in folders:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def url_of(scheme: str, disk: Path) -> str:
+    return f"{scheme}:///{disk}/queue"
+
+
+def fill(disk: Path) -> Path:
+    """To the last byte."""
+    ballast = disk / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with pytest.raises(OSError, match="No space left"):
+                while True:
+                    file.write(bytes(size))
+    return ballast
+
+
+def fill_until_refused(queue: penstock.Queue) -> int:
+    sent = 0
+    with pytest.raises(StoreFull, match="no space left"):
+        while True:
+            queue.send_many([b"%08d" % number * 500 for number in range(sent, sent + 10)])
+            sent += 10
+    return sent
+
+
+def drain(queue: penstock.Queue, batch: int = 10) -> list[bytes]:
+    bodies: list[bytes] = []
+    while messages := queue.receive(batch):
+        bodies += [message.body for message in messages]
+        assert all(queue.delete_many(messages))
+    return bodies
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+@pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
+def test_a_disk_full_to_the_last_byte_can_be_drained_and_filled_again(scheme: str, kind: str, mount: Mount) -> None:
+    disk = mount(kind, 48)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        queue = broker.create("orders")
+        queue.send(b"%08d" % 0 * 500)
+        (disk / "others").write_bytes(bytes(36 << 20))  # another program takes most of it
+        sent = fill_until_refused(queue)
+        fill(disk)
+        with pytest.raises(StoreFull):
+            queue.send(b"x")
+    fill(disk)  # SQLite removes its log when it is closed
+    with penstock.open(url_of(scheme, disk)) as broker:
+        queue = broker["orders"]
+        with pytest.raises(StoreFull):
+            queue.send(b"x")
+        (message,) = queue.receive()
+        assert message.extend(60)
+        with pytest.raises(StoreFull):
+            queue.send(b"while the reserve is given up, a send must not use it")
+        assert message.delete()
+        assert len(drain(queue)) == sent
+        assert queue.stats().messages == 0
+        (disk / "others").unlink()
+        (disk / "ballast").unlink()
+        queue.send(b"again")
+        assert drain(queue) == [b"again"]
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
+def test_another_program_that_fills_the_disk_in_an_instant_stops_no_receiver(scheme: str, mount: Mount) -> None:
+    """Of SQLite, when its log has not been brought into the file yet."""
+    disk = mount("ext4", 96)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        queue = broker.create("orders")
+        for _ in range(40):
+            queue.send_many([b"x" * 4000] * 20)
+        fill(disk)
+        assert len(drain(queue, 20)) == 800
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool"])
+def test_a_disk_without_a_file_left_can_be_drained(scheme: str, mount: Mount) -> None:
+    disk = mount("ext4", 32)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"x"] * 300)
+        (disk / "many").mkdir()
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(10**6):
+                (disk / "many" / str(number)).touch()
+        assert os.statvfs(disk).f_ffree == 0
+        assert len(drain(queue, 20)) == 300
+        assert queue.stats().messages == 0
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool"])
+def test_a_receiver_gets_as_many_as_the_disk_lets_it_have(scheme: str, mount: Mount) -> None:
+    disk = mount("tmpfs", 16)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"%d" % number for number in range(500)])
+        fill(disk)
+        got: list[bytes] = []
+        while messages := queue.receive(500):
+            got += [message.body for message in messages]
+            assert all(queue.delete_many(messages))
+        assert sorted(map(int, got)) == list(range(500))
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
+def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount) -> None:
+    disk = mount("tmpfs", 48)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        store: Any = broker.store
+        queue = broker.create("orders")
+        queue.send(b"x")
+        size = store._reserve.size()
+        assert size
+        ballast = fill(disk)
+        assert len(drain(queue)) == 1
+        assert store._reserve.size() == 0
+        ballast.unlink()
+        queue.send(b"x")
+        assert store._reserve.size() == size
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
+def test_a_disk_that_never_had_room_for_a_reserve_is_used_all_the_same(scheme: str, mount: Mount) -> None:
+    disk = mount("tmpfs", 16)
+    (disk / "others").write_bytes(bytes((16 << 20) - (1_900_000 if scheme == "sqlite" else 400_000)))
+    with penstock.open(url_of(scheme, disk)) as broker:
+        store: Any = broker.store
+        assert not store._reserve.size()
+        queue = broker.create("orders")
+        queue.send(b"x")
+        assert drain(queue) == [b"x"]
