@@ -23,6 +23,7 @@ SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_
 CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
 VSQS, SPOOL, BESIDE, LOCKS = "stores/vsqs.py", "stores/spool.py", "stores/beside.py", "stores/locks.py"
 MARKS, TENDING, VIEWS, RECORDS = "stores/file_marks.py", "stores/files.py", "stores/file_views.py", "stores/records.py"
+RESERVE = "stores/reserve.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
 MEMORY = "stores/memory.py"
 PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
@@ -70,6 +71,11 @@ def passing(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 def hurt(name: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in how the stores of files take damage."""
     return Mutant(name, "damaged or settings or anew", changes, ("tests/test_file_damage.py",))
+
+
+def reserved(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault with what is kept back for a full disk."""
+    return Mutant(name, tests, changes, ("tests/test_reserve.py",))
 
 
 def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -894,6 +900,39 @@ MUTANTS = [
         "comes_into_new",
         (SPOOL, "            if os.listdir(self._new):", "            if False:"),
     ),
+    reserved(
+        "the reserve is never given up",
+        "full_to_the_last_byte or without_a_file or in_an_instant",
+        (RESERVE, "os.truncate(self._pieces[0], 0)", "pass"),
+        (RESERVE, "os.unlink(piece)", "pass"),
+    ),
+    reserved("a send uses the reserve", "full_to_the_last_byte", (RESERVE, "self.size() == 0)", "False)")),
+    reserved(
+        "what was given up is made again at once",
+        "full_to_the_last_byte",
+        (RESERVE, "if free[0] < 2 * each * len(self._pieces) or", "if"),
+    ),
+    reserved(
+        "the reserve is not made again",
+        "made_again",
+        (
+            RESERVE,
+            "        if self.size():\n            return True\n",
+            "        return bool(self.size()) if self.size() is not None else self._first()\n\n    def _first(self) -> bool:\n",
+        ),
+    ),
+    reserved(
+        "no file is kept back",
+        "without_a_file",
+        (CATALOGUE, "RESERVED_FILES, RESERVED_BYTES = 64, 4096", "RESERVED_FILES, RESERVED_BYTES = 1, 262144"),
+    ),
+    reserved("a receiver gets all or nothing", "lets_it_have", (FILES, "if not claimed or not is_full(error):", "if True:")),
+    reserved(
+        "a small disk's log grows as any other",
+        "full_to_the_last_byte and sqlite",
+        (SQLITE, "if (goal := self._reserve.goal()) < RESERVED:", "if (goal := 0):"),
+    ),
+    reserved("a store without a reserve refuses", "never_had_room", (RESERVE, "self.size() == 0)", "True)")),
     named("ids are hexadecimal", "can_be_any", (SPOOL, "[!-.0-~]{1,200}", "[0-9a-fA-F-]{1,64}")),
     named("ids with one beginning are one", "bear_no_time", (SPOOL, "blake2b(id.encode()", "blake2b(id.encode()[:5]")),
     named(
