@@ -160,6 +160,30 @@ def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount)
 
 
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
+def test_what_was_given_up_is_not_taken_by_the_next_send(scheme: str, mount: Mount) -> None:
+    disk = mount("tmpfs", 48)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        store: Any = broker.store
+        queue = broker.create("orders")
+        queue.send(b"x")
+        fill(disk)
+        assert store._reserve.give_up()
+        with pytest.raises(StoreFull):
+            queue.send(b"x")
+        assert store._reserve.size() == 0
+        assert len(drain(queue)) == 1
+
+
+def test_on_a_small_disk_the_log_of_sqlite_stays_smaller_than_the_reserve(mount: Mount) -> None:
+    disk = mount("tmpfs", 16)
+    with penstock.open(url_of("sqlite", disk)) as broker:
+        broker.create("orders").send_many([b"x" * 100] * 800)
+    fill(disk)
+    with penstock.open(url_of("sqlite", disk)) as broker:
+        assert len(drain(broker["orders"], 1)) == 800
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
 def test_a_disk_that_never_had_room_for_a_reserve_is_used_all_the_same(scheme: str, mount: Mount) -> None:
     disk = mount("tmpfs", 16)
     (disk / "others").write_bytes(bytes((16 << 20) - (1_900_000 if scheme == "sqlite" else 400_000)))

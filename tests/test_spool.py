@@ -14,9 +14,11 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
+from penstock.testing.forked import Forked
+from penstock.testing.interrupted import Interrupted
 
 
-class TestSpool(UngroupedStoreContract, SharedStoreContract, FilesStoreContract):
+class TestSpool(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, Interrupted, Forked):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"spool:///{tmp_path}/queues"

@@ -8,9 +8,11 @@ import pytest
 
 from penstock.stores.vsqs import VsqsStore
 from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
+from penstock.testing.forked import Forked
+from penstock.testing.interrupted import Interrupted
 
 
-class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract):
+class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, Interrupted, Forked):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"vsqs:///{tmp_path}/queues"

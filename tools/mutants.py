@@ -783,7 +783,7 @@ MUTANTS = [
     locked(
         "a lock is given back by a close alone",
         "has_a_copy",
-        (LOCKS, "                flock(handle, LOCK_UN)", "pass".rjust(20)),
+        (LOCKS, "            flock(handle, LOCK_UN)  # first", "            pass  # first"),
     ),
     locked("a child keeps copies of locks", "left_to_its_child", (LOCKS, "os.register_at_fork(after_in_child=", "print(")),
     locked(
@@ -792,7 +792,7 @@ MUTANTS = [
     locked(
         "an interrupt leaves a lock behind",
         "interrupt",
-        (CATALOGUE, "                        shelf.beside.give()", "pass".rjust(28)),
+        (CATALOGUE, "if error is not None:  # an interrupt", "if False:  # an interrupt"),
     ),
     locked(
         "one frozen writer keeps the others from being tended",
@@ -909,7 +909,7 @@ MUTANTS = [
     reserved("a send uses the reserve", "full_to_the_last_byte", (RESERVE, "self.size() == 0)", "False)")),
     reserved(
         "what was given up is made again at once",
-        "full_to_the_last_byte",
+        "taken_by_the_next_send",
         (RESERVE, "if free[0] < 2 * each * len(self._pieces) or", "if"),
     ),
     reserved(
@@ -929,7 +929,7 @@ MUTANTS = [
     reserved("a receiver gets all or nothing", "lets_it_have", (FILES, "if not claimed or not is_full(error):", "if True:")),
     reserved(
         "a small disk's log grows as any other",
-        "full_to_the_last_byte and sqlite",
+        "stays_smaller",
         (SQLITE, "if (goal := self._reserve.goal()) < RESERVED:", "if (goal := 0):"),
     ),
     reserved("a store without a reserve refuses", "never_had_room", (RESERVE, "self.size() == 0)", "True)")),

@@ -192,6 +192,8 @@ class FileCatalogue(Store):
                 if error is not None:  # an interrupt may have come before whoever took a lock could note it
                     for shelf in self._shelves.values():
                         shelf.beside.give()
+                    for lock in list(self._patience.open):
+                        lock.give()
                 while self._looked:
                     self._looked.pop().brief.clear()
             self._lock.release()

@@ -24,11 +24,13 @@ _open: set[FileLock] = set()
 class Patience:
     """How long a store's verb waits for locks. ``spent`` is what the verb has already waited for other threads."""
 
-    __slots__ = ("spent", "timeout")
+    __slots__ = ("open", "spent", "timeout")
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
         self.spent = 0.0
+        self.open: set[FileLock] = set()
+        """Those of the store's locks whose files are open."""
 
 
 class FileLock:
@@ -45,6 +47,7 @@ class FileLock:
         """Open the lock's file, and make it if need be, so that `take` can follow."""
         self.handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         _open.add(self)
+        self._patience.open.add(self)
 
     def take(self) -> None:
         """Lock the open file. `StoreBusy` if others keep it for too long; whatever fails, the file is closed."""
@@ -76,13 +79,13 @@ class FileLock:
 
     def give(self) -> None:
         """Unlock, and close the file. Without effect on a lock that is not open: a forked child has none."""
-        handle, self.handle = self.handle, -1
-        _open.discard(self)
+        handle = self.handle
         if handle >= 0:
-            try:
-                flock(handle, LOCK_UN)
-            finally:
-                os.close(handle)
+            flock(handle, LOCK_UN)  # first of all: whatever interrupts us then, nobody is kept out
+            self.handle = -1
+            _open.discard(self)
+            self._patience.open.discard(self)
+            os.close(handle)
 
 
 def _close_copies() -> None:
