@@ -209,6 +209,9 @@ class SpoolShelf(Shelf):
                 if isinstance(error, FileNotFoundError):  # a mover was quicker, and has delivered it
                     self._touched.add(self._at)
                     return
+            except OSError:  # to remove a name is easier than to make one
+                with suppress(OSError):
+                    os.unlink(passing)
             raise
 
     def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
