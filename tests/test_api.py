@@ -80,7 +80,7 @@ def test_a_path_is_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     penstock.open("sqlite:///relative.db?timeout=5").close()
     penstock.open(f"sqlite:///{tmp_path}/absolute%20name.db").close()
-    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"relative.db", "absolute name.db"}
+    assert {path.name for path in tmp_path.glob("*.db") if path.is_file()} == {"relative.db", "absolute name.db"}
 
 
 def test_an_import_of_penstock_brings_nothing_optional() -> None:
