@@ -4,10 +4,10 @@ import pytest
 
 from penstock.testing import StoreContract
 from penstock.testing.forked import Forked
-from penstock.testing.interrupted import Interrupted
+from penstock.testing.interrupted import Handled, Interrupted
 
 
-class TestMemory(StoreContract, Interrupted, Forked):
+class TestMemory(StoreContract, Interrupted, Handled, Forked):
     @pytest.fixture
     def url(self) -> str:
         return "memory:"

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.testing import DurableStoreContract, SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
-from penstock.testing.interrupted import Interrupted
+from penstock.testing.interrupted import Handled, Interrupted
 
 
-class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract, Interrupted, Forked):
+class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract, Interrupted, Handled, Forked):
     syscalls: ClassVar = ["fdatasync", "pwrite64"]
 
     @pytest.fixture

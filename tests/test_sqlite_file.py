@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -1099,4 +1100,65 @@ def test_a_joined_connection_that_does_not_wait_is_told_so(url: str, path: Path)
             with pytest.raises(StoreBusy, match="does not wait: BEGIN IMMEDIATE"):
                 queue.send(b"x", connection=connection)
         connection.close()
+        assert queue.stats().messages == 1
+
+
+def test_an_interrupt_right_after_its_commit_gives_no_number_twice(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        for _ in range(2):
+            queue.send(b"before")  # the second reserves a block of numbers
+        execute = SqliteStore._execute
+
+        def interrupt(store: SqliteStore, connection: apsw.Connection, text: str, params: Any = ()) -> Any:
+            rows = execute(store, connection, text, params)
+            if text == "COMMIT":
+                raise KeyboardInterrupt
+            return rows
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(SqliteStore, "_execute", interrupt)
+            queue.send_many([Draft(b"once", key="a"), Draft(b"more", key="b")], token="t")
+        queue.send(b"after")
+        queue.send_many([b"after"] * 3)
+        assert queue.stats().messages == 8
+
+
+def test_an_interrupt_of_a_batch_while_it_is_undone_leaves_nothing_of_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(SqliteStore, "_undo", interrupt)
+            with broker.store.batch():
+                queue.send(b"undone")
+                raise RuntimeError
+        for _ in range(3):
+            queue.send(b"after")
+        assert queue.stats().messages == 3
+
+
+def test_a_signal_handler_inside_a_batch_is_refused_by_name(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        refused: list[StoreBusy] = []
+
+        def handle(*_: object) -> None:
+            try:
+                queue.send(b"from the handler")
+            except StoreBusy as error:
+                refused.append(error)
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            with pytest.raises(RuntimeError), broker.store.batch():
+                signal.raise_signal(signal.SIGUSR1)
+                raise RuntimeError
+            signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert ["a signal handler has interrupted" in str(error) for error in refused] == [True]
         assert queue.stats().messages == 1

@@ -1763,16 +1763,16 @@ MUTANTS = [
     mutant(
         "a number is kept though nobody knows whether it is given away",
         "interrupt_at_any_instant",
-        (SQLITE, "self._block = NO_BLOCK  # until the answer is there", "pass  #"),
+        (SQLITE, "(number, last), self._block = self._block, NO_BLOCK", "number, last = self._block"),
     ),
     mutant(
         "a batch's numbers are kept though its commit was interrupted",
-        "interrupt_at_any_instant",
+        "right_after_its_commit",
         (SQLITE, "block = NO_BLOCK  # from here", "pass  #"),
     ),
     mutant(
         "a transaction that an interrupt left is gone on with",
-        "interrupt_at_any_instant",
+        "while_it_is_undone",
         (SQLITE, "                self._end_leftover(self._connection)\n", "                pass\n"),
     ),
     mutant(
@@ -1788,7 +1788,7 @@ MUTANTS = [
     Mutant(
         "an interrupted verb is never mended",
         "interrupt_at_any_instant",
-        ((MEMORY, "        if self._torn:\n            self._mend()\n", ""),),
+        ((MEMORY, "            self._mend()\n", ""),),
         ("tests/test_memory.py",),
     ),
     Mutant(
@@ -1845,6 +1845,11 @@ MUTANTS = [
         (POLICY, "max(last + 1, now)", "last + 1"),
     ),
     filed("after a power cut a file's receipt fits again", "before_a_power_cut", (POLICY, "max(last + 1, now)", "last + 1")),
+    mutant(
+        "a signal handler becomes part of the batch that it has interrupted",
+        "handler",
+        ("stores/callers.py", "and _is_handler(frame.f_code)", "and False"),
+    ),
 ]
 
 

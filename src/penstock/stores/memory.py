@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from bisect import insort
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
+from types import FrameType
 
-from penstock.errors import QueueNotFound, StoreClosed
+from penstock.errors import QueueNotFound, StoreBusy, StoreClosed
 from penstock.forking import watch
 from penstock.guarded import guarded
 from penstock.message import (
@@ -82,6 +84,7 @@ class MemoryStore(Store):
         self._queues: dict[str, _Queue] = {}
         self._torn: list[_Queue] = []
         """What a verb is changing, or was when it was interrupted."""
+        self._changing: FrameType | None = None
         self._staged: dict[Staged, bytes] = {}
         self._writers: dict[str, tuple[int, int]] = {}
         self._numbers = itertools.count(1)
@@ -128,7 +131,7 @@ class MemoryStore(Store):
             home = self._home(queue)
             if not same_settings(home.settings, settings):
                 return None
-            self._torn.append(home)
+            self._change(home)
             sent = [self._insert(home, queue, entry, now) for entry in entries]
             self._torn.clear()
             return sent
@@ -176,7 +179,7 @@ class MemoryStore(Store):
         place, of = share or (0, 1)
         with self._lock:
             home = self._home(queue)
-            self._torn.append(home)
+            self._change(home)
             rows: list[_Row] = []
             numbers: set[int] = set()
             others: list[tuple[int, int]] = []
@@ -216,7 +219,7 @@ class MemoryStore(Store):
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._lock:
             home = self._home(queue)
-            self._torn.append(home)
+            self._change(home)
             extended = [self._extend(home, receipt, until, release) for receipt in receipts]
             self._torn.clear()
             return extended
@@ -236,7 +239,7 @@ class MemoryStore(Store):
             home = self._home(queue)
             if settings is not None and not same_settings(home.settings, settings):
                 return None
-            self._torn.append(home)
+            self._change(home)
             deleted = [self._delete(home, receipt, settlement) for receipt in receipts]
             self._torn.clear()
             return deleted
@@ -275,7 +278,7 @@ class MemoryStore(Store):
     ) -> list[Moved]:
         with self._lock:
             home, there = self._home(queue), self._home(target)
-            self._torn += [home, there]
+            self._change(home, there)
             pairs = zip(receipts, deaths, strict=True)
             moved = [self._move(home, receipt, target, there, now, expires_at, death) for receipt, death in pairs]
             self._torn.clear()
@@ -318,7 +321,7 @@ class MemoryStore(Store):
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self._lock:
             home = self._home(queue)
-            self._torn.append(home)
+            self._change(home)
             rows = [self._find(home, receipt) for receipt in receipts]
             for row in rows:
                 if row is not None:
@@ -387,7 +390,7 @@ class MemoryStore(Store):
                 for receipt in held.receipts
                 if (row := self._find(home, receipt))
             }
-            self._torn.append(home)
+            self._change(home)
             rows = [row for number, row in home.rows.items() if number not in held][:limit]
             for row in rows:
                 self._leave(home, row)
@@ -424,7 +427,7 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             held = home.readers[reader].claims[epoch]
-            self._torn.append(home)
+            self._change(home)
             for receipt in held.receipts:
                 self._extend(home, receipt, FOREVER, release=False)
             held.claim = replace(held.claim, confirmed=True, lapses_at=FOREVER)
@@ -440,7 +443,7 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             known = home.readers.setdefault(reader, _Reader())
-            self._torn.append(home)
+            self._change(home)
             done = [number for number in sorted(known.claims) if number <= epoch]
             rows = ((receipt, self._find(home, receipt)) for number in done for receipt in known.claims[number].receipts)
             # What turned out to be damaged when it was read was set aside, and stays.
@@ -456,7 +459,7 @@ class MemoryStore(Store):
         with self._lock:
             home = self._home(queue)
             known = home.readers.get(reader, _Reader())
-            self._torn.append(home)
+            self._change(home)
             undone = list(known.claims.values()) if epoch is None else [known.claims[epoch]]
             given = sum(self._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
             if epoch is None:
@@ -526,11 +529,23 @@ class MemoryStore(Store):
     def _home(self, name: str) -> _Queue:
         self._check_open()
         if self._torn:
+            frame: FrameType | None = sys._getframe()
+            while frame is not None:
+                if frame is self._changing:
+                    raise StoreBusy(
+                        "the memory store is in the middle of a call of this very thread, which a signal handler has "
+                        "interrupted; nothing was done. Use the store after the handler has returned, or from another thread"
+                    )
+                frame = frame.f_back
             self._mend()
         try:
             return self._queues[name]
         except KeyError:
             raise QueueNotFound(name) from None
+
+    def _change(self, *homes: _Queue) -> None:
+        self._changing = sys._getframe(1)
+        self._torn += homes
 
     def _mend(self) -> None:
         """After an interrupt: make all else of these queues agree with their rows again."""

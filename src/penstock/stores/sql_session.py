@@ -125,7 +125,13 @@ class SqlSession(Store):
 
     def _joined(self, *, durable: bool = True) -> AbstractContextManager[None]:
         """The batch that we are in, or else one of our own."""
-        return nullcontext() if self._in_batch() else self.batch(durable=durable)
+        if not self._in_batch():
+            return self.batch(durable=durable)
+        self._refuse_handlers()
+        return nullcontext()
+
+    def _refuse_handlers(self) -> None:
+        """In a batch: `StoreBusy` if we were called by a signal handler, which is no part of it."""
 
     def _enter(self, name: str, *, alone: bool) -> tuple[int, Settings]:  # noqa: ARG002
         """The queue, for putting messages into it: it cannot be dropped before the batch ends. ``alone``: and nobody else puts

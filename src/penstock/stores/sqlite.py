@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import RLock, get_ident
+from types import FrameType
 from typing import Any, ClassVar
 
 import apsw
@@ -27,6 +28,7 @@ from penstock.guarded import guarded
 from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
 from penstock.policy import micros
 from penstock.stores.base import Store
+from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import checksum, pack_settings, plain_checksum
@@ -119,6 +121,8 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._owner = 0
         self._looking = False
         """Whether a transaction is open that only reads."""
+        self._opener: FrameType | None = None
+        """Whoever has opened the transaction that is open."""
         self._lent_to_us = False
         """Whether the connection is a caller's, which is not ours to close."""
         self._connection: apsw.Connection | None = None
@@ -246,15 +250,19 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """``remove``: first of all what is gone, which only then is gone for each statement."""
         with self._lock:
             connection = self._connect()
-            depth, block, uncounted = self._depth, self._block, dict(self._uncounted)
+            self._refuse_handlers()
+            depth, block, uncounted = self._depth, NO_BLOCK, dict(self._uncounted)
             try:
                 if not depth:
                     self._draw_on_reserve()
                     self._forget()
                     self._set_durable(durable)
-                self._execute(connection, f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE")
+                if not depth:
+                    self._opener = find_caller()
                 self._owner = get_ident()
-                self._depth = depth + 1
+                self._depth = depth + 1  # from here on, a signal handler is refused
+                self._execute(connection, f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE")
+                block = self._block
                 if remove and not depth:
                     self._remove_gone()
                 yield
@@ -267,6 +275,8 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 raise
             finally:
                 self._depth = depth
+                if not depth:
+                    self._opener = None
                 self._seen.clear()
 
     def _draw_on_reserve(self) -> None:
@@ -326,7 +336,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         store = copy.copy(self)
         store._lock = RLock()
         store._connection, store._lent_to_us = connection, True
-        store._depth, store._owner, store._looking = 1, get_ident(), False
+        store._depth, store._owner, store._looking, store._opener = 1, get_ident(), False, find_caller()
         # Numbers that are taken now are given back if the caller rolls back, so they are no part of our block.
         store._block = NO_BLOCK
         store._seen, store._uncounted, store._homes = {}, {}, {}
@@ -358,13 +368,18 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 yield
                 return
             try:
+                self._opener = find_caller()
                 self._looking = True
                 self._execute(connection, "BEGIN")
                 yield
             finally:
-                self._looking = False
+                self._looking, self._opener = False, None
                 if connection is self._connection and not connection.get_autocommit():
                     self._execute(connection, "COMMIT")
+
+    def _refuse_handlers(self) -> None:
+        if self._depth or self._looking:
+            refuse_handlers(self, self._opener)
 
     def _in_batch(self) -> bool:
         return self._depth > 0 and self._owner == get_ident()
@@ -425,16 +440,18 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """A single message by a single statement, which changes nothing if what we know of the queue has changed. Its time is
         that of Python, which comes back from each wait for the disk with cold caches: so it is short."""
         with self._lock:
-            (number, last), connection = self._block, self._connection
-            at, line = entry.visible_at, entry.group
+            # Forgotten until there is an answer: before, nobody knows whether the number is given away.
+            (number, last), self._block = self._block, NO_BLOCK
+            at, line, connection = entry.visible_at, entry.group, self._connection
             if number > last or self._depth or connection is None or entry.mark or (line is not None and settings.groups):
+                self._block = (number, last)
                 return None
             if not connection.get_autocommit():
                 self._connect()
+                self._refuse_handlers()
             self._set_durable(True)
             home, packed = self._known(queue, settings)
             row = insert_row(number, home, at, None if line is None else line.encode(), entry)
-            self._block = NO_BLOCK  # until the answer is there, nobody knows whether the number is given away
             self._execute(connection, self._statements["insert_alone"], (*row, packed, at + LATE, last))
             if not connection.changes():
                 self._block = (number, last)
@@ -447,9 +464,10 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """As one alone. Around each statement other threads of Python get a turn, and this one has to wait for its own again:
         once, however many messages there are."""
         with self._lock:
-            first, last = self._block
             count = len(entries)
+            (first, last), self._block = self._block, NO_BLOCK  # as above
             if self._depth or first + count - 1 > last:
+                self._block = (first, last)
                 return None
             rows = [
                 insert_row(number, 0, entry.visible_at, None if entry.group is None else entry.group.encode(), entry)
@@ -458,7 +476,6 @@ class SqliteStore(StagesInFiles, SqliteClaims):
             self._set_durable(True)
             size = 1 << (count - 1).bit_length()
             known = (*self._known(queue, settings), min(entry.visible_at for entry in entries) + LATE, last)
-            self._block = NO_BLOCK  # as above
             if not self._run(f"insert_{size}", (*chain(*rows), *NO_ROW * (size - count), *known)):
                 self._block = (first, last)
                 self._homes.pop(queue, None)

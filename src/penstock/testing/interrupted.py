@@ -1,10 +1,11 @@
 """The contract's chapter on interrupts: Ctrl-C, or a time limit that raises from a signal handler, at any instant of any verb.
 
-    python -m penstock.testing.interrupted URL exact|timer SEED COUNT
+    python -m penstock.testing.interrupted URL exact|timer|handler SEED COUNT
 
 It interrupts COUNT verbs, and after each it uses the store at once, while the interrupt is still being handled. In the end the
 account must be exact. ``exact`` raises at one of the instants at which CPython looks for signals, chosen by the seed, so that a
 run can be repeated; ``timer`` has the kernel send real signals, which also come while a verb waits for a disk or a server.
+``handler`` is as ``exact``, but the signal handler sends a message before it raises.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 import penstock
-from penstock import Broker, Message, Queue
+from penstock import Broker, Message, Queue, StoreBusy
 from penstock.testing.clock import FakeClock
 
 LOOKS = frozenset(dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap)
 """The instructions that end with a look for signals, beside the beginning of each function."""
 GENERATOR = 0x20
-EXACT, TIMED = 600, 400
+EXACT, TIMED, HANDLED = 600, 400, 300
 READER = "reader"
 
 
@@ -52,12 +54,18 @@ def run(url: str, way: str, count: int) -> None:
     assert done.returncode == 0, f"{' '.join(arguments[1:])}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
 
 
+class Handled:
+    def test_a_signal_handler_that_sends_is_answered_only_what_is_true(self, url: str) -> None:
+        run(url, "handler", HANDLED)
+
+
 class Exact:
     """Raises at the n-th look for signals of what runs inside."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._known: dict[str, int] = {}
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
     def arm(self, verb: str) -> None:
         self._verb = verb
@@ -100,6 +108,7 @@ class Exact:
         self._looks += 1
         self._left -= 1
         if self._left == 0:
+            signal.raise_signal(signal.SIGUSR1)
             raise KeyboardInterrupt
 
 
@@ -170,6 +179,13 @@ class Account:
         body = self.body()
         self.orders.send(body)
         self.sent.add(body.decode())
+
+    def handle(self, *_: object) -> None:
+        """A signal handler that sends: what it is answered is true, whatever becomes of the verb that it has interrupted."""
+        body = self.body()
+        with suppress(StoreBusy):
+            self.chance.choice([self.orders, self.claimed]).send(body)
+            self.sent.add(body.decode())
 
     def send_many(self) -> None:
         bodies = [self.body() for _ in range(self.chance.choice([2, 5, 20]))]
@@ -280,8 +296,9 @@ class Account:
                 if not messages:
                     break
                 there.update(message.text for message in messages)
-                for message in messages:
-                    assert self.broker[message.queue].delete(message), f"{message.text} cannot be deleted by who received it"
+                for home in {message.queue for message in messages}:
+                    gone = self.broker[home].delete_many([message for message in messages if message.queue == home])
+                    assert all(gone), "what was received cannot be deleted"
             assert queue.stats().messages == 0, f"{queue.stats()} of {queue.name}: nobody can receive these"
         twice = [body for body, count in there.items() if count > 1]
         assert not twice, f"doubled: {twice}"
@@ -320,10 +337,12 @@ WEIGHTS = {"send": 4, "send_many": 3, "receive": 4, "delete": 3, "claim": 3}
 
 def main(url: str, way: str, seed: int, count: int) -> None:
     chance = random.Random(seed)
-    interrupter = Exact(chance) if way == "exact" else Timer(chance)
+    interrupter = Timer(chance) if way == "timer" else Exact(chance)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         account = Account(broker, chance, clock)
+        if way == "handler":
+            signal.signal(signal.SIGUSR1, account.handle)
         done = interrupts = 0
         while interrupts < count and done < 20 * count:
             name = chance.choices(list(VERBS), [WEIGHTS.get(verb, 1) for verb in VERBS])[0]
