@@ -209,9 +209,7 @@ class SpoolShelf(Shelf):
                 if isinstance(error, FileNotFoundError):  # a mover was quicker, and has delivered it
                     self._touched.add(self._at)
                     return
-            except OSError:  # to remove a name is easier than to make one
-                with suppress(OSError):
-                    os.unlink(passing)
+            # If it cannot be moved back either, whoever takes the send back finds it in new/, and removes its mark first.
             raise
 
     def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
