@@ -965,10 +965,14 @@ def test_a_queue_made_again_by_another_process_is_found_at_once(url: str) -> Non
     with penstock.open(url) as broker, penstock.open(url) as other:
         queue = broker.create("orders")
         assert queue.stats().messages == 0
+        assert queue.peek() == []
         other.delete("orders")
+        with pytest.raises(penstock.QueueNotFound):
+            queue.peek()
         with pytest.raises(penstock.QueueNotFound):
             queue.stats()
         other.create("orders").send(b"x")
+        assert [message.body for message in queue.peek()] == [b"x"]
         assert queue.stats().messages == 1
         assert [message.body for message in queue.receive()] == [b"x"]
 

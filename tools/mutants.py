@@ -398,12 +398,20 @@ MUTANTS = [
     mutant(
         "a stale receipt deletes, alone",
         "stale_receipt_cannot_delete",
-        (QUERIES, "delivery = :delivery AND grp", "COALESCE(:delivery, 0) >= 0 AND grp"),
+        (
+            QUERIES,
+            "number AND delivery = :delivery AND delivery > 0",
+            "number AND COALESCE(:delivery, 0) >= 0 AND delivery > 0",
+        ),
     ),
     mutant(
         "an old number is used again",
         "never_used_again",
-        (SQLITE, "self._block = (first + count, last)\n            return [Sent(", "return [Sent("),
+        (
+            SQLITE,
+            "self._block = (first + count, last)\n            return [",
+            "self._block = (first, last)\n            return [",
+        ),
     ),
     mutant(
         "changed settings are not noticed", "changed_by_another", (QUERIES, "AND settings = :settings", "AND :settings <> ''")
@@ -440,6 +448,11 @@ MUTANTS = [
             MESSAGES,
             f"        with self._joined():{ADMITTED}",
             f"        if True:{ADMITTED}",
+        ),
+        (
+            CLAIMS,
+            "        with self._joined():\n            return super().insert(",
+            "        if True:\n            return super().insert(",
         ),
     ),
     mutant(
