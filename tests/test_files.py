@@ -826,3 +826,23 @@ def test_a_disk_that_refuses_the_record_of_a_receive_does_not_fail_a_send(url: s
         monkeypatch.setattr(file_catalogue, "sync", refuse)
         queue.send(b"x")
         assert queue.stats().messages == 3
+
+
+def test_a_message_that_was_moved_shares_its_number_with_none_that_is_sent_later(tmp_path: Path) -> None:
+    """In a burst the numbers of VSQS run ahead of the clock, and so ahead of the numbers in the queue it is moved to."""
+    clock = FakeClock()
+    with penstock.open(f"vsqs:///{tmp_path}/queues", clock=clock) as broker:
+        dead = broker.create("dead")
+        dead.send(b"first")  # from now on a sender knows the last number, and does not list the folder
+        dead.receive()[0].delete()
+        jobs = broker.create("jobs", redrive=("dead", 1), visibility=0)
+        jobs.send_many([b"%d" % number for number in range(50)])
+        assert len(jobs.receive(50)) == 50
+        assert jobs.receive(50) == []
+        buried = dead.receive(50)
+        assert len(buried) == 50
+        sent = {answer.id for answer in dead.send_many([b"later"] * 100)}
+        assert len(sent) == 100
+        assert not sent & {message.id for message in buried}
+        assert dead.delete_many(buried) == [True] * 50
+        assert [message.body for message in dead.receive(200)] == [b"later"] * 100

@@ -739,6 +739,11 @@ MUTANTS = [
         (SQLITE, "self._block = NO_BLOCK  # what could", "pass  # what could"),
         (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
     ),
+    filed(
+        "a number that was moved in is given again",
+        "shares_its_number",
+        (VSQS, "self._last = max(self._last, self.number(id))", "pass"),
+    ),
     filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
     filed("a folder is not synced", "power_cut", (CATALOGUE, "                        sync(folder)", "pass".rjust(28))),
     filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),

@@ -412,6 +412,7 @@ class FileMessages(FileMarks):
             if new.mark and new.mark_until:
                 self._unmark(there, new.mark, id)
             return Moved.STALE
+        there.arrive(id)
         there.note(id, 0)
         if mark is not None:
             self._unmark(shelf, mark, receipt.id)

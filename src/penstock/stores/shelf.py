@@ -250,6 +250,9 @@ class Shelf(ABC):
     def end(self, stamp: Stamp) -> None:  # noqa: B027
         """All went well, and the lock is about to be given back."""
 
+    def arrive(self, id: str) -> None:  # noqa: B027
+        """A message of another queue was moved here and keeps its id, which no send may take from now on."""
+
     def note(self, id: str, hidden: int | None) -> None:
         """We put a message there, or (None) took it away."""
         if hidden is None:

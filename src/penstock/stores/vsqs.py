@@ -103,8 +103,12 @@ class VsqsShelf(Shelf):
         self._ours = known == stamp[0]
 
     def end(self, stamp: Stamp) -> None:
-        if self._ours and (self._last, stamp[0]) != self._memo:
-            self.beside.remember(self._last, stamp[0])
+        memo = self._last, stamp[0] if self._ours else self._memo[1]
+        if memo != self._memo:
+            self.beside.remember(*memo)
+
+    def arrive(self, id: str) -> None:
+        self._last = max(self._last, self.number(id))
 
     def take_ids(self, count: int, now: int) -> list[str]:
         """More than any number in use, and later than now: no foreign publisher can have used such a number yet.
