@@ -91,6 +91,11 @@ def cached(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_memcached.py", "tests/test_memcached_faults.py"))
 
 
+def late(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of the memcached store that shows if a process is late."""
+    return Mutant(name, tests, changes, ("tests/test_memcached_late.py",))
+
+
 def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of what many share: the stores on database servers, consumers."""
     return Mutant(name, tests, changes, ("tests/test_sqlite.py", "tests/test_server_faults.py", "tests/test_joining.py"))
@@ -1737,6 +1742,31 @@ MUTANTS = [
         "files: processes have a clock each",
         "wall_clock",
         (CATALOGUE, 'return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))', "return super().clock()"),
+    ),
+    late(
+        "memcached: a tombstone does not tell what was void",
+        "send_that_is_late or burial_that_is_late",
+        (SLOTS, "if self.states.count(GONE) == SLOTS:\n            return b", "if self.is_dead():\n            return b"),
+    ),
+    late(
+        "memcached: a page that is past takes a message",
+        "makes_again",
+        (SENDING, "if self._is_past(home, at, found):", "if False:"),
+    ),
+    late(
+        "memcached: a page that is past is made again, and stays",
+        "makes_again",
+        (PAGES, "if self._is_past(home, number, found):", "if False:"),
+    ),
+    late(
+        "memcached: a late sender is a duplicate of itself",
+        "send_that_is_late",
+        (SENDING, "if number not in sent}, dead=True)", "if number not in sent})"),
+    ),
+    late(
+        "memcached: a mark counts whose message was never there",
+        "past_and_died",
+        (SENDING, "return 0 if self._records(home, [number]) else number", "return number"),
     ),
     cached(
         "memcached: processes have a clock each",

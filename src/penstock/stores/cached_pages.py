@@ -120,8 +120,8 @@ class CachedPages(CachedRecords):
         """Change a page, however often others are quicker; ``edit`` says whether there is something to change."""
         while True:
             page, token = self._read(home, [number])[number]
-            if not edit(page) or self._write(home, number, page, token):
-                return page
+            if not edit(page) or token is None or self._write(home, number, page, token):
+                return page  # with no token the page is past: it must not be made again
 
     def _write(self, home: Home, number: int, page: Page, token: bytes | None) -> bool | None:
         """A new page takes new memory before the old one's is free; if there is none, a spare is given up for it."""
@@ -168,7 +168,7 @@ class CachedPages(CachedRecords):
             ahead = range(start, start + 16)
             found = home.link.get([home.key("p", at) for at in ahead])
             dead = 0
-            while dead < len(ahead) and found.get(home.key("p", ahead[dead])) == b"":
+            while dead < len(ahead) and _is_tombstone(found.get(home.key("p", ahead[dead]))):
                 dead += 1
             if not dead:
                 return
@@ -206,8 +206,10 @@ class CachedPages(CachedRecords):
                 if home.key("h", at) in settled:
                     page.become(at % SLOTS, State.PROCESSED, NEVER)
             home.link.add(key, page.pack())
-            found = home.link.gets([key])
-            if key in found:
+            found = home.link.gets([key, home.key("tail")])
+            if self._is_past(home, number, found):  # the tail has passed it since: nobody looks here any more
+                home.link.forget([key])
+            elif key in found:
                 if number <= home.seen:
                     logger.error(
                         "%s has evicted page %d of queue %r; it was rebuilt with %d messages",
@@ -218,6 +220,9 @@ class CachedPages(CachedRecords):
                     )
                 self._lower(home, [number])
                 return self._page(home, number, found)
+
+    def _is_past(self, home: Home, number: int, found: Found) -> bool:
+        return number < int(found.get(home.key("tail"), (b"0", b""))[0])
 
     def _is_orphan(self, home: Home, number: int, record: Record) -> bool:
         """A copy of a moved message whose mover died, and which was moved again by another."""
@@ -264,3 +269,7 @@ class CachedPages(CachedRecords):
 
 def _block(raw: bytes) -> array[int]:
     return array("q", raw if len(raw) == FAN * 8 else bytes(FAN * 8))
+
+
+def _is_tombstone(packed: bytes | None) -> bool:
+    return packed is not None and Page(packed).is_dead()

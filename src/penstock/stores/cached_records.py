@@ -52,7 +52,9 @@ class CachedRecords(CachedCatalogue):
         return records
 
     def _discard(self, home: Home, records: Mapping[int, Record], *, dead: bool = False) -> None:
-        """Delete records, and the marks that last as long as they do and still point to them; of the dead, any mark."""
+        """Delete records, and the marks that last as long as they do and still point to them; of the dead, any mark.
+
+        The marks go first: a mark in a page that is past, and that has no record, is of a message that was there."""
         keys = []
         for number, record in records.items():
             key = home.key("m", number)

@@ -109,7 +109,8 @@ class CachedSending(CachedPages):
             return None
         if time.monotonic() - begun > SLOW:
             home.link.nudge(home.key("stir"))  # who waits has seen the head change, and looked too early
-        home.link.forget([home.key("m", number) for number in records if number not in sent])
+        if len(sent) < len(records):
+            self._discard(home, {number: record for number, record in records.items() if number not in sent}, dead=True)
         return {place: number for place, number in numbers.items() if number in sent}
 
     def commit(self, home: Home, records: Mapping[int, Record], parted: set[int], settings: Settings | None) -> set[int] | None:
@@ -131,11 +132,15 @@ class CachedSending(CachedPages):
         self, home: Home, at: int, records: Mapping[int, Record], parted: set[int], settings: Settings | None
     ) -> set[int] | None:
         while True:
-            now, found = self._home(home.name, lambda home: [home.key("p", at)])
+            # The tail after the page: the tail passes tombstones only, so a page that it has not passed by then, and that
+            # has an empty slot, is one where others look as long as it does not change.
+            now, found = self._home(home.name, lambda home: [home.key("p", at), home.key("tail")])
             if settings is not None and (now.born != home.born or not same_settings(now.settings, settings)):
                 return None
             if now.born != home.born:
                 raise QueueNotFound(home.name)
+            if self._is_past(home, at, found):
+                return set()
             page, token, past = self._page_to_fill(home, at, found)
             if past:
                 return set()
@@ -146,7 +151,7 @@ class CachedSending(CachedPages):
             if not fill:
                 return sent
             if home.link.cas(home.key("p", at), page.pack(), token):
-                if token is None and self._is_past(home, at):
+                if token is None and self._is_past(home, at, home.link.gets([home.key("tail")])):
                     home.link.forget([home.key("p", at)])  # nobody will look here any more
                     return set()
                 if page.is_sealed():
@@ -161,11 +166,7 @@ class CachedSending(CachedPages):
         if at <= home.seen:  # it was there: evicted, or past
             page, token = self._rebuild(home, at)
             return page, token, token is None
-        return Page.new(at), None, self._is_past(home, at)
-
-    def _is_past(self, home: Home, at: int) -> bool:
-        tail = home.link.get([home.key("tail")]).get(home.key("tail"), b"0")
-        return at < int(tail)
+        return Page.new(at), None, False
 
     # marks
 
@@ -198,8 +199,9 @@ class CachedSending(CachedPages):
         status = page.states[slot] & STATE
         if until == FOREVER:
             return number if page.is_live(slot) else 0
-        past = token is None and at < home.tail
-        return number if page.is_live(slot) or status in SETTLED or status == GONE or past else 0
+        if token is None and at < home.tail:  # what was there and is gone has no record; only a late putter's is left
+            return 0 if self._records(home, [number]) else number
+        return number if page.is_live(slot) or status in SETTLED or status == GONE else 0
 
     def _help(self, home: Home, number: int) -> Page:
         """Finish the send of someone who is slow, or dead; without a record there is nothing to send."""

@@ -2,7 +2,8 @@
 
 page      64 slots in columns, little endian: visible_at, received_at, first_received_at, delivery (8 bytes each), receives
           (4 bytes), status (1 byte); then, if any of them has a holder, 64 bytes that say whose each is (0: nobody's), and
-          the names of the holders, each with its length before it. A page of which nothing is left is empty (a tombstone).
+          the names of the holders, each with its length before it. A page of which nothing is left is a tombstone. If all
+          of its slots are GONE, it is empty; with a VOID slot it stays whole, so that a late putter sees that it is VOID
           Before, a delivery had 4 bytes, after receives, and there were no holders: such pages are read, and written anew
 status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts,
           or it was moved: what goes with it is in the record
@@ -192,7 +193,7 @@ class Page:
         return page
 
     def pack(self) -> bytes:
-        if self.is_dead():
+        if self.states.count(GONE) == SLOTS:
             return b""
         columns = (self.visible, self.received, self.first, self.delivery, self.receives)
         holders = _pack_holders(self.holders) if self.holders else b""
