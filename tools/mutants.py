@@ -96,6 +96,11 @@ def late(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_memcached_late.py",))
 
 
+def relayed(name: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of a move between queues in memcached that was cut short."""
+    return Mutant(name, "move", changes, ("tests/test_memcached_moves.py",))
+
+
 def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of what many share: the stores on database servers, consumers."""
     return Mutant(name, tests, changes, ("tests/test_sqlite.py", "tests/test_server_faults.py", "tests/test_joining.py"))
@@ -1897,6 +1902,39 @@ MUTANTS = [
         "a signal handler becomes part of the batch that it has interrupted",
         "handler",
         ("stores/callers.py", "and _is_handler(frame.f_code)", "and False"),
+    ),
+    cached(
+        "memcached: a signal handler reads the answers of the call that it has interrupted",
+        "handler",
+        ("stores/cached_catalogue.py", "                refuse_handlers(self, self._opener)\n", "                pass\n"),
+    ),
+    relayed(
+        "memcached: what is being moved is received",
+        (CACHED_MESSAGES, "if self._resume_page(home, at, page, slots, now):", "if False:"),
+    ),
+    relayed(
+        "memcached: a redrive does not see that a move was cut short",
+        (CACHED_MESSAGES, "            if page.states[slot] & MOVING:\n                return False\n", ""),
+    ),
+    relayed(
+        "memcached: a late mover moves what was taken from it",
+        (CACHED_MESSAGES, "            if latest > attempt:\n", "            if False:\n"),
+    ),
+    relayed(
+        "memcached: a move is undone without telling a late mover",
+        (CACHED_MESSAGES, "if there.link.cas(key, MARK.pack(0, attempt), token, MOVED_SECONDS):", "if True:"),
+    ),
+    relayed(
+        "memcached: nobody knows that a moved message has been and gone",
+        ("stores/cached_records.py", "            self._tell_movers(home, records)\n", ""),
+    ),
+    relayed(
+        "memcached: a move to a server that is gone blocks the others",
+        (CACHED_MESSAGES, "with suppress(StoreError):  # the other queue's", "if True:  # the other queue's"),
+    ),
+    relayed(
+        "memcached: a sweep leaves a move that was cut short",
+        ("stores/memcached.py", "                self._resume_page(home, at, page, page.ready(now), now)\n", ""),
     ),
 ]
 

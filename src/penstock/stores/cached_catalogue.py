@@ -20,6 +20,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from threading import RLock
+from types import FrameType
 from typing import Any
 from zlib import crc32
 
@@ -30,6 +31,7 @@ from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.base import Ids, Store
 from penstock.stores.cached_clock import CachedClock
+from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.memcached_link import Found, Link
 from penstock.stores.slots import PAGE_BYTES
@@ -53,6 +55,7 @@ class Home:
     lost   how many messages the server lost       hN   how and when message N was settled, where history is kept
     kMARK  the number that carries a mark          readers, rNAME, rNAME.EPOCH: the named claims
     spareN what is given up when memory runs out   iID  the number of a message that was moved here with its id
+    vN     the queue that message N is being moved to
     """
 
     def __init__(self, name: str, prefix: str, link: Link, birth: str, born: int, packed: str) -> None:
@@ -94,6 +97,7 @@ class CachedCatalogue(Store):
         self._links = [Link(host, port, timeout) for host, port in servers]
         self._lock = RLock()
         self._depth = 0
+        self._opener: FrameType | None = None
         self._homes: dict[str, Home] = {}
         self._ahead: dict[str, Found] = {}
         self._locks: dict[str, tuple[Link, bytes]] = {}
@@ -115,17 +119,28 @@ class CachedCatalogue(Store):
             if self._closed:
                 raise StoreClosed(f"{self} was closed")
             depth = self._depth
+            if depth:
+                refuse_handlers(self, self._opener)
             try:
                 self._depth = depth + 1
+                if not depth:
+                    self._opener = find_caller()  # from here on, a signal handler is refused: it would read our answers
                 yield
             finally:
-                self._depth = depth
-                if not depth:
-                    self._ahead.clear()
-                    while self._locks:
-                        key, (link, token) = self._locks.popitem()
-                        with suppress(StoreError):  # it expires
-                            link.delete_if(key, token.__eq__)  # if it is still ours
+                try:
+                    if not depth:
+                        self._give_locks()
+                finally:
+                    self._depth = depth
+                    if not depth:
+                        self._opener = None
+
+    def _give_locks(self) -> None:
+        self._ahead.clear()
+        while self._locks:
+            key, (link, token) = self._locks.popitem()
+            with suppress(StoreError):  # it expires
+                link.delete_if(key, token.__eq__)  # if it is still ours
 
     def reserve(self, name: str) -> None:
         """SimpleMessageQueue's lock. What it keeps out are others in the middle of the same steps; each write is a

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 
+from penstock.errors import StoreError
 from penstock.message import FOREVER, Death, Held, Message, Moved, Receipt, Settings, Settlement, State
 from penstock.policy import SECOND, readmit, same_settings
 from penstock.stores.cached_catalogue import Home
 from penstock.stores.cached_pages import Survey
-from penstock.stores.cached_records import MARK, alias_key, id_of, mark_key
+from penstock.stores.cached_records import ARRIVED, MARK, MOVED_SECONDS, alias_key, id_of, mark_key
 from penstock.stores.cached_sending import CachedSending
 from penstock.stores.encoding import Head, pack_head, unpack_head
-from penstock.stores.slots import EMPTY, NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record, moved_mark
+from penstock.stores.slots import EMPTY, MOVING, NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record, moved_mark
 
 BRIEFLY = 60 * SECOND
 """How long a message stays hidden that is to be settled or moved at once, should whoever does that die before."""
 Act = Callable[[int, dict[int, tuple[int, int | None]]], list[int]]
 """Given a page and, by place, the number and delivery of some messages: the places of those to which it was done."""
-MOVED_SECONDS = 7 * 86400
-"""For how long a move that was cut short is remembered, so that it is not made twice."""
 
 
 class CachedMessages(CachedSending):
@@ -74,6 +74,9 @@ class CachedMessages(CachedSending):
                 if self._void(home, survey, at, page):
                     self._raise(home, at)
                 return []
+            if self._resume_page(home, at, page, slots, now):
+                page, token = self._read(home, [at])[at]
+                continue
             lapsed = [page.state(slot) == State.CONSUMED for slot in slots]
             for slot in slots:
                 page.claim(slot, now, until, holder)
@@ -292,19 +295,27 @@ class CachedMessages(CachedSending):
             ]
 
     def _move(self, home: Home, there: Home, receipt: Held, now: int, expires_at: int, death: Death | None) -> Moved:
-        """Hide it, put it there, remove it here. Who dies in between leaves a note that it is there already."""
+        """Hide it, put it there, remove it here. If the mover is interrupted or dies in between, `_resume` takes it up."""
         seen: list[tuple[Page, int, int]] = []
         before: list[tuple[State, int]] = []
 
         def hide(at: int, page: Page, slot: int) -> bool:
             seen[:] = [(page, slot, at * SLOTS + slot)]
+            if page.states[slot] & MOVING:
+                return False
+            home.link.put({home.key("v", at * SLOTS + slot): there.name.encode()}, MOVED_SECONDS)
             before[:] = [(State(page.state(slot)), page.visible[slot])]
             page.become(slot, State.CONSUMED, now + BRIEFLY)
+            page.states[slot] |= MOVING
             page.delivery[slot] += 1
             return True
 
         if not self._change_held(home, [receipt], hide)[0]:
-            return Moved.STALE
+            if not seen or not seen[0][0].states[seen[0][1]] & MOVING:
+                return Moved.STALE
+            # A redrive has found what an earlier one has left.
+            done, left = self._resume(home, seen[0][2], now)
+            return done if left is None else self._move(home, there, left, now, expires_at, death)
         page, slot, number = seen[0]
         record = self._records(home, [number]).get(number)
         if record is None:
@@ -327,7 +338,8 @@ class CachedMessages(CachedSending):
             mark_until=0,
         )
         hidden = Receipt(home.name, receipt.id, page.delivery[slot])
-        if not self._arrive(there, moved):
+        arrived = self._arrive(there, moved, page.delivery[slot])
+        if arrived is not Moved.DONE:
 
             def show(_: int, page: Page, slot: int) -> bool:
                 page.become(slot, *before[0])
@@ -336,41 +348,93 @@ class CachedMessages(CachedSending):
 
             if self._change_held(home, [hidden], show)[0]:
                 self._lower(home, [number // SLOTS])
-            return Moved.DUPLICATE
+            return arrived
         return Moved.DONE if self._delete(home, [hidden], Settlement(State.PROCESSED, now))[0] else Moved.STALE
 
-    def _arrive(self, there: Home, record: Record) -> bool:
-        """Put a moved message into its new queue, unless someone who died has done so already. False: its mark would count
-        there, and another message has it."""
+    def _resume_page(self, home: Home, at: int, page: Page, slots: Sequence[int], now: int) -> bool:
+        moving = [slot for slot in slots if page.states[slot] & MOVING]
+        for slot in moving:
+            with suppress(StoreError):  # the other queue's server may be gone, or full: then in a minute again
+                self._resume(home, at * SLOTS + slot, now)
+        return bool(moving)
+
+    def _resume(self, home: Home, number: int, now: int) -> tuple[Moved, Receipt | None]:
+        """Finish a move whose mover did not come back in time, or undo it if the message has not arrived; its receipt is
+        then returned."""
+        at, slot = divmod(number, SLOTS)
+        mine: list[int] = []
+
+        def take(page: Page) -> bool:
+            mine.clear()
+            if page.states[slot] & MOVING and page.visible[slot] <= now:
+                page.visible[slot] = now + BRIEFLY
+                page.delivery[slot] += 1
+                mine.append(page.delivery[slot])
+            return bool(mine)
+
+        def show(_: int, page: Page, slot: int) -> bool:
+            page.become(slot, State.CONSUMED, now)
+            return True
+
+        self._edit(home, at, take)
+        record = self._records(home, [number]).get(number) if mine else None
+        if record is None:
+            if mine:
+                self._lose(home, [number])
+            return Moved.STALE, None
+        hidden = Receipt(home.name, home.ids.make(number), mine[0])
+        copy = record._replace(mark=moved_mark(id_of(home, number, record), home.born, number, None, lasts=False))
+        target = home.link.get([home.key("v", number)]).get(home.key("v", number), b"").decode()
+        there = self._known(target, self._look(target, None, None)) if target else None
+        if there is not None and self._arrive(there, copy, mine[0], put=False) is Moved.DONE:
+            self._delete(home, [hidden], Settlement(State.PROCESSED, now))
+            return Moved.DONE, None
+        self._change_held(home, [hidden], show)
+        self._lower(home, [at])
+        return Moved.STALE, hidden
+
+    def _arrive(self, there: Home, record: Record, attempt: int, *, put: bool = True) -> Moved:
+        """Put a moved message into its new queue, unless an earlier attempt has done so. DUPLICATE: its mark would count
+        there, and another message has it. STALE: it is not there, and a later attempt has taken over from this one, which must
+        not put it there any more. Without ``put``: only look, and take over from earlier attempts."""
         key = mark_key(there, record.note)
         while True:
             value, token = there.link.gets([key]).get(key, (b"", None))
-            if len(value) == MARK.size:
-                number, _ = MARK.unpack(value)
+            number, latest = MARK.unpack(value) if len(value) == MARK.size else (0, 0)
+            if latest == ARRIVED:
+                return Moved.DONE
+            if latest > attempt:
+                return Moved.STALE
+            if number:
                 if self._read(there, [number // SLOTS])[number // SLOTS][0].states[number % SLOTS] == EMPTY:
                     left = self._records(there, [number]).get(number)
                     if left is not None and not self._take_mark(there, number, left):
                         self._discard(there, {number: left})
-                        there.link.forget([key])
-                        return False
+                        if put:
+                            there.link.forget([key])
+                            return Moved.DUPLICATE
                 there.link.put({alias_key(there, record.moved_id or ""): b"%d" % number})
                 page = self._help(there, number)
                 if page.state(number % SLOTS) != VOID:
-                    return True
+                    return Moved.DONE
+            if not put:
+                if there.link.cas(key, MARK.pack(0, attempt), token, MOVED_SECONDS):
+                    return Moved.STALE
+                continue
             head = there.link.incr(there.key("head"), 1)
             if head is None:
                 self._recover(there)
                 continue
             # The note before the record: a record that no note points to was left by the dead.
-            if there.link.cas(key, MARK.pack(head, 0), token, MOVED_SECONDS):
+            if there.link.cas(key, MARK.pack(head, attempt), token, MOVED_SECONDS):
                 parted = self._store_records(there, {head: record})
                 if not self._take_mark(there, head, record):
                     self._discard(there, {head: record})
                     there.link.forget([key])
-                    return False
+                    return Moved.DUPLICATE
                 there.link.put({alias_key(there, record.moved_id or ""): b"%d" % head})
                 if self.commit(there, {head: record}, parted, None):
-                    return True
+                    return Moved.DONE
                 self._discard(there, {head: record})
 
     def _take_mark(self, there: Home, number: int, record: Record) -> bool:

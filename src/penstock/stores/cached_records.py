@@ -14,7 +14,11 @@ from penstock.stores.slots import STATE, Record
 SMALL = 4000
 """Records up to here are one item on any server."""
 MAX_RECORD = 4 * MAX_BODY
+MOVED_SECONDS = 7 * 86400
+"""For how long a move that was cut short is remembered, so that it is not made twice."""
 MARK = Struct("<qq")
+ARRIVED = -1
+"""In the note of a move, instead of an instant: the message was here, and has left."""
 
 
 class CachedRecords(CachedCatalogue):
@@ -58,7 +62,7 @@ class CachedRecords(CachedCatalogue):
         keys = []
         for number, record in records.items():
             key = home.key("m", number)
-            keys += [key, home.key("h", number)]
+            keys += [key, home.key("h", number), home.key("v", number)]
             size = len(record.pack())
             if size > SMALL:
                 keys += [f"{key}.{part}" for part in range(1, -(-size // home.link.piece()))]
@@ -83,9 +87,19 @@ class CachedRecords(CachedCatalogue):
             (flagged if status & ~STATE else plain).append(number)
             home.there -= 1
         if flagged:
-            self._discard(home, self._records(home, flagged))
+            records = self._records(home, flagged)
+            self._tell_movers(home, records)
+            self._discard(home, records)
         if plain:
             home.link.forget([home.key("m", number) for number in plain])
+
+    def _tell_movers(self, home: Home, records: Mapping[int, Record]) -> None:
+        """Of messages that were moved here and have left: so whoever takes up an interrupted move knows, even if the page is
+        gone by then."""
+        keys = {mark_key(home, record.note): number for number, record in records.items() if record.moved_id is not None}
+        for key, (note, token) in home.link.gets(keys).items() if keys else ():
+            if is_mark_of(keys[key], note):
+                home.link.cas(key, MARK.pack(keys[key], ARRIVED), token, MOVED_SECONDS)
 
 
 def mark_key(home: Home, mark: bytes) -> str:

@@ -174,8 +174,9 @@ class CachedViews(CachedMessages):
                 return self._version
             self._looked = time.monotonic()
             seen: list[object] = []
-            for home in self._homes.values():
-                found = home.link.get([home.key("head"), home.key("stir")])
+            for home in list(self._homes.values()):
+                with self.batch():
+                    found = home.link.get([home.key("head"), home.key("stir")])
                 if found != home.news:
                     home.news, home.echo = found, ECHOES if home.news else 0
                 home.echo = max(0, home.echo - 1)

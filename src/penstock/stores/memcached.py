@@ -317,6 +317,7 @@ class MemcachedStore(CachedViews):
             more = False
             pages = list(range(start, home.swept))
             for at, (page, _) in (self._read(home, pages) if pages else {}).items():
+                self._resume_page(home, at, page, page.ready(now), now)
                 more |= self._sweep_history(home, at, page, now)
                 self._sweep_marks(home, at, page)
                 self._void(home, survey, at, page)
@@ -344,7 +345,9 @@ class MemcachedStore(CachedViews):
 
         if len(kept) < sum(page.state(slot) in SETTLED for slot in range(SLOTS)):
             changed = self._edit(home, at, edit)
-            self._discard(home, self._records(home, [number for number, _ in before]))
+            records = self._records(home, [number for number, _ in before])
+            self._tell_movers(home, records)
+            self._discard(home, records)
             home.link.forget([home.key("h", number) for number, _ in before])
             self._retire(home, changed)
         return bool(before)

@@ -6,7 +6,7 @@ page      64 slots in columns, little endian: visible_at, received_at, first_rec
           of its slots are GONE, it is empty; with a VOID slot it stays whole, so that a late putter sees that it is VOID
           Before, a delivery had 4 bytes, after receives, and there were no holders: such pages are read, and written anew
 status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts,
-          or it was moved: what goes with it is in the record
+          or it was moved: what goes with it is in the record; 0x20: it is being moved to another queue
 record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first.
           A negative mark_until is of one that was received and then moved here: the delivery, with its sign changed
 mark      what makes an equal message a duplicate; of a message that was moved: "m", its id (36 bytes), where it came from and,
@@ -30,7 +30,7 @@ from penstock.stores.encoding import Head, checksum, pack_head, unpack_head
 SLOTS = 64
 NEVER = 2**63 - 1
 EMPTY, GONE, VOID = 15, 14, 13
-STATE, PARTED, MARKED = 0x0F, 0x40, 0x80
+STATE, MOVING, PARTED, MARKED = 0x0F, 0x20, 0x40, 0x80
 LIVE = frozenset((State.QUEUED, State.CONSUMED, State.DAMAGED))
 SETTLED = frozenset((State.PROCESSED, State.FAILED))
 NONE = -1
@@ -246,7 +246,7 @@ class Page:
     def become(self, slot: int, state: State, visible_at: int) -> None:
         if state in (State.QUEUED, State.DAMAGED):
             self.hold(slot, None)
-        self.states[slot] = self.states[slot] & ~STATE | state
+        self.states[slot] = self.states[slot] & ~(STATE | MOVING) | state
         self.visible[slot] = visible_at
 
     def clear(self, slot: int, state: int = GONE) -> None:
