@@ -46,6 +46,7 @@ STEPS: dict[str, Callable[[Queue, Broker], object]] = {
     "claim": lambda queue, _: (queue.claim("reader", 1, 2), queue.confirm("reader", 1)),
     "settle": lambda queue, broker: broker["read"].settle("reader", 1),
     "update": lambda queue, _: queue.update(retention=7 * DAY),
+    "give_up": lambda queue, broker: broker["kept"].give_up("reader"),
 }
 
 
@@ -64,6 +65,11 @@ def prepare(url: str) -> None:
         broker.create("read").send_many([b"r1", b"r2"])
         broker["read"].claim("reader", 1, 2)
         broker["read"].confirm("reader", 1)
+        kept = broker.create("kept")
+        kept.send_many([b"k%d" % number for number in range(63)])  # all of a page
+        kept.claim("reader", 1, 63)
+        kept.confirm("reader", 1)
+        assert kept.receive() == []  # from now on, nobody looks into that page
         last = broker.create("last")
         last.send_many([b"l%d" % number for number in range(63)])  # all of a page
         last.receive(63)
@@ -155,6 +161,7 @@ def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name:
         assert members == len(broker["set"].peek(9))
         for queue in broker:
             queue.give_up("reader")
+            broker.store.sweep(queue.name, clock())
             stats = queue.stats()
             assert (stats.messages, stats.lost) == (stats.visible, 0), f"{name}: something is stuck in {queue.name}"
         left: Counter[bytes] = Counter()

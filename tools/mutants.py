@@ -1932,6 +1932,11 @@ MUTANTS = [
         "memcached: a move to a server that is gone blocks the others",
         (CACHED_MESSAGES, "with suppress(StoreError):  # the other queue's", "if True:  # the other queue's"),
     ),
+    cached(
+        "memcached: what a killed process has given back is never seen",
+        "killed_between and give_up",
+        ("stores/memcached.py", "if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:", "if False:"),
+    ),
     relayed(
         "memcached: a sweep leaves a move that was cut short",
         ("stores/memcached.py", "                self._resume_page(home, at, page, page.ready(now), now)\n", ""),

@@ -29,6 +29,7 @@ from penstock.guarded import guarded
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.base import Staged
 from penstock.stores.cached_catalogue import Home, digest, logger
+from penstock.stores.cached_pages import FAN
 from penstock.stores.cached_records import MARK, mark_key
 from penstock.stores.cached_views import CachedViews
 from penstock.stores.slots import MARKED, SETTLED, SLOTS, Page
@@ -308,7 +309,7 @@ class MemcachedStore(CachedViews):
     # tending
 
     def sweep(self, queue: str, now: int) -> bool:
-        """A part of the queue each time: old history goes, lost marks are written again."""
+        """A part of the queue each time: old history goes, and what was lost or cut short is mended."""
         with self.batch():
             home, found = self._home(queue, self._claim_keys)
             survey = self._survey(home, found)
@@ -318,6 +319,8 @@ class MemcachedStore(CachedViews):
             pages = list(range(start, home.swept))
             for at, (page, _) in (self._read(home, pages) if pages else {}).items():
                 self._resume_page(home, at, page, page.ready(now), now)
+                if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:
+                    self._lower(home, [at])  # whoever made something visible earlier died before it could say so
                 more |= self._sweep_history(home, at, page, now)
                 self._sweep_marks(home, at, page)
                 self._void(home, survey, at, page)
