@@ -175,3 +175,34 @@ def test_a_move_to_a_server_that_is_gone_blocks_nobody_here() -> None:
             two.stop()
             clock.advance(MINUTE + 1)
             assert [message.body for message in broker[dead].receive(9)] == [b"next"]
+
+
+def test_a_mover_that_is_late_for_a_duplicate_does_not_take_the_message_along(memcached: MemcachedServer) -> None:
+    """Between its look at an equal message and its retreat, that one is deleted, and another process redrives the letter."""
+    when, there = 0, True
+    while there:
+        when += 1
+        url = memcached.new_url()
+        clock = FakeClock()
+        with penstock.open(url, clock=clock) as broker:
+            broker.create("dead")
+            orders = broker.create("orders", redrive=("dead", 1), deduplicate=True)
+            orders.send(b"poison")
+            orders.receive(visibility=0)
+            orders.receive()
+            orders.send(b"poison")
+
+        def come_between(url: str) -> list[bytes]:
+            later = FakeClock()
+            later.advance(MINUTE + 1)
+            with penstock.open(url, clock=later) as broker:
+                came = drain(broker, "orders")
+                broker["dead"].redrive()
+            return came
+
+        came, there = redrive(url, when, partial(come_between, url))
+        clock.advance(3 * MINUTE)
+        with penstock.open(url, clock=clock) as broker:
+            left = receive(broker)
+        assert came + left == [b"poison"] * 2, f"late at command {when}"
+    assert when > 10

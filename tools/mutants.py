@@ -1374,6 +1374,10 @@ MUTANTS = [
     ),
     handled("a loop is left behind", "no_thread_behind", ("consumer.py", "            runner.close()\n", "            pass\n")),
     handled("a queue that is gone ends the thread", "is_back", ("producer.py", "except PenstockError as", "except OSError as")),
+    relayed(
+        "a late mover takes along what another has moved",
+        (CACHED_MESSAGES, "if not self._give_up(there, head, record):", "if self._discard(there, {head: record}):"),
+    ),
     handled("a dead thread is kept", "started_again", ("producer.py", " or not self._thread.is_alive()", "")),
     handled("all is pushed at once", "than_a_batch_holds", ("producer.py", "[: policy.MAX_BATCH]", "[:]")),
     handled(

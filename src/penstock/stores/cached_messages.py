@@ -409,7 +409,8 @@ class CachedMessages(CachedSending):
                 if self._read(there, [number // SLOTS])[number // SLOTS][0].states[number % SLOTS] == EMPTY:
                     left = self._records(there, [number]).get(number)
                     if left is not None and not self._take_mark(there, number, left):
-                        self._discard(there, {number: left})
+                        if not self._give_up(there, number, left):
+                            return Moved.DONE
                         if put:
                             there.link.forget([key])
                             return Moved.DUPLICATE
@@ -429,13 +430,29 @@ class CachedMessages(CachedSending):
             if there.link.cas(key, MARK.pack(head, attempt), token, MOVED_SECONDS):
                 parted = self._store_records(there, {head: record})
                 if not self._take_mark(there, head, record):
-                    self._discard(there, {head: record})
+                    if not self._give_up(there, head, record):
+                        return Moved.DONE
                     there.link.forget([key])
                     return Moved.DUPLICATE
                 there.link.put({alias_key(there, record.moved_id or ""): b"%d" % head})
                 if self.commit(there, {head: record}, parted, None):
                     return Moved.DONE
                 self._discard(there, {head: record})
+
+    def _give_up(self, there: Home, number: int, record: Record) -> bool:
+        """Remove a message that is not to arrive, as an equal one is there; False if another mover has let it arrive."""
+        slot = number % SLOTS
+
+        def edit(page: Page) -> bool:
+            empty = page.states[slot] == EMPTY
+            if empty:
+                page.clear(slot, VOID)
+            return empty
+
+        if self._edit(there, number // SLOTS, edit).state(slot) != VOID:
+            return False
+        self._discard(there, {number: record})
+        return True
 
     def _take_mark(self, there: Home, number: int, record: Record) -> bool:
         """Let the mark of a message count that is about to arrive; False if another message there has it."""
