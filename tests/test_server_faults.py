@@ -430,6 +430,8 @@ def test_an_unfinished_schema_is_finished_by_the_next(url: str) -> None:
                 broker.store._script(f"ALTER TABLE penstock_claim DROP COLUMN {column}")  # type: ignore[attr-defined]
             for column in ("floor_at", "floor_number"):
                 broker.store._script(f"ALTER TABLE penstock_queue DROP COLUMN {column}")  # type: ignore[attr-defined]
+            for table in ("penstock_message", "penstock_settled"):
+                broker.store._script(f"ALTER TABLE {table} DROP COLUMN holder")  # type: ignore[attr-defined]
     with penstock.open(url) as broker:
         broker.create("orders").send(b"x")
 
