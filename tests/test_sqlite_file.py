@@ -961,6 +961,18 @@ def test_settings_changed_by_another_process_count_at_once(url: str) -> None:
         assert queue.stats().settled == 2
 
 
+def test_a_claim_that_was_undone_counts_in_no_later_batch(url: str) -> None:
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", history=60)
+        queue.send(b"x")
+        with pytest.raises(RuntimeError), broker.store.batch():
+            broker.store.claim("orders", 1, clock(), None)
+            raise RuntimeError
+        (message,) = queue.receive()
+        assert queue.delete(message)
+
+
 def test_a_queue_made_again_by_another_process_is_found_at_once(url: str) -> None:
     with penstock.open(url) as broker, penstock.open(url) as other:
         queue = broker.create("orders")

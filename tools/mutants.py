@@ -267,15 +267,6 @@ MUTANTS = [
         (VERBS, "dead_letter_queue < name:", 'dead_letter_queue < "":'),
     ),
     ordered(
-        "a move locks its target before its messages",
-        "buries_and_a_redrive",
-        (
-            VERBS,
-            "                self._find(home, [self._key(home, receipt) for receipt in receipts])\n",
-            "                pass\n",
-        ),
-    ),
-    ordered(
         "to look at a queue in a batch locks it",
         "opposite_directions",
         (SERVER, "was, work.reading = work.reading, True", "was = work.reading"),
@@ -296,11 +287,6 @@ MUTANTS = [
         (CLAIMS, " or (len(own) > 1 and now <= max(run.end_at for run in own))", ""),
     ),
     exchanged(
-        "a connection is left in a pipeline",
-        "interrupted",
-        ("stores/postgresql_prepared.py", "        connection.close()  # in", "        pass  # in"),
-    ),
-    exchanged(
         "who is swept has done nothing",
         "swept",
         (
@@ -315,19 +301,9 @@ MUTANTS = [
         "taken_by_nobody",
         ("stores/postgresql.py", "None if claimed else settings,", "settings,"),
     ),
-    exchanged(
-        "lent for ever",
-        "lent_for_ever",
-        (
-            "stores/postgresql.py",
-            "            try:\n                committed = self._was_committed(session)\n            finally:\n"
-            "                self._pool.drop(session)\n",
-            "            committed = self._was_committed(session)\n            self._pool.drop(session)\n",
-        ),
-    ),
-    exchanged(
+    mutant(
         "an undone claim counts in another transaction",
-        "does_not_count_in",
+        "counts_in_no_later_batch",
         (SQLITE, "        self._uncounted.clear()\n", ""),
         (SQLITE, "                self._uncounted = uncounted\n", ""),
     ),
