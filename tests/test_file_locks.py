@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, RLock, Thread, Timer
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
@@ -131,22 +132,20 @@ def test_waiting_for_another_thread_counts_as_waiting(url: str, tmp_path: Path, 
     """Or a thousand threads would fail one timeout after the other, while a process is frozen."""
 
     class Contended:
-        """A lock that another thread has when it is tried."""
+        """A lock that another thread gives back after a millisecond."""
 
-        def __init__(self) -> None:
-            self._lock = RLock()
-            self.release = self._lock.release
+        def __enter__(self) -> None:
+            given_at = time.monotonic() + 0.001
+            while time.monotonic() < given_at:
+                pass
 
-        def acquire(self, *, blocking: bool = True) -> bool:
-            return blocking and self._lock.acquire()
+        def __exit__(self, *_: object) -> None: ...
 
-    with penstock.open(url) as broker:
+    with penstock.open(url) as broker, monkeypatch.context() as patch:
         store: Any = broker.store
+        patch.setattr(store, "_lock", Contended())
         with store.batch():
-            assert store._patience.spent == 0
-        store._lock = Contended()
-        with store.batch():
-            assert store._patience.spent > 0
+            assert store._patience.spent >= 0.001
     path, patience = str(tmp_path / "lock"), Patience(3600)
     first, second = FileLock(path, "it", patience), FileLock(path, "it", patience)
     for lock in (first, second):
@@ -237,6 +236,30 @@ def test_an_interrupt_leaves_no_lock_behind(url: str, monkeypatch: pytest.Monkey
             patch.setattr(beside, "take", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 broker["orders"].receive()
+        other["orders"].send(b"x")
+
+
+def test_a_second_interrupt_while_the_first_is_cleared_up_leaves_no_lock_behind(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(url, timeout=0) as broker, penstock.open(url, timeout=0) as other:
+        store: Any = broker.store
+        beside = store.open("orders").beside
+        take = beside.take
+
+        def interrupted() -> None:
+            take()
+            raise KeyboardInterrupt
+
+        def interrupted_again() -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(beside, "take", interrupted)
+            patch.setattr(beside, "give", interrupted_again)
+            with pytest.raises(KeyboardInterrupt):
+                broker["orders"].receive()
+        store.names()
         other["orders"].send(b"x")
 
 

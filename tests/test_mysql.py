@@ -4,12 +4,13 @@ import pytest
 
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
-from penstock.testing.interrupted import Interrupted
+from penstock.testing.interrupted import Handled, Interrupted
 from penstock.testing.servers import MariadbServer
 
 
-class TestMariadb(StoreContract, SharedStoreContract, Interrupted, Forked):
+class TestMariadb(StoreContract, SharedStoreContract, Interrupted, Handled, Forked):
     interrupts = (150, 100)
+    handled = 150
 
     @pytest.fixture
     def url(self, mariadb: MariadbServer) -> str:

@@ -20,12 +20,13 @@ from penstock import segments
 from penstock.stores.postgresql import PLANNING, Copy, PostgresqlStore
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
-from penstock.testing.interrupted import Interrupted
+from penstock.testing.interrupted import Handled, Interrupted
 from penstock.testing.servers import PostgresqlServer
 
 
-class TestPostgresql(StoreContract, SharedStoreContract, Interrupted, Forked):
+class TestPostgresql(StoreContract, SharedStoreContract, Interrupted, Handled, Forked):
     interrupts = (150, 100)
+    handled = 150
 
     @pytest.fixture
     def url(self, postgresql: PostgresqlServer) -> str:

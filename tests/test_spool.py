@@ -15,10 +15,10 @@ import penstock
 from penstock.cli import main
 from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
 from penstock.testing.forked import Forked
-from penstock.testing.interrupted import Interrupted
+from penstock.testing.interrupted import Handled, Interrupted
 
 
-class TestSpool(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, Interrupted, Forked):
+class TestSpool(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, Interrupted, Handled, Forked):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"spool:///{tmp_path}/queues"

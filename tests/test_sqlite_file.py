@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -1155,26 +1154,3 @@ def test_an_interrupt_of_a_batch_while_it_is_undone_leaves_nothing_of_it(url: st
         for _ in range(3):
             queue.send(b"after")
         assert queue.stats().messages == 3
-
-
-def test_a_signal_handler_inside_a_batch_is_refused_by_name(url: str) -> None:
-    with penstock.open(url) as broker:
-        queue = broker.create("orders")
-        refused: list[StoreBusy] = []
-
-        def handle(*_: object) -> None:
-            try:
-                queue.send(b"from the handler")
-            except StoreBusy as error:
-                refused.append(error)
-
-        before = signal.signal(signal.SIGUSR1, handle)
-        try:
-            with pytest.raises(RuntimeError), broker.store.batch():
-                signal.raise_signal(signal.SIGUSR1)
-                raise RuntimeError
-            signal.raise_signal(signal.SIGUSR1)
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-        assert ["a signal handler has interrupted" in str(error) for error in refused] == [True]
-        assert queue.stats().messages == 1

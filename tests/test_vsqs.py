@@ -9,10 +9,10 @@ import pytest
 from penstock.stores.vsqs import VsqsStore
 from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
 from penstock.testing.forked import Forked
-from penstock.testing.interrupted import Interrupted
+from penstock.testing.interrupted import Handled, Interrupted
 
 
-class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, Interrupted, Forked):
+class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, Interrupted, Handled, Forked):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"vsqs:///{tmp_path}/queues"

@@ -137,6 +137,11 @@ def clocked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_clock.py",))
 
 
+def refused(where: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault in how a signal handler inside a batch is refused."""
+    return Mutant(f"{where}: a signal handler becomes part of a batch", "handler", changes, ("tests/test_handlers.py",))
+
+
 def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault of what is interrupted between a question to a server and its answer."""
     return Mutant(name, tests, changes, ("tests/test_interrupts.py",))
@@ -731,7 +736,7 @@ MUTANTS = [
         (VSQS, "self._last = max(self._last, self.number(id))", "pass"),
     ),
     filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
-    filed("a folder is not synced", "power_cut", (CATALOGUE, "                        sync(folder)", "pass".rjust(28))),
+    filed("a folder is not synced", "power_cut", (CATALOGUE, "                    sync(folder)", "pass".rjust(24))),
     filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),
     filed("every send lists", "lists_nothing", (VSQS, "if not self._ours:", "if True:")),
     filed("a stranger's number is not looked for", "has_taken_is_taken", (VSQS, "if not self._ours:", "if False:")),
@@ -796,7 +801,8 @@ MUTANTS = [
     locked(
         "an interrupt leaves a lock behind",
         "interrupt",
-        (CATALOGUE, "if error is not None:  # an interrupt", "if False:  # an interrupt"),
+        (CATALOGUE, "        for lock in list(self._patience.open):", "        for lock in []:"),
+        (CATALOGUE, "            shelf.beside.give()", "            pass"),
     ),
     locked(
         "one frozen writer keeps the others from being tended",
@@ -1878,6 +1884,28 @@ MUTANTS = [
         (POLICY, "max(last + 1, now)", "last + 1"),
     ),
     filed("after a power cut a file's receipt fits again", "before_a_power_cut", (POLICY, "max(last + 1, now)", "last + 1")),
+    locked(
+        "a second interrupt leaves a lock behind",
+        "second_interrupt",
+        (CATALOGUE, "if self._torn:", "if False:"),
+    ),
+    filed(
+        "an interrupt at the end of a batch of files leaves it open",
+        "interrupt_at_any_instant",
+        (CATALOGUE, "with self._lock:\n            waited", "if self._lock.acquire():\n            waited"),
+        (
+            CATALOGUE,
+            "                    self._opener = None\n",
+            "                    self._opener = None\n                self._lock.release()\n",
+        ),
+    ),
+    refused("files", (CATALOGUE, "refuse_handlers(self, self._opener)", "pass")),
+    refused("servers", (SERVER, "refuse_handlers(self, self._here.opener)", "pass")),
+    refused("SQLite", (SQLITE, "refuse_handlers(self, self._opener)", "pass")),
+    refused(
+        "files: a handler is refused for ever",
+        (CATALOGUE, "                    self._opener = None\n", "                    pass\n"),
+    ),
     mutant(
         "a signal handler becomes part of the batch that it has interrupted",
         "handler",

@@ -29,12 +29,13 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.policy import MAX_NUMBER
 from penstock.stores.disk import sync
@@ -173,8 +174,8 @@ class Beside:
         for part in PARTS:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    @guarded
+    def lock(self) -> Generator[None]:
         """Serialise the changes of names among Penstock's processes; its memo can be read and written meanwhile."""
         self.take()
         try:

@@ -6,18 +6,21 @@ import os
 import secrets
 import time
 from abc import abstractmethod
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
+from types import FrameType
 from typing import Any
 
 from penstock.clock import Clock, machine_clock
 from penstock.errors import BadName, QueueNotFound, StoreClosed, StoreError
 from penstock.forking import watch
+from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.base import Store
 from penstock.stores.beside import FEW, FOLDER, sync_file_system
+from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles
 from penstock.stores.disk import is_full, refusal, sync
 from penstock.stores.encoding import pack_settings, unpack_settings
@@ -34,58 +37,6 @@ RESERVED_FILES, RESERVED_BYTES = 64, 4096
 """What is kept back for those who drain a full disk: files, because each message has one, and the bytes of each."""
 
 
-class Batch:
-    """What `Store.batch` gives: a class and no generator, as every layer counts once a sync has emptied the caches."""
-
-    __slots__ = ("_durable", "_store")
-
-    def __init__(self, store: FileCatalogue, durable: bool) -> None:
-        self._store = store
-        self._durable = durable
-
-    def __enter__(self) -> None:
-        self._store.begin_batch()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._store.end_batch(error, self._durable)
-
-
-class Visit:
-    """A batch on one queue, which another process may drop at any time.
-
-    Not to ``check`` whether it is there is for what looks at its folder anyway: `FileNotFoundError`."""
-
-    __slots__ = ("_check", "_drains", "_durable", "_name", "_shelf", "_store")
-
-    def __init__(self, store: FileCatalogue, durable: bool, name: str, check: bool, drains: bool) -> None:
-        self._store = store
-        self._durable = durable
-        self._name = name
-        self._check = check
-        self._drains = drains
-
-    def __enter__(self) -> Shelf:
-        self._store.begin_batch()
-        try:
-            if self._drains:
-                self._store.draw_on_reserve()
-            self._shelf = self._store.open(self._name, check=self._check)
-        except BaseException as error:
-            self._store.end_batch(error, self._durable)
-            raise
-        return self._shelf
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if isinstance(error, FileNotFoundError) and self._store.find_lost(self._shelf):
-                raise QueueNotFound(self._name) from error
-        except BaseException as other:
-            error = other
-            raise
-        finally:
-            self._store.end_batch(error, self._durable)
-
-
 class FileCatalogue(Store):
     durable = True
     ordered = False
@@ -99,6 +50,10 @@ class FileCatalogue(Store):
         self._patience = Patience(timeout)
         self._lock = RLock()
         self._depth = 0
+        self._torn = False
+        """Whether a batch is open, or has failed and was not cleared up after."""
+        self._opener: FrameType | None = None
+        """Whoever has opened the batch that is open."""
         self._dirty: set[str] = set()
         self._claimed: set[str] = set()
         """The records of messages that we hold, as far as they may not be on the disk yet."""
@@ -147,60 +102,90 @@ class FileCatalogue(Store):
     def _translate(self, error: OSError) -> StoreError:
         return refusal(self, error)
 
-    def batch(self, *, durable: bool = True) -> Batch:
-        return Batch(self, durable)
+    @guarded
+    def batch(self, *, durable: bool = True) -> Generator[None]:
+        begun = time.monotonic()
+        with self._lock:
+            waited = time.monotonic() - begun
+            refuse_handlers(self, self._opener)
+            if self._closed:
+                raise StoreClosed(f"{self} was closed")
+            depth = self._depth
+            try:
+                if not depth:
+                    self._opener = find_caller()  # from here on, a signal handler is refused
+                    if self._torn:
+                        self._clear_up()
+                    self._torn = True
+                    # Otherwise threads that wait behind each other for a process that is frozen would add up their timeouts.
+                    self._patience.spent = waited
+                self._depth = depth + 1
+                yield
+                self._commit(durable and not depth)
+                if not depth:
+                    self._forget()
+            except BaseException as error:
+                if not depth:
+                    self._clear_up()
+                if isinstance(error, OSError):
+                    if is_full(error):  # though there was space, by what the disk said: for the next try
+                        self._reserve.give_up()
+                    raise self._translate(error) from error
+                raise
+            finally:
+                self._depth = depth
+                if not depth:
+                    self._opener = None
 
-    def _queue(self, name: str, *, durable: bool = True, check: bool = True) -> Visit:
-        return Visit(self, durable, name, check, drains=False)
+    def _commit(self, durable: bool) -> None:
+        if self._claimed:
+            self._sync_claims(committing=durable and bool(self._dirty))
+        if durable:
+            for folder in self._dirty:
+                with suppress(FileNotFoundError):  # a queue that was dropped
+                    sync(folder)
 
-    def _draining(self, name: str, *, durable: bool = True, check: bool = True) -> Visit:
+    def _clear_up(self) -> None:
+        """After a batch that failed: an interrupt may have come before whoever took a lock could note it."""
+        for shelf in self._shelves.values():
+            shelf.beside.give()
+        for lock in list(self._patience.open):
+            lock.give()
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was known within a batch."""
+        self._dirty.clear()
+        while self._looked:
+            self._looked.pop().brief.clear()
+        self._torn = False
+
+    @guarded
+    def _visit(self, name: str, durable: bool, check: bool, drains: bool) -> Generator[Shelf]:
+        with self.batch(durable=durable):
+            if drains:
+                self._draw_on_reserve()
+            shelf = self.open(name, check=check)
+            try:
+                yield shelf
+            except FileNotFoundError as error:
+                if self._find_lost(shelf):
+                    raise QueueNotFound(name) from error
+                raise
+
+    def _queue(self, name: str, *, durable: bool = True, check: bool = True) -> AbstractContextManager[Shelf]:
+        """A batch on one queue, which another process may drop at any time.
+
+        Not to ``check`` whether it is there is for what looks at its folder anyway: `FileNotFoundError`."""
+        return self._visit(name, durable, check, drains=False)
+
+    def _draining(self, name: str, *, durable: bool = True, check: bool = True) -> AbstractContextManager[Shelf]:
         """As `_queue`, to bring a queue closer to being empty: the reserve may be used for it."""
-        return Visit(self, durable, name, check, drains=True)
+        return self._visit(name, durable, check, drains=True)
 
-    def draw_on_reserve(self) -> None:
+    def _draw_on_reserve(self) -> None:
         if self._reserve.is_needed():
             self._reserve.give_up()
-
-    def begin_batch(self) -> None:
-        waited = 0.0
-        if not self._lock.acquire(blocking=False):
-            begun = time.monotonic()
-            self._lock.acquire()
-            waited = time.monotonic() - begun
-        if not self._depth:
-            # Otherwise threads that wait behind each other for a process that is frozen would add up their timeouts.
-            self._patience.spent = waited
-        if self._closed:
-            self._lock.release()
-            raise StoreClosed(f"{self} was closed")
-        self._depth += 1
-
-    def end_batch(self, error: BaseException | None, durable: bool) -> None:
-        try:
-            if self._claimed:
-                self._sync_claims(committing=error is None and durable and self._depth == 1 and bool(self._dirty))
-            if error is None and durable and self._depth == 1:
-                for folder in self._dirty:
-                    with suppress(FileNotFoundError):  # a queue that was dropped
-                        sync(folder)
-        except OSError as failed:
-            error = failed
-        finally:
-            self._depth -= 1
-            if not self._depth:
-                self._dirty.clear()
-                if error is not None:  # an interrupt may have come before whoever took a lock could note it
-                    for shelf in self._shelves.values():
-                        shelf.beside.give()
-                    for lock in list(self._patience.open):
-                        lock.give()
-                while self._looked:
-                    self._looked.pop().brief.clear()
-            self._lock.release()
-        if isinstance(error, OSError):
-            if is_full(error):  # though there was space, by what the disk said: for the next try
-                self._reserve.give_up()
-            raise self._translate(error) from error
 
     def _sync_claims(self, *, committing: bool) -> None:
         """Bring the records of messages that were received to the disk, along with a batch that is synced anyway. They are no
@@ -217,7 +202,7 @@ class FileCatalogue(Store):
                 with suppress(FileNotFoundError):  # deleted by another process
                     sync(path)
 
-    def find_lost(self, shelf: Shelf) -> bool:
+    def _find_lost(self, shelf: Shelf) -> bool:
         """Whether a file is missing because another process has dropped the queue; then it is forgotten."""
         if shelf.is_there() and self._born(shelf) == shelf.born:
             return False
@@ -315,7 +300,7 @@ class FileCatalogue(Store):
 
     def drop(self, name: str) -> bool:
         with self.batch():
-            self.draw_on_reserve()
+            self._draw_on_reserve()
             try:
                 shelf = self.open(name)
             except QueueNotFound:
@@ -335,7 +320,7 @@ class FileCatalogue(Store):
 
     def version(self) -> int:
         with self._lock:
-            return hash(tuple([_stamp(shelf) for shelf in self._shelves.values()]))
+            return hash(tuple([_stamp(shelf) for shelf in list(self._shelves.values())]))
 
     def clock(self) -> Clock:
         return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))

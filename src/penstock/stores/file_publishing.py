@@ -15,11 +15,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.guarded import guarded
 from penstock.message import Entry, Sent, Settings
 from penstock.stores.base import Step
 from penstock.stores.beside import FOLDER, read_whole, write_whole
@@ -46,8 +47,8 @@ class FilePublishing(StagesInFiles, FileMessages):
         self._reserve.admit(len(segment))
         super().stage(writer, batch, name, segment, now)
 
-    @contextmanager
-    def publishing(self, writer: str) -> Iterator[int | None]:
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
         """Not a batch: what is done inside is durable step by step."""
         with self.batch(durable=False):
             home = self._desk.folder / writer

@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
@@ -25,6 +26,7 @@ from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.announcer import Announcer
 from penstock.stores.base import Ids
+from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.database_clock import DatabaseClock
 from penstock.stores.pool import Pool
 from penstock.stores.sql_session import Params, Row, SqlSession
@@ -81,6 +83,8 @@ class Work:
 
 class Here(threading.local):
     last: Work | None = None
+    opener: FrameType | None = None
+    """Whoever has opened the batch or the read, until all of it is over."""
 
     @property
     def work(self) -> Work | None:
@@ -158,16 +162,24 @@ class ServerSession(SqlSession):
 
     @guarded
     def batch(self, *, durable: bool = True) -> Generator[None]:
+        self._refuse_handlers()
         work = self._here.work
         if work is not None:
             with self._savepoint(work):
                 yield
             return
-        with self._working(self._begin("BEGIN") if durable else Work(self._pool.take(), begun=False)) as work:
-            yield
-            self._commit(work, durable)
+        try:
+            self._here.opener = find_caller()  # from here on, a signal handler is refused
+            with self._working(self._begin("BEGIN") if durable else Work(self._pool.take(), begun=False)) as work:
+                yield
+                self._commit(work, durable)
+        finally:
+            self._here.opener = None
         if work.news:
             self._announcer.announce()
+
+    def _refuse_handlers(self) -> None:
+        refuse_handlers(self, self._here.opener)
 
     @guarded
     def _working(self, work: Work) -> Generator[Work]:
@@ -278,9 +290,11 @@ class ServerSession(SqlSession):
             if not self._is_ours(work.session):
                 raise BadInput(f"{connection!r:.200} is no connection to {self}")
             try:
+                self._here.opener = find_caller()
                 self._here.last = work
                 yield work
             finally:
+                self._here.opener = None
                 if self._here.last is work:
                     self._here.last = None
 
@@ -339,6 +353,7 @@ class ServerSession(SqlSession):
 
     @guarded
     def _reading(self) -> Generator[None]:
+        self._refuse_handlers()
         work = self._here.work
         if work is not None:
             was, work.reading = work.reading, True
@@ -347,10 +362,14 @@ class ServerSession(SqlSession):
             finally:
                 work.reading = was
             return
-        work = self._begin(self._begin_reading)
-        work.reading = True
-        with self._working(work):
-            yield
+        try:
+            self._here.opener = find_caller()
+            work = self._begin(self._begin_reading)
+            work.reading = True
+            with self._working(work):
+                yield
+        finally:
+            self._here.opener = None
 
     def _in_batch(self) -> bool:
         return self._here.work is not None
@@ -373,6 +392,7 @@ class ServerSession(SqlSession):
 
     def _rows(self, name: str, params: Params) -> list[Row]:
         if self._here.work is not None:
+            self._refuse_handlers()
             self._ready(self._here.work, name)
         return self._look(self._statements[name], self._named(name, params))
 

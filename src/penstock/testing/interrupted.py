@@ -2,10 +2,10 @@
 
     python -m penstock.testing.interrupted URL exact|timer|handler SEED COUNT
 
-It interrupts COUNT verbs, and after each it uses the store at once, while the interrupt is still being handled. In the end the
-account must be exact. ``exact`` raises at one of the instants at which CPython looks for signals, chosen by the seed, so that a
-run can be repeated; ``timer`` has the kernel send real signals, which also come while a verb waits for a disk or a server.
-``handler`` is as ``exact``, but the signal handler sends a message before it raises.
+It interrupts COUNT verbs, and after each it uses the store at once, also from another thread, while the interrupt is still
+being handled. In the end the account must be exact. ``exact`` raises at one of the instants at which CPython looks for signals,
+chosen by the seed, so that a run can be repeated; ``timer`` has the kernel send real signals, which also come while a verb
+waits for a disk or a server. ``handler`` is as ``exact``, but the signal handler sends a message before it raises.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from threading import Thread
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
@@ -55,8 +56,11 @@ def run(url: str, way: str, count: int) -> None:
 
 
 class Handled:
+    handled: ClassVar = HANDLED
+    """How many signals; fewer where each costs a new connection to a server."""
+
     def test_a_signal_handler_that_sends_is_answered_only_what_is_true(self, url: str) -> None:
-        run(url, "handler", HANDLED)
+        run(url, "handler", self.handled)
 
 
 class Exact:
@@ -335,6 +339,24 @@ VERBS: dict[str, Callable[[Account], None]] = {
 WEIGHTS = {"send": 4, "send_many": 3, "receive": 4, "delete": 3, "claim": 3}
 
 
+def elsewhere(act: Callable[[], None]) -> None:
+    """In another thread, which a lock that the interrupted one has kept would stop for ever."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "another thread waits for a lock that the interrupted one has kept"
+    if failed:
+        raise failed[0]
+
+
 def main(url: str, way: str, seed: int, count: int) -> None:
     chance = random.Random(seed)
     interrupter = Timer(chance) if way == "timer" else Exact(chance)
@@ -359,6 +381,7 @@ def main(url: str, way: str, seed: int, count: int) -> None:
                 account.interrupted()
                 try:
                     account.send()  # while its traceback is alive
+                    elsewhere(account.send)
                 except BaseException:
                     sys.stdout.write(f"interrupt {interrupts}, in {name}, had come here:\n")
                     traceback.print_tb(interrupt.__traceback__, file=sys.stdout)

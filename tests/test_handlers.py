@@ -1,0 +1,58 @@
+"""A signal handler that uses the store in which its own thread is in the middle of a batch."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.errors import StoreBusy
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "vsqs", "spool"])
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[penstock.Queue]:
+    if request.param in ("postgresql", "mariadb"):
+        url = str(request.getfixturevalue(request.param).new_url())
+    else:
+        url = f"{request.param}:///{tmp_path}/queues"
+    with penstock.open(url) as broker:
+        yield broker.create("orders")
+
+
+def test_a_signal_handler_inside_a_batch_is_refused_by_name(queue: penstock.Queue) -> None:
+    refused: list[StoreBusy] = []
+
+    def handle(*_: object) -> None:
+        try:
+            queue.send(b"from the handler")
+        except StoreBusy as error:
+            refused.append(error)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(RuntimeError), queue._store.batch():
+            signal.raise_signal(signal.SIGUSR1)
+            raise RuntimeError
+        assert ["a signal handler has interrupted" in str(error) for error in refused] == [True]
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 1
+    assert queue.stats().messages == 1
+
+
+def test_a_signal_handler_may_have_a_batch_of_its_own(queue: penstock.Queue) -> None:
+    def handle(*_: object) -> None:
+        with queue._store.batch():
+            queue.send_many([b"one", b"two"])
+            queue.send(b"three")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert queue.stats().messages == 3
