@@ -136,7 +136,7 @@ class Queue(Sets, NamedClaims):
         return sent
 
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        """`send_many` with a token, for who does not need the ids. Where a batch is done whole or not at all, one mark stands
+        """`send_many` with a token, without the ids. Where a batch is done whole or not at all, one mark stands
         for all of it, which costs a fraction of a mark for each message."""
         settings = self._known or self.settings
         if not self._store.atomic or settings.deduplicate is not False or len(drafts) < 2:

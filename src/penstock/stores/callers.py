@@ -1,4 +1,4 @@
-"""Who calls a store: its caller, or a signal handler that has interrupted a call of the same thread.
+"""What calls a store: a program, or a signal handler that has interrupted a call of the same thread.
 
 A handler that sends while its thread is in a batch would become part of that batch, and be answered before it is committed. So
 it is refused. It is recognised by the stack: between the verb and whoever opened the batch, a function is running that is

@@ -257,7 +257,6 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                     self._draw_on_reserve()
                     self._forget()
                     self._set_durable(durable)
-                if not depth:
                     self._opener = find_caller()
                 self._owner = get_ident()
                 self._depth = depth + 1  # from here on, a signal handler is refused
