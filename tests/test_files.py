@@ -17,6 +17,7 @@ from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, Stor
 from penstock.message import FOREVER
 from penstock.segments import pack_drafts
 from penstock.stores import file_catalogue, vsqs
+from penstock.stores.disk import remove_folder
 from penstock.stores.file_messages import FileMessages
 from penstock.stores.records import HELD
 from penstock.stores.shelf import ORPHANED, file_age
@@ -846,3 +847,23 @@ def test_a_message_that_was_moved_shares_its_number_with_none_that_is_sent_later
         assert not sent & {message.id for message in buried}
         assert dead.delete_many(buried) == [True] * 50
         assert [message.body for message in dead.receive(200)] == [b"later"] * 100
+
+
+def test_an_interrupted_removal_closes_no_descriptor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone" / "inner").mkdir(parents=True)
+    (tmp_path / "gone" / "inner" / "file").touch()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "gone" / "link").symlink_to(tmp_path / "kept")
+    close, closed = os.close, []
+
+    def interrupted_close(handle: int) -> None:
+        closed.append(handle)
+        close(handle)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(os, "close", interrupted_close)
+        remove_folder(tmp_path / "gone")
+    assert len(closed) == len(set(closed))
+    remove_folder(tmp_path / "gone")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

@@ -735,6 +735,18 @@ MUTANTS = [
         "shares_its_number",
         (VSQS, "self._last = max(self._last, self.number(id))", "pass"),
     ),
+    Mutant(
+        "an interrupted removal closes a descriptor twice",
+        "closes_no_descriptor_twice",
+        (
+            (
+                "stores/disk.py",
+                "for folder, folders, files in os.walk(",
+                "import shutil; shutil.rmtree(path, ignore_errors=True)\n    for folder, folders, files in os.walk(",
+            ),
+        ),
+        ("tests/test_files.py",),
+    ),
     filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
     filed("a folder is not synced", "power_cut", (CATALOGUE, "                    sync(folder)", "pass".rjust(24))),
     filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),

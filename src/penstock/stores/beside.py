@@ -25,7 +25,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import struct
 import tempfile
 import time
@@ -38,7 +37,7 @@ from typing import Any
 from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.policy import MAX_NUMBER
-from penstock.stores.disk import sync
+from penstock.stores.disk import remove_folder, sync
 from penstock.stores.encoding import pack_settings
 from penstock.stores.locks import FileLock, Patience
 from penstock.stores.records import DAMAGE, DAMAGED_HEAD, Hold, check_queue, check_record, set_aside
@@ -160,7 +159,7 @@ class Beside:
                 os.rename(f"{self._at}/{part}", gone / part)
         self.remove("settings")
         self.remove("settings.copy")
-        shutil.rmtree(gone.parent, ignore_errors=True)
+        remove_folder(gone.parent)
 
     def gone(self) -> Path:
         """A folder for what is about to be removed."""

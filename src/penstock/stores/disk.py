@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import StoreError, StoreFull, StoreReadOnly
@@ -16,6 +17,19 @@ def sync(path: Path | str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def remove_folder(path: Path | str) -> None:
+    """Remove a folder with all that is in it. What cannot be removed stays.
+
+    If ``shutil.rmtree`` is interrupted at its ``close``, it closes the same number again, which another thread may have.
+    """
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in (*folders, *files):
+            with suppress(OSError):  # a folder is gone already, a link to one is not
+                os.unlink(f"{folder}/{name}")
+        with suppress(OSError):
+            os.rmdir(folder)
 
 
 def is_full(error: OSError) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from penstock.guarded import guarded
 from penstock.message import Entry, Sent, Settings
 from penstock.stores.base import Step
 from penstock.stores.beside import FOLDER, read_whole, write_whole
+from penstock.stores.disk import remove_folder
 from penstock.stores.file_marks import Row
 from penstock.stores.file_messages import FileMessages
 from penstock.stores.locks import TIMEOUT, FileLock, Patience
@@ -91,7 +91,7 @@ class FilePublishing(StagesInFiles, FileMessages):
                 noted, home = self._noted(writer), self._desk.folder / writer
                 never = noted is None and not self.staged(writer) and is_orphaned(f"{home}/{LOCK}")
                 if never or (noted is not None and noted["keep_until"] <= now):
-                    shutil.rmtree(home, ignore_errors=True)
+                    remove_folder(home)
 
     def insert_once(self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         writer, batch, place = step

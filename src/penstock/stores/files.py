@@ -12,13 +12,13 @@ programs know no lock, and meet us in the renames alone.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.beside import digest, sync_file_system
+from penstock.stores.disk import remove_folder
 from penstock.stores.file_publishing import FilePublishing
 from penstock.stores.file_views import settled_names
 from penstock.stores.records import ASIDE, Extra
@@ -233,5 +233,5 @@ class FileStore(FilePublishing):
                             given += self._extend(shelf, Receipt(queue, id, delivery), now, release=True)
                         shelf.beside.remove("reader", folder, str(record["epoch"]))
             if epoch is None:
-                shutil.rmtree(shelf.beside.folder / "reader" / folder, ignore_errors=True)
+                remove_folder(shelf.beside.folder / "reader" / folder)
             return given
