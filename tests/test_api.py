@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import errors
-from penstock.stores.base import Ids
+from penstock.stores.ports import Ids
 
 SOURCE = Path(penstock.__file__).parent
 

@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from penstock import Broker, Draft, PenstockError, Queue
-from penstock.segments import pack_drafts
-from penstock.stores.records import HELD
+from penstock.publishing.segments import pack_drafts
+from penstock.stores.files.records import HELD
 from penstock.testing import FakeClock
 
 DAY = 86400

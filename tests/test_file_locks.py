@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock.clock import system_clock
 from penstock.errors import BadURL, StoreBusy
-from penstock.segments import pack_drafts
+from penstock.publishing.segments import pack_drafts
 from penstock.stores import locks
 from penstock.stores.locks import FileLock, Patience
 

@@ -15,12 +15,12 @@ import pytest
 import penstock
 from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, StoreReadOnly
 from penstock.message import FOREVER
-from penstock.segments import pack_drafts
-from penstock.stores import file_catalogue, vsqs
+from penstock.publishing.segments import pack_drafts
 from penstock.stores.disk import remove_folder
-from penstock.stores.file_messages import FileMessages
-from penstock.stores.records import HELD
-from penstock.stores.shelf import ORPHANED, file_age
+from penstock.stores.files import catalogue, vsqs
+from penstock.stores.files.folder import ORPHANED, file_age
+from penstock.stores.files.messages import FileMessages
+from penstock.stores.files.records import HELD
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
 
@@ -51,7 +51,7 @@ def draft(root: Path, scheme: str) -> Path:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file system's clock cannot be set back, so its reader looks at it from later."""
-    monkeypatch.setattr("penstock.stores.shelf.file_age", lambda changed_at: file_age(changed_at) + OLD)
+    monkeypatch.setattr("penstock.stores.files.folder.file_age", lambda changed_at: file_age(changed_at) + OLD)
 
 
 def test_a_draft_of_a_dead_sender_is_cleared_away(url: str, scheme: str, tmp_path: Path, later: None) -> None:
@@ -448,7 +448,7 @@ def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a tick of the file system's clock, a file can be replaced twice and have its number and dates again."""
-    monkeypatch.setattr("penstock.stores.beside.TICK", 10**18)
+    monkeypatch.setattr("penstock.stores.files.sidecar.TICK", 10**18)
     with penstock.open(url) as broker, penstock.open(url) as other:
         queue = broker.create("orders", visibility=1)
         queue.send(b"x")
@@ -463,7 +463,7 @@ def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
 def test_settings_that_did_not_change_are_not_read_again(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
-        monkeypatch.setattr("penstock.stores.beside.TICK", -(10**18))
+        monkeypatch.setattr("penstock.stores.files.sidecar.TICK", -(10**18))
         queue.send(b"x")
         opened, open = [], os.open
         monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or open(path, *rest))
@@ -588,7 +588,7 @@ def test_the_mark_of_a_dead_sender_does_not_outlive_its_draft(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mark without a draft counts, so the draft goes last, though it is the older one."""
-    monkeypatch.setattr("penstock.stores.files.is_orphaned", lambda path: "/mark/" not in path)
+    monkeypatch.setattr("penstock.stores.files.store.is_orphaned", lambda path: "/mark/" not in path)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         broker.create("orders", deduplicate=300)
@@ -787,7 +787,7 @@ def test_a_commit_carries_along_what_this_process_has_received_but_not_each_time
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(file_catalogue, "sync", lambda path: synced.append(str(path)))
+    monkeypatch.setattr(catalogue, "sync", lambda path: synced.append(str(path)))
 
     def held() -> set[str]:
         found = {Path(path).name for path in synced if "/held/" in path}
@@ -801,11 +801,11 @@ def test_a_commit_carries_along_what_this_process_has_received_but_not_each_time
         assert held() == set(), "a receive by itself does not wait for the disk"
         queue.send(b"x")
         assert held() == {first.id}
-        monkeypatch.setattr(file_catalogue, "CLAIMS_EVERY", 3600)
+        monkeypatch.setattr(catalogue, "CLAIMS_EVERY", 3600)
         (second,), (third,) = queue.receive(), queue.receive()
         queue.send(b"x")
         assert held() == set(), "it was done within the last second"
-        monkeypatch.setattr(file_catalogue, "CLAIMS_EVERY", 0)
+        monkeypatch.setattr(catalogue, "CLAIMS_EVERY", 0)
         assert second.delete()
         assert held() == {third.id}, "what is gone need not be counted"
         queue.send(b"x")
@@ -813,7 +813,7 @@ def test_a_commit_carries_along_what_this_process_has_received_but_not_each_time
 
 
 def test_a_disk_that_refuses_the_record_of_a_receive_does_not_fail_a_send(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = file_catalogue.sync
+    real = catalogue.sync
 
     def refuse(path: Path | str) -> None:
         if "/held" in str(path):
@@ -824,7 +824,7 @@ def test_a_disk_that_refuses_the_record_of_a_receive_does_not_fail_a_send(url: s
         queue = broker.create("orders")
         queue.send_many([b"1", b"2"])
         queue.receive()
-        monkeypatch.setattr(file_catalogue, "sync", refuse)
+        monkeypatch.setattr(catalogue, "sync", refuse)
         queue.send(b"x")
         assert queue.stats().messages == 3
 

@@ -13,7 +13,7 @@ import pymysql.connections
 import pytest
 
 import penstock
-from penstock.stores.server_session import ServerSession
+from penstock.stores.dbserver.session import ServerSession
 
 POINTS = 14
 DRIVERS = {

@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 import penstock
-from penstock.stores.sqlite import SqliteStore
+from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.servers import MariadbServer, PostgresqlServer
 
 

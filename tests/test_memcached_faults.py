@@ -22,11 +22,11 @@ import penstock
 from penstock import BadURL, Broker, Draft, Queue, StoreBusy, StoreFull, StoreUnreachable
 from penstock.clock import system_clock
 from penstock.policy import SECOND
-from penstock.segments import pack_drafts
-from penstock.stores import cached_catalogue
-from penstock.stores.cached_catalogue import Home
-from penstock.stores.memcached_link import Link
-from penstock.stores.slots import PAGE_BYTES, SLOTS, Page, Record
+from penstock.publishing.segments import pack_drafts
+from penstock.stores.memcached import catalogue as cached_catalogue
+from penstock.stores.memcached.catalogue import Home
+from penstock.stores.memcached.formats import PAGE_BYTES, SLOTS, Page, Record
+from penstock.stores.memcached.link import Link
 from penstock.testing import FakeClock
 from penstock.testing.servers import MemcachedServer
 

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import Broker, Message
-from penstock.stores.slots import GONE, SLOTS, VOID, Page
+from penstock.stores.memcached.formats import GONE, SLOTS, VOID, Page
 from penstock.testing.servers import MemcachedServer
 
 FARS = ("void", "tombstone", "past")

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock import Broker
-from penstock.stores.memcached_link import Link
-from penstock.stores.slots import SLOTS
+from penstock.stores.memcached.formats import SLOTS
+from penstock.stores.memcached.link import Link
 from penstock.testing import FakeClock
 from penstock.testing.servers import MemcachedServer
 

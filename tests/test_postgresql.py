@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import segments
-from penstock.stores.postgresql import PLANNING, Copy, PostgresqlStore
+from penstock.publishing import segments
+from penstock.stores.postgresql.store import PLANNING, Copy, PostgresqlStore
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
 from penstock.testing.interrupted import Handled, Interrupted
@@ -130,8 +130,8 @@ def test_a_publication_copies_on_while_its_messages_are_alike(
     postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch, most: int, wanted: int
 ) -> None:
     made: list[Copy] = []
-    monkeypatch.setattr("penstock.stores.postgresql.COPY_BYTES", most)
-    monkeypatch.setattr("penstock.stores.postgresql.Copy", lambda connection: made.append(Copy(connection)) or made[-1])
+    monkeypatch.setattr("penstock.stores.postgresql.store.COPY_BYTES", most)
+    monkeypatch.setattr("penstock.stores.postgresql.store.Copy", lambda connection: made.append(Copy(connection)) or made[-1])
     with penstock.open(postgresql.new_url()) as broker:
         queue = broker.create("q")
         named = stage(broker, {f"s{part}": [bytes(400), b"%d" % part] for part in range(8)})

@@ -21,7 +21,7 @@ NEVER = 10**6
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    monkeypatch.setattr("penstock.producer.ERROR_PAUSE", 0.01)
+    monkeypatch.setattr("penstock.workers.producer.ERROR_PAUSE", 0.01)
     with penstock.open("memory:") as broker:
         yield broker
 

@@ -15,11 +15,11 @@ import pytest
 
 import penstock
 from penstock import Broker, Draft, Message, Queue, StoreUnreachable
-from penstock.consumer import Consumer
 from penstock.message import Settlement, State
-from penstock.runners import Outcome, Runner
-from penstock.stores.base import Store
+from penstock.stores.ports import Store
 from penstock.testing import FakeClock
+from penstock.workers.consumer import Consumer
+from penstock.workers.executors import Outcome, Runner
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -22,17 +22,17 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import BadInput, Broker, Draft
-from penstock.client import RemoteQueue
+from penstock.client.broker import RemoteQueue
+from penstock.client.wire import pack
 from penstock.clock import system_clock
-from penstock.queue import Queue
-from penstock.segments import pack_drafts
+from penstock.publishing.segments import pack_drafts
+from penstock.queue.queue import Queue
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.auth import read_tokens
 from penstock.testing import FakeClock
 from penstock.testing.http import SETTINGS, Http
 from penstock.testing.model import Player, configurations, steps
 from penstock.testing.publishing import Publishing
-from penstock.wire import pack
 
 serial = itertools.count()
 

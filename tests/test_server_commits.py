@@ -17,10 +17,10 @@ import penstock
 from penstock import Broker, Queue
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.server import BackgroundServer
-from penstock.server import connection as connection_module
 from penstock.server.commits import Commits
-from penstock.server.messages import Response, render
-from penstock.server.serving import Serving
+from penstock.server.http import connection as connection_module
+from penstock.server.http.request_response import Response, render
+from penstock.server.http.serving import Serving
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, until
 

@@ -19,8 +19,8 @@ import pytest
 from starting import start
 
 import penstock
-from penstock.segments import pack_drafts
-from penstock.stores.sql_server import AHEAD, SqlServerStore
+from penstock.publishing.segments import pack_drafts
+from penstock.stores.dbserver.store import AHEAD, SqlServerStore
 from penstock.testing.proxy import HOWS, Proxy
 from penstock.testing.servers import MariadbServer, PostgresqlServer, Server
 

@@ -34,8 +34,8 @@ from penstock import (
 )
 from penstock.clock import system_clock
 from penstock.policy import admit_all
-from penstock.stores import sql_session
-from penstock.stores.sqlite import SAFE_SQLITE, SqliteStore
+from penstock.stores.sql import session as sql_session
+from penstock.stores.sqlite.store import SAFE_SQLITE, SqliteStore
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
 
@@ -237,7 +237,7 @@ def test_what_is_settled_is_gone_for_all_before_it_is_removed(url: str) -> None:
 
 
 def test_what_is_settled_is_removed_some_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.stores.sqlite_claims.TIDY_AT_ONCE", 2)
+    monkeypatch.setattr("penstock.stores.sqlite.runs.TIDY_AT_ONCE", 2)
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         queue.send_many([b"%d" % number for number in range(5)])
@@ -309,7 +309,7 @@ def test_a_run_that_lacks_a_message_is_tidied_all_the_same(url: str) -> None:
 
 
 def test_a_claim_is_as_long_as_its_messages_are_fresh(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.stores.sqlite_claims.LIST_AT_ONCE", 2)
+    monkeypatch.setattr("penstock.stores.sqlite.runs.LIST_AT_ONCE", 2)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         queue = broker.create("orders")
@@ -686,7 +686,7 @@ def test_a_batch_that_sqlite_has_rolled_back_is_over(url: str) -> None:
 
 
 def test_an_interrupted_purge_leaves_no_marks(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(penstock.queue, "PURGE_BATCH", 10)
+    monkeypatch.setattr(penstock.queue.queue, "PURGE_BATCH", 10)
     with penstock.open(url) as broker:
         queue = broker.create("orders", deduplicate=True)
         queue.send_many([b"%d" % number for number in range(15)])
@@ -812,7 +812,7 @@ def test_what_is_deleted_is_gone_in_a_transaction_that_is_joined(url: str, path:
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_what_is_deleted_is_removed_after_a_while(url: str, path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr("penstock.stores.sqlite.MOST_GONE", 10)
+    monkeypatch.setattr("penstock.stores.sqlite.store.MOST_GONE", 10)
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         queue.send_many([b"x"] * 100)
@@ -832,7 +832,7 @@ def test_what_is_deleted_is_deleted_though_it_cannot_be_removed_yet(url: str, mo
         queue = broker.create("orders")
         queue.send_many([b"1", b"2", b"3"])
         one, *others = queue.receive(3)
-        monkeypatch.setattr("penstock.stores.sqlite.MOST_GONE", 0)
+        monkeypatch.setattr("penstock.stores.sqlite.store.MOST_GONE", 0)
         with monkeypatch.context() as full:
             full.setattr(broker.store, "_remove_gone", refuse)
             assert queue.delete(one) is True

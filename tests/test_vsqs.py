@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.stores.vsqs import VsqsStore
+from penstock.stores.files.vsqs import VsqsStore
 from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
 from penstock.testing.forked import Forked
 from penstock.testing.interrupted import Handled, Interrupted

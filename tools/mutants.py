@@ -17,17 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SQLITE, CLAIMS, QUERIES = "stores/sqlite.py", "stores/sqlite_claims.py", "stores/queue.sql"
-SERVER, VERBS = "stores/server_session.py", "stores/sql_server.py"
-SQL, MESSAGES, SESSION = "stores/sql.py", "stores/sql_messages.py", "stores/sql_session.py"
-CATALOGUE, FILES, SHELF = "stores/file_catalogue.py", "stores/file_messages.py", "stores/shelf.py"
-VSQS, SPOOL, BESIDE, LOCKS = "stores/vsqs.py", "stores/spool.py", "stores/beside.py", "stores/locks.py"
-MARKS, TENDING, VIEWS, RECORDS = "stores/file_marks.py", "stores/files.py", "stores/file_views.py", "stores/records.py"
+SQLITE, CLAIMS, QUERIES = "stores/sqlite/store.py", "stores/sqlite/runs.py", "stores/sql/queue.sql"
+SERVER, VERBS = "stores/dbserver/session.py", "stores/dbserver/store.py"
+SQL, MESSAGES, SESSION = "stores/sql/store.py", "stores/sql/messages.py", "stores/sql/session.py"
+CATALOGUE, FILES, SHELF = "stores/files/catalogue.py", "stores/files/messages.py", "stores/files/folder.py"
+VSQS, SPOOL, BESIDE, LOCKS = "stores/files/vsqs.py", "stores/files/spool.py", "stores/files/sidecar.py", "stores/locks.py"
+MARKS, TENDING, VIEWS, RECORDS = (
+    "stores/files/marks.py",
+    "stores/files/store.py",
+    "stores/files/views.py",
+    "stores/files/records.py",
+)
 RESERVE = "stores/reserve.py"
-SENDING, PAGES, CACHED_MESSAGES = "stores/cached_sending.py", "stores/cached_pages.py", "stores/cached_messages.py"
+SENDING, PAGES, CACHED_MESSAGES = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/messages.py"
 MEMORY = "stores/memory.py"
-PUBLISHING, JOURNAL = "publishing.py", "stores/file_publishing.py"
-POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue.py", "consumer.py", "stores/slots.py"
+PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
+POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue/queue.py", "workers/consumer.py", "stores/memcached/formats.py"
 COMMIT = 'f"RELEASE verb{depth}" if depth else "COMMIT"'
 ADMITTED = """
             alone = settings.groups or any(entry.mark is not None for entry in entries)
@@ -177,7 +182,7 @@ MUTANTS = [
             "            if True:\n                self._command",
         ),
         (
-            "stores/postgresql_prepared.py",
+            "stores/postgresql/prepared.py",
             "        _answer(connection)\n        known",
             "        connection.wait(execute(connection.pgconn))\n        known",
         ),
@@ -185,17 +190,17 @@ MUTANTS = [
     interrupted(
         "half an answer of memcached's is left",
         "memcached and unread",
-        ("stores/memcached_link.py", "            self._client.close()  # what is left", "            pass  # what is left"),
+        ("stores/memcached/link.py", "            self._client.close()  # what is left", "            pass  # what is left"),
     ),
     interrupted(
         "a connection that nobody has is lent",
         "lent_to_the_next",
-        ("stores/pool.py", "ref(connection)]", "(lambda: connection)]"),
+        ("stores/dbserver/pool.py", "ref(connection)]", "(lambda: connection)]"),
     ),
     interrupted(
         "a connection that was not made has a place",
         "could_not_be_made",
-        ("stores/pool.py", "ref(place)]", "(lambda kept=place: kept)]"),
+        ("stores/dbserver/pool.py", "ref(place)]", "(lambda kept=place: kept)]"),
     ),
     interrupted(
         "what could not be undone is given back",
@@ -212,17 +217,19 @@ MUTANTS = [
         (VERBS, "                self._check_isolation(name, work.session)\n", "                pass\n"),
     ),
     shared(
-        "who waits looks only when it is told", "woken_by", ("stores/mysql.py", "LOOK_ANYWAY = 1\n", "LOOK_ANYWAY = 10**9\n")
+        "who waits looks only when it is told",
+        "woken_by",
+        ("stores/mysql/store.py", "LOOK_ANYWAY = 1\n", "LOOK_ANYWAY = 10**9\n"),
     ),
     shared(
         "a caller's connection has our kind of cursor",
         "mariadb and committed",
-        ("stores/mysql.py", "cursor(Cursor)", "cursor()"),
+        ("stores/mysql/store.py", "cursor(Cursor)", "cursor()"),
     ),
     shared(
         "MariaDB joins what is no transaction",
         "mariadb and in_no_transaction",
-        ("stores/mysql.py", "if connection.get_autocommit() and not", "if False and not"),
+        ("stores/mysql/store.py", "if connection.get_autocommit() and not", "if False and not"),
     ),
     shared(
         "a connection to another database is joined",
@@ -238,7 +245,7 @@ MUTANTS = [
         "a panic is more answers than there should be",
         "panics",
         (
-            "stores/postgresql_prepared.py",
+            "stores/postgresql/prepared.py",
             "    for result in results:\n        if result.status not in DONE:\n            raise error_from_result(result)\n"
             "    if len(results) != 1:\n        connection.close()  # whatever",
             "    if len(results) != 1:\n        pass  # whatever",
@@ -247,12 +254,12 @@ MUTANTS = [
     shared(
         "what the server said before it went is believed",
         "panics",
-        ("stores/postgresql.py", "        if lost:  # whatever", "        if False:  # whatever"),
+        ("stores/postgresql/store.py", "        if lost:  # whatever", "        if False:  # whatever"),
     ),
     shared(
         "psycopg's own surprise at a panic is passed on",
         "panics",
-        ("stores/postgresql.py", "except (AssertionError, ValueError) as error:", "except ZeroDivisionError as error:"),
+        ("stores/postgresql/store.py", "except (AssertionError, ValueError) as error:", "except ZeroDivisionError as error:"),
     ),
     ordered(
         "a message is moved into a group that nobody has locked",
@@ -300,11 +307,11 @@ MUTANTS = [
             "SELECT CASE token WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END FROM told\n",
         ),
     ),
-    exchanged("a lease that began long ago", "whole_leases", ("queue.py", "came_at - now > EXCHANGE_LATE", "False")),
+    exchanged("a lease that began long ago", "whole_leases", ("queue/queue.py", "came_at - now > EXCHANGE_LATE", "False")),
     exchanged(
         "an exchange is undone by half",
         "taken_by_nobody",
-        ("stores/postgresql.py", "None if claimed else settings,", "settings,"),
+        ("stores/postgresql/store.py", "None if claimed else settings,", "settings,"),
     ),
     mutant(
         "an undone claim counts in another transaction",
@@ -339,20 +346,20 @@ MUTANTS = [
     ),
     planned(
         "by any index",
-        ("stores/postgresql.py", '"ready": "AND queue >= 0"', '"ready": ""'),
-        ("stores/postgresql.py", " WHERE queue >= 0\n", "\n"),
+        ("stores/postgresql/store.py", '"ready": "AND queue >= 0"', '"ready": ""'),
+        ("stores/postgresql/store.py", " WHERE queue >= 0\n", "\n"),
     ),
     planned("a claim's messages by a join", (SESSION, " OFFSET 0)", ")")),
     shared(
         "known by its number",
         "number_of_a_lost",
         (
-            "stores/mysql.py",
+            "stores/mysql/store.py",
             'Session(connection, f"penstock-{secrets.token_hex(16)}")',
             "Session(connection, connection.thread_id())",
         ),
         (
-            "stores/mysql.py",
+            "stores/mysql/store.py",
             "SELECT IS_USED_LOCK('{lost.server_id}')",
             "SELECT MIN(id) FROM information_schema.processlist WHERE id = {lost.server_id}",
         ),
@@ -430,7 +437,7 @@ MUTANTS = [
     mutant(
         "claim and burial in two transactions",
         "killed_at",
-        ("queue.py", "with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):", "if True:"),
+        ("queue/queue.py", "with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):", "if True:"),
     ),
     mutant(
         "mark and message in two transactions",
@@ -455,7 +462,7 @@ MUTANTS = [
     mutant(
         "at most once, twice",
         "claim_settles_the_message",
-        ("queue.py", "if chosen is Mode.AT_MOST_ONCE:", "if chosen is None:"),
+        ("queue/queue.py", "if chosen is Mode.AT_MOST_ONCE:", "if chosen is None:"),
     ),
     mutant(
         "the delay is ignored",
@@ -640,9 +647,11 @@ MUTANTS = [
         "leaves_no_marks",
         (QUERIES, "grp IS NULL AND mark IS NULL AND state <> 4\n", "grp IS NULL AND state <> 4\n"),
     ),
-    mutant("a reader set back is not noticed", "set_back", ("claims.py", "epoch <= settled:", "epoch < 0:")),
-    spark_damage("what is damaged is read", "left_out", ("columnar.py", "and not intact(rows):", "and False:")),
-    spark_damage("only what is plain is checked", "left_out", ("columnar.py", "return _all_intact(found)", "return True")),
+    mutant("a reader set back is not noticed", "set_back", ("queue/named_claims.py", "epoch <= settled:", "epoch < 0:")),
+    spark_damage("what is damaged is read", "left_out", ("spark/arrow_reader.py", "and not intact(rows):", "and False:")),
+    spark_damage(
+        "only what is plain is checked", "left_out", ("spark/arrow_reader.py", "return _all_intact(found)", "return True")
+    ),
     spark_damage(
         "what is damaged has been lost",
         "left_out",
@@ -657,7 +666,7 @@ MUTANTS = [
     mutant(
         "what is damaged is not set aside",
         "of_a_claim",
-        ("claims.py", "                self._set_aside(message)", "                pass"),
+        ("queue/named_claims.py", "                self._set_aside(message)", "                pass"),
     ),
     mutant("the checksum is not looked at", "damage", (SESSION, "intact = check ==", "intact = True or check ==")),
     mutant(
@@ -674,13 +683,15 @@ MUTANTS = [
         ),
     ),
     mutant(
-        "others' messages are found late", "another_process_wakes", ("waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.5")
+        "others' messages are found late",
+        "another_process_wakes",
+        ("queue/waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.5"),
     ),
-    mutant("waiting burns the core", "next_to_nothing", ("waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.0002")),
+    mutant("waiting burns the core", "next_to_nothing", ("queue/waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.0002")),
     mutant(
         "an idle poll takes the write lock",
         "locked_too_long",
-        ("queue.py", "if due is None or due > self._clock():", "if due is False:"),
+        ("queue/queue.py", "if due is None or due > self._clock():", "if due is False:"),
     ),
     mutant("space is never returned", "space_is_returned", (SQLITE, "if free < RECLAIM_PAGES or", "if True or")),
     mutant(
@@ -696,7 +707,7 @@ MUTANTS = [
     mutant(
         "what a tending error undoes is the answer",
         "cannot_be_tended",
-        ("queue.py", "except StoreError as error:", "except ZeroDivisionError as error:"),
+        ("queue/queue.py", "except StoreError as error:", "except ZeroDivisionError as error:"),
     ),
     mutant(
         "a redrive revives old receipts",
@@ -722,7 +733,7 @@ MUTANTS = [
     mutant(
         "hidden for no time, given twice",
         "once_an_answer",
-        ("queue.py", "more and all(message.visible_at > now for message in delivered)", "more"),
+        ("queue/queue.py", "more and all(message.visible_at > now for message in delivered)", "more"),
     ),
     mutant(
         "numbers reserved in a lost batch are used",
@@ -960,12 +971,12 @@ MUTANTS = [
     named(
         "what is no message is not told",
         "counted_and_named",
-        ("queue.py", "            if names:\n", "            if False:\n"),
+        ("queue/queue.py", "            if names:\n", "            if False:\n"),
     ),
     named(
         "what is no message is not counted",
         "counted_and_named",
-        ("stores/file_views.py", "foreign=self.foreign(queue)", "foreign=[]"),
+        ("stores/files/views.py", "foreign=self.foreign(queue)", "foreign=[]"),
     ),
     named(
         "a second file of one id replaces the first",
@@ -974,9 +985,9 @@ MUTANTS = [
     ),
     named("a fractional expiry is unreadable", "expiry", (VSQS, "if number is None or", "if True or")),
     named("two files of one number become one", "not_made_one", (VSQS, " or files[id] > 1", "")),
-    named("a pipe is read", "no_file", ("stores/file_views.py", "if not stat.S_ISREG(status.st_mode):", "if False:")),
+    named("a pipe is read", "no_file", ("stores/files/views.py", "if not stat.S_ISREG(status.st_mode):", "if False:")),
     named(
-        "a foreign id has the first retention", "retention_of_now", ("stores/file_views.py", " or number < shelf.undated", "")
+        "a foreign id has the first retention", "retention_of_now", ("stores/files/views.py", " or number < shelf.undated", "")
     ),
     named("a UUID of version 1 has no time", "version_1", (SPOOL, "_number_of_version_1(id) or ", "")),
     hurt(
@@ -1009,7 +1020,7 @@ MUTANTS = [
     filed(
         "who removes nothing is given it",
         "another_takes_first or another_removes_first",
-        ("queue.py", "zip(delivered, settled, strict=True) if gone]", "zip(delivered, settled, strict=True)]"),
+        ("queue/queue.py", "zip(delivered, settled, strict=True) if gone]", "zip(delivered, settled, strict=True)]"),
     ),
     filed(
         "at most once looks only once",
@@ -1084,32 +1095,36 @@ MUTANTS = [
         "who_waits_shares",
         ("server/commits.py", "last = len(self._gathered) < len(group)", "last = not self._gathered"),
     ),
-    served("what was not delivered stays hidden", "does_not_take", ("server/connection.py", "            self._undo()\n", "")),
-    served("an abandoned poll keeps its place", "leaves_its_long_poll", ("server/connection.py", "self._job.cancel()", "None")),
+    served(
+        "what was not delivered stays hidden", "does_not_take", ("server/http/connection.py", "            self._undo()\n", "")
+    ),
+    served(
+        "an abandoned poll keeps its place", "leaves_its_long_poll", ("server/http/connection.py", "self._job.cancel()", "None")
+    ),
     served("no bound on what waits", "ten_times", ("server/commits.py", "self.pending >= self._max_pending", "False")),
     served(
         "a send is repeated without its token",
         "answer_is_lost",
-        ("client.py", "token=token or secrets.token_hex(16)", "token=None"),
+        ("client/broker.py", "token=token or secrets.token_hex(16)", "token=None"),
     ),
     served("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(token.digest, presented)", "presented")),
     served("a token may do everything", "scopes_say", ("server/auth.py", "if not self.allows(scope, queue):", "if False:")),
     served(
         "slow requests are waited for",
         "slow_request",
-        ("server/connection.py", "if spent > settings.read_timeout:", "if False:"),
+        ("server/http/connection.py", "if spent > settings.read_timeout:", "if False:"),
     ),
     served(
         "a receiver who has left costs a message",
         "client_who_left",
-        ("server/connection.py", "(self.ended and response.undo is not None)", "False"),
+        ("server/http/connection.py", "(self.ended and response.undo is not None)", "False"),
     ),
     served(
         "no bound on the bodies in memory",
         "fit_into_memory",
-        ("server/connection.py", "self._all.kept > self._settings.max_memory", "False"),
+        ("server/http/connection.py", "self._all.kept > self._settings.max_memory", "False"),
     ),
-    served("no bound on time", "takes_too_long", ("server/connection.py", "self._overdue = True", "return")),
+    served("no bound on time", "takes_too_long", ("server/http/connection.py", "self._overdue = True", "return")),
     served(
         "a token names any dead letter queue",
         "must_be_one_of",
@@ -1129,12 +1144,12 @@ MUTANTS = [
     served(
         "no bound on trailers",
         "too_large",
-        ("server/connection.py", "self._phase is not REFUSED and self._head", "0 and self._head"),
+        ("server/http/connection.py", "self._phase is not REFUSED and self._head", "0 and self._head"),
     ),
     served(
         "a body after HEAD",
         "head_has_no_body",
-        ("server/messages.py", '(b"" if response.bare else response.body)', "response.body"),
+        ("server/http/request_response.py", '(b"" if response.bare else response.body)', "response.body"),
     ),
     served("a message is not checked", "cannot_be_one", ("server/dialects/native.py", "if verb in SETTLING:", "if False:")),
     served(
@@ -1142,11 +1157,11 @@ MUTANTS = [
         "what_was_tried",
         ("server/dialects/native.py", 'sum(answer) if verb == "delete_many" else', "len(answer) or"),
     ),
-    served("two hosts", "malformed", ("server/connection.py", 'if key == "host":', "if False:")),
+    served("two hosts", "malformed", ("server/http/connection.py", 'if key == "host":', "if False:")),
     served(
         "a stop that does not wait",
         "told_to_stop",
-        ("server/connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
+        ("server/http/open_connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
     ),
     shared(
         "a commit whose answer was lost is taken for none",
@@ -1161,7 +1176,7 @@ MUTANTS = [
     shared(
         "an exchange whose answer was lost is taken for none",
         "postgresql and cut_at",
-        ("stores/postgresql.py", "| None = ([(None,)], 1), NOTHING", "| None = NOTHING, NOTHING"),
+        ("stores/postgresql/store.py", "| None = ([(None,)], 1), NOTHING", "| None = NOTHING, NOTHING"),
     ),
     shared(
         "the machine's clock instead of the database's",
@@ -1182,12 +1197,12 @@ MUTANTS = [
     shared(
         "the commit of a caller that is joined does not wait for the disk",
         "callers_commit",
-        ("stores/postgresql.py", 'self._ask(work.session, f"NOTIFY {CHANNEL}")', "self._announce(work.session)"),
+        ("stores/postgresql/store.py", 'self._ask(work.session, f"NOTIFY {CHANNEL}")', "self._announce(work.session)"),
     ),
     shared(
         "the dead are not struck off",
         "birth_order",
-        ("heartbeat.py", "self._beats % self._check_every == 0", "self._beats < 0"),
+        ("workers/heartbeat.py", "self._beats % self._check_every == 0", "self._beats < 0"),
     ),
     cached(
         "a slot is filled without comparing",
@@ -1235,7 +1250,7 @@ MUTANTS = [
     cached(
         "another's lock is deleted",
         "new_holder",
-        ("stores/cached_catalogue.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
+        ("stores/memcached/catalogue.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
     ),
     cached(
         "nothing is spared for a full server",
@@ -1331,12 +1346,12 @@ MUTANTS = [
     mutant(
         "what a receive has taken is thrown away",
         "next_round_fails",
-        ("queue.py", "if not kept:\n                    raise", "raise"),
+        ("queue/queue.py", "if not kept:\n                    raise", "raise"),
     ),
     mutant(
         "letters without a queue use up a redrive's limit",
         "limited_redrive",
-        ("queue.py", "gone[target] += 1\n", "gone[target] += 1\n                most -= 1\n"),
+        ("queue/queue.py", "gone[target] += 1\n", "gone[target] += 1\n                most -= 1\n"),
     ),
     mutant(
         "a claim goes through what lies below the floor",
@@ -1344,50 +1359,66 @@ MUTANTS = [
         (QUERIES, "number > :floor_number\nUNION", "+number > :floor_number\nUNION"),
     ),
     handled(
-        "what was settled is not run", "told_to_stop", ("consumer.py", "if self._mode is Mode.AT_LEAST_ONCE:  #", "if True:  #")
+        "what was settled is not run",
+        "told_to_stop",
+        ("workers/consumer.py", "if self._mode is Mode.AT_LEAST_ONCE:  #", "if True:  #"),
     ),
-    handled("a coroutine is dropped", "returns_an_awaitable", ("runners.py", "inspect.isawaitable(result)", "False")),
-    handled("the call of an object is not looked at", "whose_call", ("runners.py", "(type(handler).__call__)", "(type)")),
+    handled("a coroutine is dropped", "returns_an_awaitable", ("workers/executors.py", "inspect.isawaitable(result)", "False")),
     handled(
-        "an exit ends the loop", "coroutine_that_exits", ("runners.py", "suppress(SystemExit, KeyboardInterrupt)", "suppress()")
+        "the call of an object is not looked at", "whose_call", ("workers/executors.py", "(type(handler).__call__)", "(type)")
     ),
     handled(
-        "who cancels itself is given back", "cancels_itself", ("runners.py", "raise Failure(reads(error)) from error", "raise")
+        "an exit ends the loop",
+        "coroutine_that_exits",
+        ("workers/executors.py", "suppress(SystemExit, KeyboardInterrupt)", "suppress()"),
     ),
-    handled("exceptions are sent themselves", "cannot_be_sent", ("runners.py", "return reads(error)", "raise")),
+    handled(
+        "who cancels itself is given back",
+        "cancels_itself",
+        ("workers/executors.py", "raise Failure(reads(error)) from error", "raise"),
+    ),
+    handled("exceptions are sent themselves", "cannot_be_sent", ("workers/executors.py", "return reads(error)", "raise")),
     handled(
         "what is returned is sent",
         "does_not_matter",
-        ("runners.py", "submit(call_apart, self._handler", "submit(self._handler"),
+        ("workers/executors.py", "submit(call_apart, self._handler", "submit(self._handler"),
     ),
     handled(
         "a process that dies takes the others along",
         "its_own_message",
-        ("runners.py", "Executor] = {}", "Executor] = dict.fromkeys(range(workers), make())"),
-        ("runners.py", "ProcessPoolExecutor(1,", "ProcessPoolExecutor(workers,"),
+        ("workers/executors.py", "Executor] = {}", "Executor] = dict.fromkeys(range(workers), make())"),
+        ("workers/executors.py", "ProcessPoolExecutor(1,", "ProcessPoolExecutor(workers,"),
     ),
-    handled("a loop is left behind", "no_thread_behind", ("consumer.py", "            runner.close()\n", "            pass\n")),
-    handled("a queue that is gone ends the thread", "is_back", ("producer.py", "except PenstockError as", "except OSError as")),
+    handled(
+        "a loop is left behind",
+        "no_thread_behind",
+        ("workers/consumer.py", "            runner.close()\n", "            pass\n"),
+    ),
+    handled(
+        "a queue that is gone ends the thread",
+        "is_back",
+        ("workers/producer.py", "except PenstockError as", "except OSError as"),
+    ),
     relayed(
         "a late mover takes along what another has moved",
         (CACHED_MESSAGES, "if not self._give_up(there, head, record):", "if self._discard(there, {head: record}):"),
     ),
-    handled("a dead thread is kept", "started_again", ("producer.py", " or not self._thread.is_alive()", "")),
-    handled("all is pushed at once", "than_a_batch_holds", ("producer.py", "[: policy.MAX_BATCH]", "[:]")),
+    handled("a dead thread is kept", "started_again", ("workers/producer.py", " or not self._thread.is_alive()", "")),
+    handled("all is pushed at once", "than_a_batch_holds", ("workers/producer.py", "[: policy.MAX_BATCH]", "[:]")),
     handled(
         "a batch that was pushed is kept",
         "than_a_batch_holds",
-        ("producer.py", "(token, batch), rest", "(token, batch), batch + rest"),
+        ("workers/producer.py", "(token, batch), rest", "(token, batch), batch + rest"),
     ),
     shared(
         "finished messages wait for their whole batch",
         "settled_while_the_next_one_runs",
-        ("consumer.py", "                self._settler.start()\n", "                pass\n"),
+        ("workers/consumer.py", "                self._settler.start()\n", "                pass\n"),
     ),
     shared(
         "finished messages wait although their deadline is near",
         "settled_at_once",
-        ("consumer.py", "- self._clock() < NEAR:", "- self._clock() < 0:"),
+        ("workers/consumer.py", "- self._clock() < NEAR:", "- self._clock() < 0:"),
     ),
     shared(
         "a handler starts after its deadline, at most once",
@@ -1403,7 +1434,7 @@ MUTANTS = [
         "a thread starts a handler too late",
         "waited_for_its_turn and threads",
         (
-            "runners.py",
+            "workers/executors.py",
             "    def _run(self, message: Message) -> None:\n        self._check(message)\n",
             "    def _run(self, message: Message) -> None:\n",
         ),
@@ -1411,13 +1442,17 @@ MUTANTS = [
     handled(
         "a process starts a handler too late",
         "waited_for_its_turn and processes",
-        ("runners.py", "        self._check(message)\n        return self._processes", "        return self._processes"),
+        (
+            "workers/executors.py",
+            "        self._check(message)\n        return self._processes",
+            "        return self._processes",
+        ),
     ),
     handled(
         "a coroutine starts a handler too late",
         "waited_for_its_turn and coroutines",
         (
-            "runners.py",
+            "workers/executors.py",
             "            self._check(message)\n            try:\n                await",
             "            try:\n                await",
         ),
@@ -1425,13 +1460,13 @@ MUTANTS = [
     shared(
         "who was struck off takes more",
         "struck_off_registers_again",
-        ("consumer.py", "            self._heart.confirm()\n", ""),
+        ("workers/consumer.py", "            self._heart.confirm()\n", ""),
     ),
     shared(
         "leases are renewed one by one",
         "renewed_by_one_call",
         (
-            "heartbeat.py",
+            "workers/heartbeat.py",
             "self._queue.extend_many([message for message, _ in due], [(until - now) / policy.SECOND for _, until in due])",
             "[self._queue.extend(message, (until - now) / policy.SECOND) for message, until in due]",
         ),
@@ -1444,33 +1479,33 @@ MUTANTS = [
     handled(
         "a foreign error ends the heartbeats",
         "no_error_ends",
-        ("heartbeat.py", "except BaseException:", "except OSError:"),
+        ("workers/heartbeat.py", "except BaseException:", "except OSError:"),
     ),
     served(
         "a remote consumer goes by its own clock",
         "by_the_servers_clock",
-        ("client.py", 'int(self._call("describe")["at"])', "system_clock()"),
+        ("client/broker.py", 'int(self._call("describe")["at"])', "system_clock()"),
     ),
     shared(
         "at most once, a failed callback was processed",
         "history_tells_how",
-        ("consumer.py", "self._finish([message], reason)", "self._finish([message])"),
+        ("workers/consumer.py", "self._finish([message], reason)", "self._finish([message])"),
     ),
     shared(
         "at most once, what is unfinished was processed",
         "unfinished_has_failed or history_tells_how",
-        ("queue.py", "state = State.PROCESSED if reason is None else State.FAILED", "state = State.PROCESSED"),
+        ("queue/queue.py", "state = State.PROCESSED if reason is None else State.FAILED", "state = State.PROCESSED"),
     ),
     handled(
         "at most once, a process that died is not counted",
         "down_has_failed",
-        ("consumer.py", 'self._fail(message, "took its process down")', "pass"),
+        ("workers/consumer.py", 'self._fail(message, "took its process down")', "pass"),
     ),
     shared(
         "any receipt tells how a message ended (SQL)",
         "unfinished_has_failed",
         (
-            "stores/queue.sql",
+            "stores/sql/queue.sql",
             "AND queue = :queue AND delivery = COALESCE(:delivery, delivery)\n\n-- name: move",
             "AND queue = :queue AND 0 <= COALESCE(:delivery, 0)\n\n-- name: move",
         ),
@@ -1483,19 +1518,19 @@ MUTANTS = [
     cached(
         "any receipt tells how a message ended (memcached)",
         "unfinished_has_failed",
-        ("stores/cached_messages.py", "in SETTLED and delivery in (None, page.delivery[slot])", "in SETTLED"),
+        ("stores/memcached/messages.py", "in SETTLED and delivery in (None, page.delivery[slot])", "in SETTLED"),
     ),
     shared(
         "of a batch that was sent once, the first alone is known",
         "sent_once_is_known or answer_was_lost_is_not_doubled",
-        ("queue.py", "if not first[0].duplicate:", "if True:"),
+        ("queue/queue.py", "if not first[0].duplicate:", "if True:"),
     ),
     shared(
         "a batch is sent again by another token",
         "answer_was_lost_is_not_doubled",
-        ("producer.py", "token, batch = self._sending\n", "token, batch = secrets.token_hex(16), self._sending[1]\n"),
+        ("workers/producer.py", "token, batch = self._sending\n", "token, batch = secrets.token_hex(16), self._sending[1]\n"),
     ),
-    handled("the child waits for its parent's lock", "after_a_fork", ("producer.py", "        watch(self)\n", "")),
+    handled("the child waits for its parent's lock", "after_a_fork", ("workers/producer.py", "        watch(self)\n", "")),
     mutant(
         "a redrive keeps a deadline that has passed",
         "new_life",
@@ -1532,12 +1567,12 @@ MUTANTS = [
     mutant(
         "letters that stay use up a redrive's limit",
         "do_not_use_up",
-        ("queue.py", "        while known and most > 0:", "        if known:"),
+        ("queue/queue.py", "        while known and most > 0:", "        if known:"),
     ),
     mutant(
         "a redrive leaves the rest of a group",
         "whole_groups",
-        ("queue.py", "(before < 0 or self.settings.groups)", "before < 0"),
+        ("queue/queue.py", "(before < 0 or self.settings.groups)", "before < 0"),
     ),
     filed(
         "files: a redriven message stands beside an equal one",
@@ -1569,13 +1604,13 @@ MUTANTS = [
     Mutant(
         "a refused connection makes a lost answer known",
         "nobody_listens",
-        (("line.py", "if lost is not None and changes", "if isinstance(problem, OutcomeUnknown) and changes"),),
+        (("client/connections.py", "if lost is not None and changes", "if isinstance(problem, OutcomeUnknown) and changes"),),
         ("tests/test_server_client.py",),
     ),
     Mutant(
         "a proxy's error is an answer",
         "proxy_says",
-        (("line.py", "if status >= 500:", "if status >= 600:"),),
+        (("client/connections.py", "if status >= 500:", "if status >= 600:"),),
         ("tests/test_server_client.py",),
     ),
     Mutant(
@@ -1674,7 +1709,7 @@ MUTANTS = [
     exchanged(
         "an exchange names nobody",
         "exchange_names",
-        ("stores/postgresql.py", "share, self._packed_holder(holder))\n        done", "share, None)\n        done"),
+        ("stores/postgresql/store.py", "share, self._packed_holder(holder))\n        done", "share, None)\n        done"),
     ),
     clocked(
         "the clock is the wall clock",
@@ -1734,7 +1769,7 @@ MUTANTS = [
     clocked(
         "a step of a database's clock goes unnoticed",
         "databases_clock",
-        ("stores/database_clock.py", "self._tell(offset, noise, now - self._asked_at)", "pass"),
+        ("stores/dbserver/clock.py", "self._tell(offset, noise, now - self._asked_at)", "pass"),
     ),
     mutant(
         "SQLite: processes have a clock each",
@@ -1775,7 +1810,7 @@ MUTANTS = [
         "memcached: processes have a clock each",
         "wall_clock or agree_about",
         (
-            "stores/cached_catalogue.py",
+            "stores/memcached/catalogue.py",
             "return machine_clock(CachedClock(self.batch, self._links[0], self._prefix, str(self)))",
             "return super().clock()",
         ),
@@ -1784,8 +1819,8 @@ MUTANTS = [
         "memory goes by the wall clock",
         "wall_clock",
         (
-            ("stores/base.py", "return MachineClock()", "return system_clock"),
-            ("stores/base.py", "import Clock, MachineClock", "import Clock, MachineClock, system_clock"),
+            ("stores/ports.py", "return MachineClock()", "return system_clock"),
+            ("stores/ports.py", "import Clock, MachineClock", "import Clock, MachineClock, system_clock"),
         ),
         ("tests/test_memory.py",),
     ),
@@ -1848,7 +1883,7 @@ MUTANTS = [
         (
             ("forking.py", "in tuple(_watched)", "in reversed(_watched)"),
             (
-                "queue.py",
+                "queue/queue.py",
                 "        return True\n\n    # settling",
                 "        self._waiting.notify()\n        return True\n\n    # settling",
             ),
@@ -1926,7 +1961,7 @@ MUTANTS = [
     cached(
         "memcached: a signal handler reads the answers of the call that it has interrupted",
         "handler",
-        ("stores/cached_catalogue.py", "                refuse_handlers(self, self._opener)\n", "                pass\n"),
+        ("stores/memcached/catalogue.py", "                refuse_handlers(self, self._opener)\n", "                pass\n"),
     ),
     relayed(
         "memcached: what is being moved is received",
@@ -1946,7 +1981,7 @@ MUTANTS = [
     ),
     relayed(
         "memcached: nobody knows that a moved message has been and gone",
-        ("stores/cached_records.py", "            self._tell_movers(home, records)\n", ""),
+        ("stores/memcached/records.py", "            self._tell_movers(home, records)\n", ""),
     ),
     relayed(
         "memcached: a move to a server that is gone blocks the others",
@@ -1955,11 +1990,11 @@ MUTANTS = [
     cached(
         "memcached: what a killed process has given back is never seen",
         "killed_between and give_up",
-        ("stores/memcached.py", "if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:", "if False:"),
+        ("stores/memcached/store.py", "if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:", "if False:"),
     ),
     relayed(
         "memcached: a sweep leaves a move that was cut short",
-        ("stores/memcached.py", "                self._resume_page(home, at, page, page.ready(now), now)\n", ""),
+        ("stores/memcached/store.py", "                self._resume_page(home, at, page, page.ready(now), now)\n", ""),
     ),
 ]
 

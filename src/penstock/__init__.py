@@ -1,7 +1,6 @@
 """Penstock: a durable message queue that runs anywhere Python runs."""
 
 from penstock.broker import Broker, Listing, open  # noqa: A004
-from penstock.consumer import Consumer
 from penstock.errors import (
     BadInput,
     BadMessage,
@@ -28,8 +27,9 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Redriven, Sent, Settings, State, Stats
-from penstock.producer import Producer
-from penstock.queue import Queue
+from penstock.queue.queue import Queue
+from penstock.workers.consumer import Consumer
+from penstock.workers.producer import Producer
 
 __version__ = "0.1.0"
 

@@ -12,15 +12,15 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
 from penstock.clock import Clock, machine_clock
-from penstock.consumer import Consumer
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
-from penstock.producer import Producer
-from penstock.publishing import MAX_SEGMENT, Publishing, check_segment, check_staging
-from penstock.queue import Queue, check_dead_letter_queue, purge
-from penstock.stores.base import Store
+from penstock.publishing.publishing import MAX_SEGMENT, Publishing, check_segment, check_staging
+from penstock.queue.queue import Queue, check_dead_letter_queue, purge
+from penstock.queue.waiting import Waiting
+from penstock.stores.ports import Store
 from penstock.stores.roster import Roster
-from penstock.waiting import Waiting
+from penstock.workers.consumer import Consumer
+from penstock.workers.producer import Producer
 
 logger = logging.getLogger("penstock")
 
@@ -114,7 +114,7 @@ class Broker:
         return Producer(self.queue(name), self.clock, batch_size=batch_size, max_delay=max_delay)
 
     def consumer(self, name: str, **options: Any) -> Consumer:
-        """Process a queue by a callback; the options are those of `penstock.consumer.Consumer`."""
+        """Process a queue by a callback; the options are those of `penstock.workers.consumer.Consumer`."""
         try:
             return Consumer(self.queue(name), self._roster(), self.clock, **options)
         except TypeError as error:
@@ -126,7 +126,7 @@ class Broker:
     """How many bytes a segment may have."""
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
-        """Keep messages (see `penstock.segments`) for a writer's batch, under a name that no other attempt uses."""
+        """Keep messages (see `penstock.publishing.segments`) for a writer's batch, under a name that no other attempt uses."""
         self._publishing.stage(writer, batch, name, segment)
 
     def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
@@ -170,7 +170,7 @@ def open(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:
         raise BadURL(f"a store's URL is text, not {type(url).__name__}: {url!r:.200}")
     scheme, colon, _ = url.partition(":")
     if colon and scheme in REMOTE:
-        return import_module("penstock.client").connect(url, clock=clock, **options)  # type: ignore[no-any-return]
+        return import_module("penstock.client.broker").connect(url, clock=clock, **options)  # type: ignore[no-any-return]
     if not colon or scheme not in STORES:
         known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
         raise BadURL(f"URL {url!r:.200} does not begin with one of {known}")
@@ -217,7 +217,7 @@ def _open_memory(url: str, options: dict[str, Any]) -> Store:
 
 def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
-    return import_module("penstock.stores.sqlite").SqliteStore(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.sqlite.store").SqliteStore(path, **options)  # type: ignore[no-any-return]
 
 
 def location(url: str) -> tuple[str, str]:
@@ -230,12 +230,12 @@ def location(url: str) -> tuple[str, str]:
 
 def _open_vsqs(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
-    return import_module("penstock.stores.vsqs").VsqsStore(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.files.vsqs").VsqsStore(path, **options)  # type: ignore[no-any-return]
 
 
 def _open_spool(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"peers": _peers, "timeout": _timeout})
-    return import_module("penstock.stores.spool").SpoolStore(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.files.spool").SpoolStore(path, **options)  # type: ignore[no-any-return]
 
 
 def _open_memcached(url: str, options: dict[str, Any]) -> Store:
@@ -245,7 +245,7 @@ def _open_memcached(url: str, options: dict[str, Any]) -> Store:
     prefix, options = _path_and_options(f"memcached:///{rest}", options, {"timeout": _timeout})
     if not url.startswith("memcached://") or not slash or not _PREFIX.fullmatch(prefix):
         raise BadURL(f"URL {url!r:.200}: write memcached://host:port/prefix, the prefix 1 to 100 letters, digits or any of -_.")
-    return import_module("penstock.stores.memcached").MemcachedStore(found, prefix, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.memcached.store").MemcachedStore(found, prefix, **options)  # type: ignore[no-any-return]
 
 
 def _server(url: str, text: str) -> tuple[str, int]:
@@ -265,12 +265,12 @@ def _peers(value: Any) -> int:
 
 def _open_postgresql(url: str, options: dict[str, Any]) -> Store:
     url, options = _url_and_options(url, options)
-    return import_module("penstock.stores.postgresql").PostgresqlStore(url, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.postgresql.store").PostgresqlStore(url, **options)  # type: ignore[no-any-return]
 
 
 def _open_mysql(url: str, options: dict[str, Any]) -> Store:
     url, options = _url_and_options(url, options)
-    return import_module("penstock.stores.mysql").MysqlStore(url, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.mysql.store").MysqlStore(url, **options)  # type: ignore[no-any-return]
 
 
 def _url_and_options(url: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:

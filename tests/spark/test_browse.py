@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, InputPartition, IsNotNull, LessThanOrEqual
 
 import penstock
-from penstock import Queue, StoreBusy, arrow, columnar
-from penstock.spark import columns, reading
+from penstock import Queue, StoreBusy, arrow
+from penstock.spark import arrow_reader, columns, reading
 from penstock.spark.browse import Browse, FilteringBrowse
 from penstock.spark.options import ReadOptions
-from penstock.stores.sqlite import lend
+from penstock.stores.sqlite.store import lend
 
 STORES = ["sqlite", "postgresql", "spool", "http"]
 
@@ -142,10 +142,10 @@ def test_a_file_that_is_open_here_is_read_by_the_copy_of_sqlite_that_has_it(tmp_
     url = f"sqlite:///{tmp_path}/queue.db"
     with penstock.open(url) as broker:
         broker.create("orders").send(b"x", attributes={"a": 1})
-        with columnar.opened(url) as direct:
+        with arrow_reader.opened(url) as direct:
             assert direct is None
         assert [row["body"] for row in rows(reader(url))] == [b"x"]
-    with columnar.opened(url) as direct:
+    with arrow_reader.opened(url) as direct:
         assert direct is not None
         with pytest.raises(StoreBusy, match="read by ADBC in this process"):
             penstock.open(url)
@@ -167,7 +167,7 @@ def test_both_ways_of_reading_give_the_same_rows(tmp_path: Path) -> None:
         queue.send(b"keyed", key=b"\0key")
         queue.send(b"content")
         slow = {name: arrow.to_batch(broker[name].scan(), arrow.MESSAGE) for name in ("orders", "dead")}
-    with columnar.opened(url) as direct:
+    with arrow_reader.opened(url) as direct:
         assert direct is not None
         for name, expected in slow.items():
             found = direct.scan(name, 0, 2**62, arrow.MESSAGE, settled=False, dense=True, conditions=[])
@@ -181,12 +181,12 @@ def test_values_that_come_late_do_not_surprise_the_driver(tmp_path: Path) -> Non
     url = f"sqlite:///{tmp_path}/queue.db"
     with penstock.open(url) as broker:
         queue = broker.create("orders")
-        queue.send_many([b""] * (columnar.SQLITE_ROWS + 1))
+        queue.send_many([b""] * (arrow_reader.SQLITE_ROWS + 1))
         queue.send(b"x", content_type="text/plain", attributes={"a": 1}, deadline=100)
     found = rows(reader(url))
-    assert len(found) == columnar.SQLITE_ROWS + 2
+    assert len(found) == arrow_reader.SQLITE_ROWS + 2
     assert [row["content_type"] for row in found if row["body"]] == ["text/plain"]
-    assert [row["content_type"] for row in found].count("application/octet-stream") == columnar.SQLITE_ROWS + 1
+    assert [row["content_type"] for row in found].count("application/octet-stream") == arrow_reader.SQLITE_ROWS + 1
 
 
 def test_an_empty_queue_has_no_rows(url: str, queue: Queue) -> None:

@@ -26,7 +26,7 @@ from penstock.bench.limits import BareSqlite
 from penstock.bench.machine import facts
 from penstock.server import ServerSettings, serve
 from penstock.server.dialects.mqs import Mqs
-from penstock.server.messages import Request, Response
+from penstock.server.http.request_response import Request, Response
 
 BODY = b"x" * 100
 ID = "00000000-0000-8000-8000-000000000001"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.workloads import Session, Unverified
-from penstock.stores.beside import sync_file_system
+from penstock.stores.disk import sync_file_system
 
 WAIT = 60
 """Seconds for which a process waits for others who write."""

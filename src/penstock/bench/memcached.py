@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.workloads import Session, Unverified
-from penstock.stores.slots import PAGE_BYTES, SLOTS
+from penstock.stores.memcached.formats import PAGE_BYTES, SLOTS
 from penstock.testing.servers import MemcachedServer, Missing
 
 PORT = "PENSTOCK_BENCH_MEMCACHED"

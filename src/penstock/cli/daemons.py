@@ -12,8 +12,8 @@ from penstock.broker import Broker
 from penstock.cli.parser import Commands, Parser
 from penstock.errors import BadInput
 from penstock.policy import SECOND
-from penstock.stores.inotify import Watch
-from penstock.stores.spool import SpoolStore
+from penstock.stores.files.inotify import Watch
+from penstock.stores.files.spool import SpoolStore
 
 LOOK_EVERY = 5.0
 """Seconds after which to look even if nothing was heard: what another machine does is not told here."""

@@ -18,10 +18,10 @@ import penstock
 from penstock.broker import Broker
 from penstock.cli.output import complain, emit
 from penstock.cli.parser import Commands, seconds
-from penstock.consumer import Tally
 from penstock.errors import BadInput, PenstockError
 from penstock.message import Mode
 from penstock.policy import check_count
+from penstock.workers.consumer import Tally
 
 RESTART_PAUSE = 1.0
 

@@ -11,20 +11,20 @@ from penstock.broker import Broker
 from penstock.clock import MachineClock
 from penstock.errors import PenstockError
 from penstock.policy import SECOND
+from penstock.server.access_log import AccessLog
 from penstock.server.auth import Guard
 from penstock.server.commits import Commits
-from penstock.server.connections import Connections
 from penstock.server.dialects.base import Core, Dialect, Route, Router
 from penstock.server.dialects.mqcore import MqCore
 from penstock.server.dialects.mqs import Mqs
 from penstock.server.dialects.native import Native
 from penstock.server.dialects.operators import Operators
-from penstock.server.logs import AccessLog
-from penstock.server.messages import Refused, Request, Response, answer_error
+from penstock.server.http.open_connections import Connections
+from penstock.server.http.request_response import Refused, Request, Response, answer_error
 from penstock.server.metrics import Metrics
 from penstock.server.polls import Polls
 from penstock.server.settings import ServerSettings
-from penstock.stores.database_clock import DatabaseClock
+from penstock.stores.dbserver.clock import DatabaseClock
 
 logger = logging.getLogger("penstock.server")
 

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import BadSetting
-from penstock.server.messages import Refused
+from penstock.server.http.request_response import Refused
 
 LEAST_SECRET = 16
 KNOWN = {"name", "secret", "sha256", "scopes", "queues"}

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from penstock.broker import Broker
 from penstock.errors import PenstockError, QueueNotFound, StoreBusy, StoreError
 from penstock.message import Draft, Sent
-from penstock.queue import Queue
+from penstock.queue.queue import Queue
 
 logger = logging.getLogger("penstock.server")
 

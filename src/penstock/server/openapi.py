@@ -9,7 +9,7 @@ from typing import Any
 import penstock
 from penstock.policy import MAX_HOLDER, MAX_NUMBER
 from penstock.server.dialects.native import BROKER_VERBS, VERBS
-from penstock.server.messages import JSON, REASONS
+from penstock.server.http.request_response import JSON, REASONS
 
 Spec = dict[str, Any]
 ANY = "*/*"

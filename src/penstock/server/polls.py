@@ -15,9 +15,9 @@ from penstock.broker import Broker
 from penstock.errors import PenstockError, QueueNotFound, StoreError
 from penstock.message import Message
 from penstock.policy import MAX_BODY, SECOND
-from penstock.queue import Queue
+from penstock.queue.queue import Queue
 from penstock.server.commits import Commits
-from penstock.server.messages import Request
+from penstock.server.http.request_response import Request
 
 LOOK_AGAIN = 1.0
 """Seconds until the watcher tries again after the store failed it."""

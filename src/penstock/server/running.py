@@ -13,9 +13,9 @@ from typing import Self, TextIO
 
 from penstock.broker import Broker
 from penstock.errors import BadSetting, StoreError
+from penstock.server.access_log import AccessLog
 from penstock.server.app import DIALECTS, App, Dialects
-from penstock.server.connection import Connection
-from penstock.server.logs import AccessLog
+from penstock.server.http.connection import Connection
 from penstock.server.settings import ServerSettings
 
 FLUSH_EVERY = 0.5

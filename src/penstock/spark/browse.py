@@ -14,7 +14,7 @@ from penstock.message import FOREVER
 from penstock.spark import columns, reading
 from penstock.spark.filters import Wanted
 from penstock.spark.options import ReadOptions
-from penstock.stores.base import Store
+from penstock.stores.ports import Store
 
 DENSE = 8
 """A queue that has every eighth number, or more, is read by going through the table."""

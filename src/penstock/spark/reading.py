@@ -1,6 +1,6 @@
 """How executors read: batches of Arrow out of any store, in the process of a Python worker.
 
-Straight out of the database where there is one (`penstock.columnar`), else message by message.
+Straight out of the database where there is one (`penstock.spark.arrow_reader`), else message by message.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import columnar
 from penstock.arrow import schema_of, to_batch
 from penstock.broker import Broker
-from penstock.client import RemoteQueue
+from penstock.client.broker import RemoteQueue
 from penstock.errors import StoreError
 from penstock.message import Message
-from penstock.queue import Queue
+from penstock.queue.queue import Queue
+from penstock.spark import arrow_reader
 from penstock.spark.filters import Wanted
 from penstock.spark.options import ReadOptions
 
@@ -48,14 +48,14 @@ def claim(
     """The messages of a confirmed claim from place ``start`` up to ``stop``; how many were there, with those that are damaged,
     which are set aside."""
     found = 0
-    with columnar.opened(options.url) as direct:
+    with arrow_reader.opened(options.url) as direct:
         if direct is not None:
             try:
                 for batch in direct.claim(queue, reader, epoch, start, stop, schema):
                     yield batch
                     found += batch.num_rows
                 return found
-            except (columnar.Damaged, StoreError):  # damage can turn any value into any other, also into what is no row
+            except (arrow_reader.Damaged, StoreError):  # damage can turn any value into any other, also into what is no row
                 start += found
     with _opened(options) as broker:
         home, rows = broker.queue(queue), ROWS // 10
@@ -76,7 +76,7 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a queue, or of its history, by number, as far as they are wanted."""
     settled = options.view == "settled"
-    with columnar.opened(options.url) as direct:
+    with arrow_reader.opened(options.url) as direct:
         if direct is not None:
             conditions = wanted.conditions(direct.ids)
             yield from direct.scan(queue, start, stop, schema, settled=settled, dense=dense, conditions=conditions)

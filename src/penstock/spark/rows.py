@@ -33,8 +33,8 @@ from pyspark.sql.types import (
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage
-from penstock.publishing import divert
-from penstock.segments import COLUMNS
+from penstock.publishing.publishing import divert
+from penstock.publishing.segments import COLUMNS
 
 IGNORED = {"id", "sent_at", "receives", "visible_at", "state", "first_received_at", "received_at", "death"}
 IGNORED |= {"settled_at", "reason"}

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 import penstock
-from penstock import segments
 from penstock.broker import open_desk
 from penstock.errors import StoreBusy, StoreError, StoreUnreachable, Unsupported
+from penstock.publishing import segments
 from penstock.spark.options import WriteOptions
 from penstock.spark.rows import Rows
 

@@ -1,4 +1,4 @@
-"""A stream from queues, exactly once, by the named claims of `penstock.claims`.
+"""A stream from queues, exactly once, by the named claims of `penstock.queue.named_claims`.
 
 initialOffset   {"reader": "spark-<uuid>", "epoch": 0, "claims": {}}          the checkpoint is the reader
 latestOffset    settle all up to the start; claim the next as epoch + 1, tentatively: {…, "claims": {queue: how many}}
@@ -31,8 +31,8 @@ from penstock.errors import BadInput, ClaimError, ClaimLapsed, QueueNotFound, Re
 from penstock.message import Claim
 from penstock.spark import columns, reading
 from penstock.spark.options import ReadOptions
-from penstock.stores.base import Store
-from penstock.stores.sqlite import SqliteStore
+from penstock.stores.ports import Store
+from penstock.stores.sqlite.store import SqliteStore
 
 logger = logging.getLogger("penstock.spark")
 

@@ -1,1 +1,1 @@
-"""Where messages are kept: each module is one kind of store, `penstock.stores.base` says what it must do."""
+"""Where messages are kept: each module is one kind of store, `penstock.stores.ports` says what it must do."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import get_ident
 
 from penstock.clock import Course
-from penstock.stores.beside import read_whole, rename_new
+from penstock.stores.disk import read_whole, rename_new
 
 MONTH = 30 * 86400 * 1_000_000
 

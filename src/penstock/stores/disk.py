@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import StoreError, StoreFull, StoreReadOnly
+
+PIECE = 65536
+AT_FDCWD, RENAME_NOREPLACE = -100, 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_renameat2 = getattr(_libc, "renameat2", None)
+if _renameat2:
+    _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
 def sync(path: Path | str) -> None:
@@ -17,6 +25,65 @@ def sync(path: Path | str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_whole(path: str) -> bytes | None:
+    """A small file, with as few calls as there can be; None if it is not there."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        content = os.read(handle, PIECE)
+        while len(content) % PIECE == 0 and (more := os.read(handle, PIECE)):
+            content += more
+        return content
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Replace a file in one step: whoever reads it sees the old bytes or the new ones."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}~")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        while content:
+            content = content[os.write(handle, content) :]
+        if durable:
+            os.fsync(handle)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    finally:
+        os.close(handle)
+    draft.rename(path)
+    if durable:
+        sync(path.parent)
+
+
+def sync_file_system(folder: Path) -> None:
+    if not hasattr(_libc, "syncfs"):
+        os.sync()
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if _libc.syncfs(handle) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(handle)
+
+
+def rename_new(source: str, target: str) -> None:
+    """Rename, but never over another file: `FileExistsError`."""
+    if _renameat2 and _renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), RENAME_NOREPLACE) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (0, errno.EINVAL, errno.ENOSYS):
+        raise OSError(number, os.strerror(number), str(target))
+    os.link(source, target)  # a file system that knows no such rename
+    os.unlink(source)
 
 
 def remove_folder(path: Path | str) -> None:

@@ -34,7 +34,7 @@ from penstock.message import (
     State,
 )
 from penstock.policy import key_of, next_delivery, readmit, same_settings
-from penstock.stores.base import START, Ids, Staged, Store
+from penstock.stores.ports import START, Ids, Staged, Store
 
 
 @dataclass(slots=True)

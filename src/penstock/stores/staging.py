@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.stores.base import Staged, Store
 from penstock.stores.disk import refusal, sync
+from penstock.stores.ports import Staged, Store
 
 
 def staging_folder(path: str | Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import BadInput, BadMessage, Broker, Draft, Message, OutcomeUnknown, Queue, QueueNotFound
-from penstock.stores.base import Store
+from penstock.stores.ports import Store
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 

@@ -124,7 +124,7 @@ class FileCrashes:
     def test_sent_again_after_a_sender_was_cut_short_each_message_comes_once(
         self, make_url: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, str]]
     ) -> None:
-        monkeypatch.setattr("penstock.stores.shelf.ORPHANED", -(10**10))  # whoever is dead has been so for long
+        monkeypatch.setattr("penstock.stores.files.folder.ORPHANED", -(10**10))  # whoever is dead has been so for long
         self._check(make_url, tmp_path, "marked", faults, check_sent_again)
 
     def _check(

@@ -7,7 +7,8 @@ from threading import Event, Thread
 
 import pytest
 
-from penstock import BadSetting, Broker, Draft, Queue, Unsupported, segments
+from penstock import BadSetting, Broker, Draft, Queue, Unsupported
+from penstock.publishing import segments
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 

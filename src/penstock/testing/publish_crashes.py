@@ -21,7 +21,7 @@ import pytest
 
 import penstock
 from penstock import Broker, Draft, StoreError
-from penstock.segments import pack_drafts
+from penstock.publishing.segments import pack_drafts
 from penstock.testing.file_crashes import DEATHS, calls_on, spread
 
 PLAIN = [b"1", b"2", b"3"]

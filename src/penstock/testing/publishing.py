@@ -12,8 +12,8 @@ import pytest
 
 from penstock import BadInput, BadMessage, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
 from penstock.message import Attribute, Message, from_datetime
-from penstock.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
-from penstock.segments import pack_drafts
+from penstock.publishing.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
+from penstock.publishing.segments import pack_drafts
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 

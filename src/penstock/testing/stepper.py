@@ -19,8 +19,8 @@ import penstock
 from penstock.broker import Broker
 from penstock.clock import steady
 from penstock.errors import PenstockError
-from penstock.heartbeat import Heartbeat
-from penstock.queue import Queue
+from penstock.queue.queue import Queue
+from penstock.workers.heartbeat import Heartbeat
 
 HOUR, DAYS = 3600, 5 * 86400
 SOON = 5

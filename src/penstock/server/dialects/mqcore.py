@@ -13,7 +13,7 @@ from penstock.message import OCTETS, Draft
 from penstock.policy import MAX_BODY
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import Dialect, Route
-from penstock.server.messages import Refused, Request, Response
+from penstock.server.http.request_response import Refused, Request, Response
 
 
 class MqCore(Dialect):

@@ -1,5 +1,5 @@
 """Penstock's own dialect, which `penstock.open("http://…")` speaks: the verbs of `Queue` and `Broker`, with the values of
-`penstock.wire`.
+`penstock.client.wire`.
 
 POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"answer": value}
 POST /penstock/broker/{verb}
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
+from penstock.client.wire import pack, pack_error, unpack
 from penstock.errors import (
     BadInput,
     ClaimError,
@@ -32,8 +33,7 @@ from penstock.message import Message
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
-from penstock.server.messages import Refused, Request, Response, answer_json, read_json
-from penstock.wire import pack, pack_error, unpack
+from penstock.server.http.request_response import Refused, Request, Response, answer_json, read_json
 
 VERBS: dict[str, Scope] = {
     "send_many": Scope.SEND,

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.message import Stats
 from penstock.server.auth import Scope
 from penstock.server.dialects.base import Core, Dialect, Route
-from penstock.server.messages import Refused, Request, Response, answer_json
+from penstock.server.http.request_response import Refused, Request, Response, answer_json
 from penstock.server.metrics import MOST_QUEUES
 from penstock.server.openapi import document, page
 

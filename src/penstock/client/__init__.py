@@ -1,0 +1,1 @@
+"""The same broker and queue over HTTP."""

@@ -1,0 +1,1 @@
+"""A writer's batches, published exactly once, and their messages as segments."""

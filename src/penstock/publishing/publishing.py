@@ -1,0 +1,346 @@
+"""Exactly-once publishing: a writer's numbered batches, staged by many hands and published by one.
+
+    stage ──► staged ──publish──► in the queues; the writer has come so far, what else it had staged up to there is removed
+                 │
+                 └── nobody publishes it for some days ──► removed
+
+A batch that was published is known again by its number: to publish it, or an earlier one, a second time changes nothing. Where
+the store's batches are atomic, all of it is one. Where they are not (files, memcached), a manifest, staged beside the segments,
+is the point from which the batch counts; from there on, whoever comes next takes it to its end, by the segments that it names:
+
+    check all ──► manifest ──► each piece: put in, once; note how far ──► note the batch ──► clear up
+
+A piece is put in once by the store's journal (files) or by marks (memcached; there, in a queue that deduplicates, by the
+queue's rule: what was received and deleted between a crash and its repair may come again).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock import policy
+from penstock.clock import Clock
+from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreBusy, StoreError
+from penstock.message import FOREVER, OCTETS, Draft, Entry, Sent, Settings
+from penstock.policy import check_count, check_name
+from penstock.queue.waiting import Waiting
+from penstock.stores.ports import Segment, Store
+
+if TYPE_CHECKING:
+    from penstock.publishing.segments import Piece
+
+logger = logging.getLogger("penstock")
+
+MAX_SEGMENT = 4 * 1024 * 1024
+MANIFEST, PROGRESS, DAMAGED = ".manifest", ".progress", ".damaged"
+"""Segments of our own, under names that nobody else's can have."""
+KEEP = 3 * 86400
+"""Seconds after which what nobody published is removed."""
+REMEMBER = 7 * 86400
+"""Seconds for which a writer of one batch is remembered; and a piece's marks count, should nobody remove them before."""
+ABANDONED = 60
+"""Seconds after which others finish what was begun."""
+SWEEP_EVERY = 3600
+ROWS, ROWS_A_STEP = 10_000, 500
+"""How many messages are put into a queue at a time."""
+
+
+class Publishing:
+    def __init__(self, store: Store, waiting: Waiting, clock: Clock) -> None:
+        self._store = store
+        self._waiting = waiting
+        self._clock = clock
+        self._sweep_at = 0
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
+        check_staging(writer, batch, [name])
+        self._store.stage(writer, batch, name, check_segment(segment), self._clock())
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
+        check_staging(writer, batch, names)
+        self._store.unstage(writer, batch, names)
+
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        segments: Mapping[str, int],
+        *,
+        bad_rows: str | None = None,
+        once: bool = False,
+        allow: Callable[[str], object] = lambda _queue: None,
+    ) -> int | None:
+        """How many messages; None if it had been published before."""
+        if not isinstance(segments, Mapping):
+            raise BadInput(f"segments are their names and how many messages each has, not {segments!r:.200}")
+        check_staging(writer, batch, list(segments))
+        for count in segments.values():
+            check_count(count, "count of a segment", 0, policy.MAX_NUMBER)
+        if bad_rows is not None:
+            allow(check_name(bad_rows))
+        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, allow=allow)
+        with self._store.fetching(writer, batch, list(segments)) as fetched, self._store.publishing(writer) as last:
+            if not self._store.atomic:
+                last = self._finish(writer, last)
+            done = None if last is not None and batch <= last else work.publish(fetched)
+        self._store.unstage(writer, batch)
+        self._waiting.notify()
+        self._sweep(self._clock())
+        return done
+
+    def _finish(self, writer: str, last: int | None) -> int | None:
+        """Take to its end what was begun before; the last batch after that."""
+        for staged in sorted(found for found in self._store.staged(writer) if found.name == MANIFEST):
+            if last is None or staged.batch > last:
+                manifest = self._store.fetch(writer, staged.batch, MANIFEST)
+                work = None if manifest is None else self._begun(writer, staged.batch, manifest)
+                if work is not None:
+                    work.roll_forward()
+                    last = staged.batch
+        return last
+
+    def _begun(self, writer: str, batch: int, manifest: bytes) -> _Work | None:
+        """What a manifest tells to finish; None if it is damaged. Then the batch is as if it had never been begun."""
+        try:
+            return _Work(self._store, self._clock, writer, batch, **check_manifest(json.loads(manifest)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            begun = [found.name for found in self._store.staged(writer) if found.batch == batch and found.name[:1] == "."]
+            self._store.stage(writer, batch, DAMAGED, manifest, self._clock())
+            self._store.unstage(writer, batch, [name for name in begun if name != DAMAGED])
+            logger.error(
+                "the manifest of batch %d of writer %r is damaged, and kept until the batch is published again: "
+                "some of its messages may be there, and those will come twice",
+                batch,
+                writer,
+            )
+            return None
+
+    def _sweep(self, now: int) -> None:
+        """Now and then, finish what was abandoned and remove what is too old."""
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + policy.micros(SWEEP_EVERY)
+        try:
+            self.sweep(now)
+        except StoreError as error:  # what was asked of us is done; this can wait
+            logger.warning("what was staged could not be tended, which will be tried again: %s", error)
+
+    def sweep(self, now: int) -> None:
+        begun: set[str] = set()
+        for staged in self._store.staged():
+            if staged.name == MANIFEST and staged.staged_at <= now - policy.micros(ABANDONED):
+                begun.add(staged.writer)
+        for writer in sorted(begun):
+            try:
+                with self._store.publishing(writer) as last:
+                    last = self._finish(writer, last)
+            except StoreBusy as error:  # the others do not wait for this one
+                logger.warning("what writer %r has begun cannot be finished yet: %s", writer, error)
+                continue
+            if last is not None:
+                self._store.unstage(writer, last)
+        left = self._store.staged()
+        begun_batches = {staged[:2] for staged in left if staged.name == MANIFEST}
+        for staged in left:
+            if staged.staged_at <= now - policy.micros(KEEP) and staged[:2] not in begun_batches:
+                self._store.unstage(staged.writer, staged.batch, [staged.name])
+        self._store.forget_writers(now)
+
+
+class _Work:
+    """One batch on its way into the queues."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        writer: str,
+        batch: int,
+        segments: dict[str, int],
+        bad_rows: str | None,
+        once: bool,
+        rows: int | None = None,
+        allow: Callable[[str], object] = lambda _queue: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._writer = writer
+        self._batch = batch
+        self._segments = segments
+        self._bad_rows = bad_rows
+        self._once = once
+        self._rows = rows or (ROWS if store.atomic else ROWS_A_STEP)
+        self._allow = allow
+
+    def publish(self, fetched: Iterator[Segment | None]) -> int:
+        now = self._clock()
+        if self._store.atomic:
+            for piece in self._pieces(fetched):
+                self._put(piece, now)
+            self._note(now)
+            return sum(self._segments.values())
+        for piece in self._pieces(fetched):
+            self._checked(piece, now)
+        manifest = {"segments": self._segments, "bad_rows": self._bad_rows, "once": self._once, "rows": self._rows}
+        self._store.stage(self._writer, self._batch, MANIFEST, json.dumps(manifest).encode(), now)
+        return self.roll_forward()
+
+    def roll_forward(self) -> int:
+        """From the manifest on; some of it may be done already, and nothing of it may be refused any more."""
+        now = self._clock()
+        noted = self._store.fetch(self._writer, self._batch, PROGRESS)
+        done = 0 if noted is None else self._progress(noted)
+        fetched = (self._store.fetch(self._writer, self._batch, name) for name in self._segments)
+        for number, piece in enumerate(self._pieces(fetched)):
+            if number < done:
+                continue
+            self._store.keep_publishing(self._writer)
+            parts = enumerate(self._forced(piece, now))
+            marks = [self._insert_once(part, now, f"{number}.{place}") for place, part in parts]
+            # Who was too slow leaves the marks to whoever goes on: by them, what is there is not put there again.
+            self._store.keep_publishing(self._writer)
+            self._store.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
+            for queue, spent in marks:
+                self._store.unmark(queue, spent)
+        self._store.keep_publishing(self._writer)
+        self._note(now)
+        return sum(self._segments.values())
+
+    def _progress(self, noted: bytes) -> int:
+        if noted.isdigit():
+            return int(noted)
+        logger.error(
+            "how far batch %d of writer %r has come is damaged: it is begun anew, and some of its messages may come twice",
+            self._batch,
+            self._writer,
+        )
+        return 0
+
+    def _note(self, now: int) -> None:
+        self._store.note_published(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
+
+    def _pieces(self, fetched: Iterator[Segment | None]) -> Iterator[Piece]:
+        unpack = import_module("penstock.publishing.segments").unpack if self._segments else None
+        for (name, count), segment in zip(self._segments.items(), fetched, strict=True):
+            if segment is None:
+                raise SegmentLost(f"segment {name!r} of batch {self._batch} of writer {self._writer!r} is not there")
+            found = 0
+            for piece in unpack(segment, self._rows):  # type: ignore[misc]
+                found += len(piece.drafts)
+                yield piece
+            if found != count:
+                raise SegmentLost(
+                    f"segment {name!r} of batch {self._batch} of writer {self._writer!r} has {found} messages, not {count}"
+                )
+
+    def _put(self, piece: Piece, now: int) -> None:
+        self._allow(piece.queue)
+        try:
+            self._insert(piece, now)
+        except (BadInput, QueueNotFound):  # nothing of it was done
+            for part in self._checked(piece, now):
+                self._insert(part, now)
+
+    def _checked(self, piece: Piece, now: int) -> list[Piece]:
+        """The piece, if every message of it can be one; without those that cannot, if there is a queue for them."""
+        self._allow(piece.queue)
+        try:
+            self._admit(piece, now)
+            return [piece]
+        except (BadInput, QueueNotFound):
+            if self._bad_rows is None:
+                raise
+        good: list[Draft | bytes] = []
+        bad: list[Draft | bytes] = []
+        for draft in piece.drafts:
+            try:
+                self._admit(piece._replace(drafts=[draft]), now)
+                good.append(draft)
+            except (BadInput, QueueNotFound) as error:
+                bad.append(divert(draft, piece.queue, str(error)))
+        parts = [piece._replace(drafts=good)] if good else []
+        parts.append(piece._replace(queue=self._bad_rows, drafts=bad, problem=None))
+        self._admit(parts[-1], now)
+        return parts
+
+    def _forced(self, piece: Piece, now: int) -> list[Piece]:
+        try:
+            return self._checked(piece, now)
+        except QueueNotFound as error:  # it was deleted after the manifest was written, and the messages with it
+            logger.warning("%d messages of writer %r are gone: %s", len(piece.drafts), self._writer, error)
+            return []
+
+    def _admit(self, piece: Piece, now: int) -> tuple[Settings, list[Entry]]:
+        settings = self._settings(piece)
+        return settings, policy.admit_all(piece.drafts, settings, now, piece.content_type)
+
+    def _settings(self, piece: Piece) -> Settings:
+        if piece.problem is not None:
+            raise BadMessage(piece.problem)
+        settings = self._store.load(check_name(piece.queue))
+        if settings is None:
+            raise QueueNotFound(piece.queue)
+        return settings
+
+    def _insert(self, piece: Piece, now: int) -> None:
+        done = False
+        while not done:
+            settings = self._settings(piece)
+            like = policy.admit_alike(piece.drafts, settings, now, piece.content_type)
+            if like is not None:
+                done = self._store.insert_bodies(piece.queue, piece.drafts, like, settings)  # type: ignore[arg-type]
+            else:
+                entries = policy.admit_all(piece.drafts, settings, now, piece.content_type)
+                done = self._store.insert(piece.queue, entries, now, settings) is not None
+
+    def _insert_once(self, piece: Piece, now: int, place: str) -> tuple[str, list[bytes]]:
+        """By the store's journal, or by marks: in a queue that deduplicates, by its own. The queue, and these marks."""
+        sent: list[Sent] | None = None
+        marks: list[bytes] = []
+        while sent is None:
+            settings, entries = self._admit(piece, now)
+            if self._store.journals:
+                step = (self._writer, self._batch, place)
+                sent = self._store.insert_once(step, piece.queue, entries, now, settings)
+                continue
+            if settings.deduplicate is False:
+                entries = policy.mark_batch(entries, f"{self._writer} {self._batch} {place}", now, window=REMEMBER)
+                marks = [entry.mark for entry in entries if entry.mark is not None]
+            sent = self._store.insert(piece.queue, entries, now, settings)
+        return piece.queue, marks
+
+
+def divert(draft: Draft | bytes, queue: str, reason: str) -> Draft:
+    """What goes into the queue for bad rows: as much of the body as can, where it should have gone, and why not."""
+    body = draft if isinstance(draft, bytes) else draft.body
+    return Draft(body[: policy.MAX_BODY], OCTETS, {"reason": reason[:1000], "queue": queue[:200]})
+
+
+def check_manifest(manifest: Any) -> dict[str, Any]:
+    """What a publication that was begun is to publish."""
+    bad_rows, rows = manifest["bad_rows"], manifest["rows"]
+    fits = all(type(name) is str and type(count) is int for name, count in manifest["segments"].items())
+    if not fits or type(manifest["once"]) is not bool or type(rows) is not int or rows < 1:
+        raise ValueError("this is not a manifest")
+    if bad_rows is not None:
+        check_name(bad_rows)
+    return {"segments": manifest["segments"], "bad_rows": bad_rows, "once": manifest["once"], "rows": rows}
+
+
+def check_staging(writer: object, batch: object, names: Sequence[object]) -> None:
+    check_name(writer, "writer name")
+    check_count(batch, "batch", 0, 2**62)
+    for name in names:
+        check_name(name, "segment name")
+
+
+def check_segment(segment: object) -> bytes:
+    if not isinstance(segment, bytes):
+        raise BadMessage(f"a segment is bytes, not {type(segment).__name__}: {segment!r:.200}")
+    if len(segment) > MAX_SEGMENT:
+        raise BadMessage(f"the segment has {len(segment)} bytes, the limit is {MAX_SEGMENT}")
+    return segment

@@ -1,0 +1,1 @@
+"""A queue: send, receive, settle, look; named claims and sets are beside it."""

@@ -1,0 +1,212 @@
+"""Named, durable claims of a queue: what a batch system that replays its batches reads by.
+
+claim ──► tentative ──confirm──► confirmed ──settle──► deleted; the reader has come so far
+              │                      │
+              └── its time passes ───┴── give_up ──► visible to all again
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+from penstock import policy
+from penstock.clock import Clock
+from penstock.errors import ClaimLapsed, ReaderSetBack
+from penstock.message import Claim, Message, Mode, Pulse, Settings, State
+from penstock.policy import check_count, check_seconds, micros, settlement
+from penstock.queue.waiting import Waiting
+from penstock.stores.ports import Store
+
+
+class NamedClaims(ABC):
+    """What a `Queue` can do for readers that have a name."""
+
+    name: str
+    _store: Store
+    _waiting: Waiting
+    _clock: Clock
+
+    @property
+    @abstractmethod
+    def settings(self) -> Settings: ...
+
+    @abstractmethod
+    def _claim(
+        self,
+        limit: int,
+        settings: Settings,
+        visibility: float | None,
+        mode: Mode,
+        now: int,
+        *,
+        visible_by: int | None,
+        holder: str,
+    ) -> tuple[list[Message], bool, bool]: ...
+
+    @abstractmethod
+    def _set_aside(self, message: Message) -> None: ...
+
+    def pulse(self) -> Pulse:
+        """What time it is here, and when the first message became, or becomes, visible; seen without any lock."""
+        due_at = self._store.due(self.name)
+        return Pulse(self._clock(), due_at)
+
+    def claim(
+        self,
+        reader: str,
+        epoch: int,
+        limit: int,
+        *,
+        ttl: float = 60,
+        max_bytes: int | None = None,
+        visible_by: int | None = None,
+    ) -> Claim:
+        """Claim up to ``limit`` messages under a name that survives crashes: the same name gives the same messages again.
+
+        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds. With ``max_bytes``, no more than about
+        so many bytes of bodies; with ``visible_by``, only what has been visible since that instant."""
+        policy.check_name(reader, "reader name")
+        check_count(epoch, "epoch", 0, 2**62)
+        check_count(limit, "limit", 1, policy.MAX_CLAIM)
+        check_seconds(ttl, "ttl")
+        if max_bytes is not None:
+            check_count(max_bytes, "max_bytes", 1, 2**62)
+        if visible_by is not None:
+            check_count(visible_by, "visible_by", 0, 2**62)
+        found = self._unlapsed(reader, epoch, self._clock())
+        if found is not None and _binding(found):
+            return found
+        with self._waiting.told(), self._store.batch():
+            self._store.reserve(self.name)
+            now = self._clock()
+            found = self._unlapsed(reader, epoch, now)
+            if found is not None and _binding(found):
+                return found
+            _, claims = self._store.held(self.name, reader)
+            for claim in claims:
+                if claim.epoch == epoch:
+                    self._store.give_back(self.name, reader, epoch, min(now, claim.lapses_at))
+            lapses_at, settings = now + micros(ttl), self.settings
+            if max_bytes is None:
+                since = now if visible_by is None else min(now, visible_by)
+                size = self._store.hold_visible(self.name, reader, epoch, limit, now, since, lapses_at, settings)
+                if size:
+                    return Claim(reader, epoch, size, False, lapses_at)
+            messages: list[Message] = []
+            limit = min(limit, policy.MAX_BATCH)
+            more, part = True, limit if max_bytes is None else 1
+            while more and part:
+                delivered, more, _ = self._claim(
+                    part, self.settings, ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by, holder=reader
+                )
+                messages += delivered
+                part = limit - len(messages)
+                if max_bytes is not None:
+                    part = min(part, _further(messages, max_bytes) if messages else 1)
+            # A message may have a visibility of its own; the claim's is for all.
+            self._store.extend(self.name, [each for each in messages if each.visible_at != lapses_at], lapses_at)
+            self._store.hold(self.name, reader, epoch, messages, lapses_at)
+            return Claim(reader, epoch, len(messages), False, lapses_at)
+
+    def confirm(self, reader: str, epoch: int) -> Claim:
+        """Make a claim last until it is settled or given up; `ClaimLapsed` if that comes too late."""
+        with self._store.batch():
+            self._store.reserve(self.name)
+            claim = self._claimed(reader, epoch)
+            if not claim.confirmed:
+                self._store.confirm(self.name, reader, epoch)
+            return self._claimed(reader, epoch)
+
+    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
+        """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order.
+
+        What turns out to be damaged is set aside and left out; with ``damaged``, it stands in its place, in that state and
+        without its body."""
+        claim = self._claimed(reader, epoch)
+        check_count(start, "start", 0, policy.MAX_CLAIM)
+        stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
+        try:
+            messages = self._store.read(self.name, reader, epoch, start, stop)
+        except KeyError:  # given up, settled or lapsed since we looked
+            raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch} any more") from None
+        if all(message.intact for message in messages):
+            return messages
+        for message in messages:
+            if not message.intact and message.state is not State.DAMAGED:
+                self._set_aside(message)
+        return [message if message.intact else _told(message) for message in messages if message.intact or damaged]
+
+    def settle(self, reader: str, epoch: int) -> int:
+        """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""
+        policy.check_name(reader, "reader name")
+        check_count(epoch, "epoch", 0, 2**62)
+        settled, claims = self._store.held(self.name, reader)
+        if settled is not None and settled >= epoch and not any(claim.epoch <= epoch for claim in claims):
+            return 0
+        with self._store.batch():
+            self._store.reserve(self.name)
+            now = self._clock()
+            for claim in self._store.held(self.name, reader)[1]:
+                if claim.epoch == epoch and claim.lapses_at <= now:
+                    raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
+                if claim.epoch < epoch and claim.lapses_at <= now:
+                    # Visible since it lapsed, not since now: who reads what was there at an instant must find it.
+                    self._store.give_back(self.name, reader, claim.epoch, claim.lapses_at)
+            gone = self._store.settle(self.name, reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
+        self._waiting.notify()
+        return gone
+
+    def give_up(self, reader: str) -> int:
+        """Forget a reader and give back all that it has claimed; how many messages."""
+        policy.check_name(reader, "reader name")
+        with self._store.batch():
+            self._store.reserve(self.name)
+            given = self._store.give_back(self.name, reader, None, self._clock())
+        self._waiting.notify()
+        return given
+
+    def readers(self) -> dict[str, list[Claim]]:
+        """Who has named claims here, and which."""
+        return {reader: self._store.held(self.name, reader)[1] for reader in self._store.readers(self.name)}
+
+    def settled_epoch(self, reader: str) -> int | None:
+        """How far a reader has settled."""
+        return self._store.held(self.name, policy.check_name(reader, "reader name"))[0]
+
+    def _unlapsed(self, reader: str, epoch: int, now: int) -> Claim | None:
+        """The claim if it stands; None if there is none or it has lapsed; an error if the epoch is settled."""
+        settled, claims = self._store.held(self.name, reader)
+        if settled is not None and epoch <= settled:
+            raise ReaderSetBack(f"reader {reader!r} asks for epoch {epoch}, but has settled all up to {settled}")
+        for claim in claims:
+            if claim.epoch == epoch and claim.lapses_at > now:
+                return claim
+        return None
+
+    def _claimed(self, reader: str, epoch: int) -> Claim:
+        policy.check_name(reader, "reader name")
+        check_count(epoch, "epoch", 0, 2**62)
+        claim = self._unlapsed(reader, epoch, self._clock())
+        if claim is None:
+            raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
+        return claim
+
+
+def _told(message: Message) -> Message:
+    """What can be said of a message that is damaged."""
+    return replace(
+        message, body=b"", state=State.DAMAGED, deadline_at=None, moved_at=None, first_received_at=None, received_at=None
+    )
+
+
+def _binding(claim: Claim) -> bool:
+    """A tentative claim of nothing has promised nothing: whoever asks again may get what has come since."""
+    return claim.size > 0 or claim.confirmed
+
+
+def _further(messages: list[Message], max_bytes: int) -> int:
+    """How many more messages are likely to fit, going by what those so far weigh; never many at a time, as the next may weigh
+    more."""
+    taken = sum(len(message.body) for message in messages)
+    return min(max(0, max_bytes - taken) * len(messages) // max(1, taken), len(messages), 1000) if taken < max_bytes else 0

@@ -1,0 +1,754 @@
+"""A queue: the only place where the rules of `penstock.policy` meet a store."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, TypeVar
+
+from penstock import policy
+from penstock.clock import Clock
+from penstock.errors import BadInput, BadMessage, QueueNotFound, StoreError
+from penstock.guarded import guarded
+from penstock.message import (
+    OCTETS,
+    Attributes,
+    Death,
+    Draft,
+    Entry,
+    Held,
+    Message,
+    Mode,
+    Moved,
+    Receipt,
+    Redriven,
+    Sent,
+    Settings,
+    State,
+    Stats,
+)
+from penstock.policy import Verdict, check_count, check_seconds, micros, settlement
+from penstock.queue.named_claims import NamedClaims
+from penstock.queue.sets import Sets
+from penstock.queue.waiting import Waiting
+from penstock.stores.ports import START, Store
+
+logger = logging.getLogger("penstock")
+
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+TEND_EVERY = 30 * policy.SECOND
+REDRIVE_BATCH = 500
+EXPIRE_BATCH = 500
+PURGE_BATCH = 10_000
+EXCHANGE_LATE = policy.SECOND // 10
+NOTHING = (None,) * 6
+SHARE_PAUSE = 0.05
+"""Seconds to rest when there are messages, but none of the share that was asked for."""
+
+
+class Queue(Sets, NamedClaims):
+    """One named queue of a store; made by a `Broker`. Safe to share between threads."""
+
+    _known: Settings | None = None
+    """The settings as they were last read; a queue behind HTTP knows none."""
+
+    def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock) -> None:
+        self.name = name
+        self._store = store
+        self._waiting = waiting
+        self._clock = clock
+        self._tend_at = 0
+        self._busy = False
+        self._foreign: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    @property
+    def settings(self) -> Settings:
+        settings = self._known = self._store.load(self.name)
+        if settings is None:
+            raise QueueNotFound(self.name)
+        return settings
+
+    def _decide(self, act: Callable[[Settings], Answer | None]) -> Answer:
+        """Decide by the settings that we know, and again if the store says that they have changed."""
+        answer = act(self._known or self.settings)
+        while answer is None:
+            answer = act(self.settings)
+        return answer
+
+    # sending
+
+    def send(
+        self,
+        body: bytes,
+        *,
+        content_type: str = OCTETS,
+        attributes: Attributes | None = None,
+        delay: float | None = None,
+        visibility: float | None = None,
+        deadline: float | datetime | None = None,
+        key: str | bytes | None = None,
+        group: str | None = None,
+        connection: object = None,
+    ) -> Sent:
+        """Put a message into the queue; when this returns, it is safe.
+
+        ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
+        content; ``delay`` and ``visibility`` take the place of the queue's own. With your own ``connection`` to the same
+        database, the message is sent when you commit, with what else you have written (SQLite, PostgreSQL, MariaDB)."""
+        draft: Draft | bytes = body
+        extras: tuple[object, ...] = (attributes, delay, visibility, deadline, key, group)
+        if content_type is OCTETS and extras == NOTHING:
+            known = self._known
+            if known is not None and connection is None:  # the common case, as short as can be
+                now = self._clock()
+                sent = self._store.insert(self.name, policy.admit_all((body,), known, now), now, known)
+                if sent is not None:
+                    self._sent(now)
+                    return sent[0]
+        else:
+            draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+        return self.send_many([draft], connection=connection)[0]
+
+    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
+        """Send all or, if one is refused, none; at the price of one commit.
+
+        With a ``token``, the same batch may be sent again when its answer was lost: what this queue took from it within the
+        last ten minutes is not taken twice. (A queue that deduplicates goes by its own rule.)"""
+        batch = check_many(drafts, "send_many", "send")
+        if len(batch) > policy.MAX_BATCH:
+            raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
+        if not batch:
+            return []
+        now = self._clock()
+        if connection is not None:
+            with self._joining(connection) as joined:
+                return joined._insert(batch, token, now)
+        sent = self._insert(batch, token, now)
+        self._sent(now)
+        return sent
+
+    def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
+        """`send_many` with a token, without the ids. Where a batch is done whole or not at all, one mark stands
+        for all of it, which costs a fraction of a mark for each message."""
+        settings = self._known or self.settings
+        if not self._store.atomic or settings.deduplicate is not False or len(drafts) < 2:
+            self.send_many(drafts, token=token)
+            return
+        now = self._clock()
+        while not self._insert_once(drafts, token, now, settings):
+            settings = self.settings  # they have changed: again by the new ones
+            if settings.deduplicate is not False:
+                self.send_many(drafts, token=token)
+                return
+        self._sent(now)
+
+    def _insert_once(self, drafts: Sequence[Draft | bytes], token: str, now: int, settings: Settings) -> bool:
+        """False, and nothing happens, if these are no longer the queue's settings."""
+        entries = policy.admit_all(drafts, settings, now)
+        with self._store.batch():
+            first = self._store.insert(self.name, policy.mark_batch(entries[:1], token, now), now, settings)
+            if first is None:
+                return False
+            if not first[0].duplicate:
+                others = self._store.insert(self.name, entries[1:], now, settings)
+                assert others is not None  # since the first was put in, nobody else can change the settings
+        return True
+
+    def _sent(self, now: int) -> None:
+        self._waiting.notify()
+        if now >= self._tend_at:
+            self._tend(now)
+
+    def _insert(self, batch: Sequence[Draft | bytes], token: str | None, now: int) -> list[Sent]:
+        settings = self._known or self.settings
+        while (sent := self._store.insert(self.name, self._admit(batch, settings, token, now), now, settings)) is None:
+            settings = self.settings  # they have changed: again by the new ones
+        # What was sent with a token twice is no duplicate by the queue's own rule.
+        return sent if token is None or settings.deduplicate is not False else [Sent(one.id) for one in sent]
+
+    @staticmethod
+    def _admit(batch: Sequence[Draft | bytes], settings: Settings, token: str | None, now: int) -> list[Entry]:
+        entries = policy.admit_all(batch, settings, now)
+        return entries if token is None or settings.deduplicate is not False else policy.mark_batch(entries, token, now)
+
+    # receiving
+
+    def receive(
+        self,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        visibility: float | None = None,
+        mode: Mode | str | None = None,
+        share: tuple[int, int] | None = None,
+        holder: str | None = None,
+        unfinished: bool = False,
+    ) -> list[Message]:
+        """Up to ``limit`` messages; if there is none, wait so many seconds for one.
+
+        They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
+        mode at_most_once they are settled already. A ``share`` is (place, of): of so many consumers, what is for this one,
+        if the store can tell. A ``holder`` is the receiver's name, which `peek` shows while it holds them.
+
+        At most once, a history says that they were processed; ``unfinished``: that they have failed, until `finish` tells."""
+        check_taking(limit, visibility, share, holder)
+        check_seconds(wait, "wait")
+        chosen = _mode(mode)
+        give_up_at = time.monotonic() + wait
+        while True:
+            events = self._waiting.events()
+            messages = self._take(limit, visibility, chosen, share if self._store.shares else None, holder, unfinished)
+            if messages or time.monotonic() >= give_up_at:
+                return messages
+            due = self._store.due(self.name)
+            resume_at = give_up_at
+            if due is not None:
+                pause = max((due - self._clock()) / policy.SECOND, 0 if share is None else SHARE_PAUSE)
+                resume_at = min(resume_at, time.monotonic() + pause)
+            self._waiting.rest(events, resume_at)
+
+    def _take(
+        self,
+        limit: int,
+        visibility: float | None,
+        mode: Mode | None,
+        share: tuple[int, int] | None = None,
+        holder: str | None = None,
+        unfinished: bool = False,
+    ) -> list[Message]:
+        """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
+        kept: list[Message] = []
+        more = True
+        while more and len(kept) < limit:
+            try:
+                delivered, more = self._round(limit - len(kept), visibility, mode, share, holder, unfinished)
+            except (StoreError, QueueNotFound):
+                if not kept:
+                    raise
+                break  # what was taken is taken: the next receive will tell
+            kept += delivered
+        self._tend(self._clock())
+        return kept
+
+    def _round(
+        self,
+        limit: int,
+        visibility: float | None,
+        mode: Mode | None,
+        share: tuple[int, int] | None,
+        holder: str | None,
+        unfinished: bool,
+    ) -> tuple[list[Message], bool]:
+        """Up to ``limit`` messages to deliver, and whether to go on."""
+        if not self._busy:
+            due = self._store.due(self.name)
+            if due is None or due > self._clock():  # seen without a write lock
+                return [], False
+        known = self._known or self.settings
+        chosen = mode or known.mode
+        if limit == 1 and chosen is Mode.AT_MOST_ONCE and share is None:
+            taken = self._store.take(self.name, self._clock(), known)
+            if taken is not None:
+                taken.home, taken.holder = self, holder
+                self._busy = True
+                return [taken], False
+        with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
+            now = self._clock()  # not before: the lock may have been long in coming
+            settings = known if self._store.compares else self.settings
+            if chosen is not (mode or settings.mode):
+                return [], True
+            delivered, more, others = self._claim(limit, settings, visibility, chosen, now, share, holder=holder)
+            if chosen is Mode.AT_MOST_ONCE:
+                reason = policy.UNFINISHED if unfinished and settings.history else None
+                state = State.PROCESSED if reason is None else State.FAILED
+                settled = self._settle(delivered, settings, state, reason, now)
+                delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
+                for message in delivered:
+                    message.reason = reason
+        if others or settings.groups:
+            self._waiting.notify()  # not before: the commit is what they wait for, and a fork takes this lock after the store's
+        self._busy = bool(delivered)
+        return delivered, more
+
+    def _claim(
+        self,
+        limit: int,
+        settings: Settings,
+        visibility: float | None,
+        mode: Mode,
+        now: int,
+        share: tuple[int, int] | None = None,
+        *,
+        visible_by: int | None = None,
+        holder: str | None = None,
+    ) -> tuple[list[Message], bool, bool]:
+        """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, whether to go on, and whether
+        there were others, which are elsewhere now."""
+        until = now + micros(settings.visibility if visibility is None else visibility)
+        at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
+        only: dict[str, Any] = {} if share is None else {"share": share}
+        claimed_at = now
+        if visible_by is not None and self._store.dated:
+            claimed_at = min(now, visible_by)
+        elif visible_by is not None:
+            only["visible_by"] = visible_by
+        if self._store.compares:
+            only["settings"] = settings
+        claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, holder=holder, **only)
+        if claimed is None:
+            self._known = None  # they have changed: again by the new ones
+            return [], True, False
+        delivered = self._judge(claimed, settings, visibility, mode, now, None if at_once else until)
+        # What is hidden for no time at all is visible again: a second look would deliver it twice in one answer.
+        others = len(delivered) < len(claimed)
+        more = len(claimed) == limit or others
+        return delivered, more and all(message.visible_at > now for message in delivered), others
+
+    def _judge(
+        self, claimed: list[Message], settings: Settings, visibility: float | None, mode: Mode, now: int, until: int | None
+    ) -> list[Message]:
+        """Carry out the verdicts on what was claimed; those to deliver."""
+        delivered: list[Message] = []
+        for message in claimed:
+            verdict, reason = policy.judge(message, settings, mode, now)
+            if verdict is Verdict.BURY and not self._bury(message, settings, reason, now):
+                verdict = Verdict.DELIVER
+            if verdict is Verdict.DELIVER:
+                if until is not None:
+                    hidden_until = policy.lease(message, until, visibility is not None, now)
+                    if hidden_until != until:
+                        self._store.extend(self.name, [message], hidden_until)
+                        message.visible_at = hidden_until
+                message.home = self
+                delivered.append(message)
+            elif verdict is Verdict.EXPIRE:
+                self._settle([message], settings, State.FAILED, reason, now)
+            elif verdict is Verdict.SET_ASIDE:
+                self._set_aside(message)
+        return delivered
+
+    def _set_aside(self, message: Message) -> None:
+        self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
+        logger.error("message %s of queue %r is damaged; it was set aside", message.id, self.name)
+
+    def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
+        """Move it to the dead letter queue; False if that is gone."""
+        assert settings.redrive is not None
+        target = settings.redrive.dead_letter_queue
+        beyond = self._store.load(target)
+        if beyond is None:
+            return False
+        death = Death(self.name, reason, message.receives - 1, now)
+        self._store.move(self.name, [message], target, now, now + micros(beyond.retention), [death])
+        return True
+
+    # settling
+
+    def delete(self, message: Message | Receipt | str, *, connection: object = None) -> bool:
+        """Settle a message as processed; False, and nothing changes, if it is no longer the receiver's.
+
+        With an id instead of a message, whoever holds it. With your own ``connection``, as for `send`."""
+        known = self._known
+        ours = type(message) is Message and message.queue == self.name and connection is None
+        if ours and known is not None and not known.groups:  # the common case, as short as can be
+            how = settlement(known, State.PROCESSED, None, self._clock())
+            settled = self._store.delete(self.name, (message,), how, known)  # type: ignore[arg-type]
+            if settled is not None:
+                return settled[0]
+        return self.delete_many([message], connection=connection)[0]
+
+    def delete_many(self, messages: Sequence[Message | Receipt | str], *, connection: object = None) -> list[bool]:
+        held = self._held(check_many(messages, "delete_many", "delete"))
+        if connection is None:
+            return self._settle_held(held, State.PROCESSED, None)
+        with self._joining(connection) as joined:
+            return joined._settle_held(held, State.PROCESSED, None)
+
+    @guarded
+    def _joining(self, connection: object) -> Generator[Queue]:
+        """This queue, inside the transaction that the caller has open."""
+        with self._store.joining(connection) as store:
+            yield Queue(self.name, store, self._waiting, self._clock)
+
+    def exchange(
+        self,
+        messages: Sequence[Message | Receipt | str],
+        limit: int = 1,
+        *,
+        visibility: float | None = None,
+        share: tuple[int, int] | None = None,
+        holder: str | None = None,
+    ) -> tuple[list[bool], list[Message]]:
+        """`delete_many`, and then `receive` at least once and without waiting: the answers of both. On a database server it is
+        one commit. This is how a consumer goes on."""
+        check_taking(limit, visibility, share, holder)
+        held = self._held(check_many(messages, "exchange", "delete"))
+        share = share if self._store.shares else None
+        if not self._store.exchanges:
+            settled = self._settle_held(held, State.PROCESSED, None)
+            try:
+                return settled, self._take(limit, visibility, Mode.AT_LEAST_ONCE, share, holder)
+            except (StoreError, QueueNotFound):
+                return settled, []  # what is settled is settled: the next receive will tell
+        settings = self._known or self.settings
+        while True:
+            now = self._clock()
+            lease = micros(settings.visibility if visibility is None else visibility)
+            processed = settlement(settings, State.PROCESSED, None, now)
+            answer = self._store.exchange(self.name, held, processed, settings, limit, now, now + lease, share, holder)
+            if answer is not None:
+                break
+            settings = self.settings
+        settled, claimed = answer
+        delivered: list[Message] = []
+        try:
+            with self._store.batch(durable=False):
+                came_at = self._clock()
+                if claimed and came_at - now > EXCHANGE_LATE:  # locks were long in coming: the leases begin only now
+                    now = came_at
+                    kept = self._store.extend(self.name, claimed, now + lease)
+                    claimed = [message for message, ours in zip(claimed, kept, strict=True) if ours]
+                    for message in claimed:
+                        message.visible_at = now + lease
+                delivered = self._judge(claimed, settings, visibility, Mode.AT_LEAST_ONCE, now, now + lease)
+        except StoreError as error:  # what is settled is settled, and what was taken comes back by itself
+            logger.warning("what was taken from queue %r could not be delivered: %s", self.name, error)
+        self._busy = bool(delivered)
+        if settings.groups or len(delivered) < len(claimed):
+            self._waiting.notify()
+        self._tend(now)
+        return settled, delivered
+
+    def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
+        """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
+        policy.check_reason(reason)
+        return self._settle_held(self._held([message]), State.FAILED, reason)[0]
+
+    def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> list[bool]:
+        """Tell how messages ended that were received at most once as ``unfinished``: they were processed, or have ``failed``
+        for this reason. Only the history is changed; False for what it does not have."""
+        held = self._held(check_many(messages, "finish", "finish([…])"))
+        state = State.PROCESSED if policy.check_reason(failed) is None else State.FAILED
+        return self._store.amend(self.name, held, state, failed) if held else []
+
+    def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
+        """Keep a received message hidden for so many seconds from now; False if it is no longer the receiver's."""
+        return self.extend_many([message], visibility)[0]
+
+    def extend_many(self, messages: Sequence[Message | Receipt | str], visibility: float | Sequence[float]) -> list[bool]:
+        """`extend` all of these by the same time, or each by its own, at the price of one commit."""
+        held = self._held(check_many(messages, "extend_many", "extend"))
+        if not held:
+            return []
+        until: dict[int, list[Held]] = {}
+        now = self._clock()
+        for message, seconds in zip(held, check_each(visibility, len(held)), strict=True):
+            until.setdefault(now + micros(seconds), []).append(message)
+        if len(until) == 1:
+            extended = self._store.extend(self.name, held, *until)
+        else:
+            ours: dict[int, bool] = {}
+            with self._store.batch():
+                for hidden_until, group in until.items():
+                    ours.update(zip(map(id, group), self._store.extend(self.name, group, hidden_until), strict=True))
+            extended = [ours[id(message)] for message in held]
+        self._waiting.notify()
+        return extended
+
+    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
+        """Give a received message back, visible after ``delay`` seconds; False if it is no longer the receiver's."""
+        until = self._clock() + micros(check_seconds(delay, "delay"))
+        released = self._store.extend(self.name, self._held([message]), until, release=True)[0]
+        self._waiting.notify()
+        return released
+
+    def _settle_held(self, held: list[Held], state: State, reason: str | None) -> list[bool]:
+        if not held:
+            return []
+        now = self._clock()
+        settings = self._known or self.settings
+        while (settled := self._store.delete(self.name, held, settlement(settings, state, reason, now), settings)) is None:
+            settings = self.settings  # they have changed: again by the new ones
+        if settings.groups:
+            self._waiting.notify()  # the next of a group may be free
+        return settled
+
+    def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
+        """As `_settle_held`, inside a batch, where the settings cannot change."""
+        gone = self._store.delete(self.name, held, settlement(settings, state, reason, now))
+        assert gone is not None
+        return gone
+
+    def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
+        held: list[Held] = []
+        for message in messages:
+            if not isinstance(message, Message):
+                if isinstance(message, str):
+                    message = Receipt(self.name, message, None)
+                elif not isinstance(message, Receipt):
+                    raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
+                if not isinstance(message.id, str):
+                    raise BadMessage(f"an id is text, not {type(message.id).__name__}: {message.id!r:.200}")
+                if message.delivery is not None:
+                    check_count(message.delivery, "delivery", 0, 2**62)
+            if message.queue != self.name:
+                raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {self.name!r}")
+            held.append(message)
+        return held
+
+    # looking
+
+    def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
+        """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them."""
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        return self._let_lapse(self._store.browse(self.name, limit, state=None if state is None else _state(state)))
+
+    def _let_lapse(self, messages: list[Message]) -> list[Message]:
+        """A store reads no clock, and names the last holder until the next claim: one whose time is over holds nothing."""
+        held = [message for message in messages if message.holder is not None]
+        now = self._clock() if held else 0
+        for message in held:
+            if message.visible_at <= now:
+                message.holder = None
+        return messages
+
+    def settled(self, limit: int = 100) -> list[Message]:
+        """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first."""
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        return self._store.settled(self.name, limit)
+
+    def span(self, *, settled: bool = False) -> tuple[int, int, int]:
+        """How many messages there are, or are in the history, and their first and last `Message.number`."""
+        return self._store.span(self.name, settled=settled)
+
+    def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
+        """Messages in any state, or the history, in the order of their numbers: those from ``start`` up to ``stop``."""
+        check_count(start, "start", 0, 2**62)
+        check_count(stop, "stop", 0, 2**62)
+        check_count(limit, "limit", 1, policy.MAX_BATCH)
+        messages = self._store.scan(self.name, start, stop, limit, settled=settled)
+        return messages if settled else self._let_lapse(messages)
+
+    def stats(self) -> Stats:
+        now = self._clock()
+        self._expire(now)
+        counts = self._store.count(self.name, now)
+        self._tell_foreign(counts.foreign)
+        age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / policy.SECOND
+        return Stats(**asdict(counts), oldest_age=age)
+
+    # the whole queue
+
+    def update(self, **changes: Any) -> Settings:
+        """Change settings; messages that are there already feel it when they are next received."""
+        with self._store.batch():
+            self._store.reserve(self.name)
+            settings = policy.check_settings(changes, self.settings)
+            check_dead_letter_queue(self._store, self.name, settings)
+            self._store.save(self.name, settings, create=False)
+        self._waiting.notify()
+        return settings
+
+    def purge(self) -> int:
+        """Remove all messages, received or not, except those of named claims; how many there were."""
+        return purge(self._store, self.name)
+
+    def redrive(
+        self,
+        limit: int | None = None,
+        *,
+        to: str | None = None,
+        ids: Iterable[str] | None = None,
+        since_at: int | None = None,
+    ) -> Redriven:
+        """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many.
+
+        With ``ids``, these alone, unless someone holds them; ``since_at`` spares looking at what became visible before that
+        instant. Letters stay whose queue is gone, or has an equal message and takes such messages once; the answer counts
+        them too."""
+        if limit is not None:
+            check_count(limit, "limit", 1, policy.MAX_NUMBER)
+        if since_at is not None:
+            check_count(since_at, "since_at", 0, 2**62)
+        if to is not None and self._store.load(policy.check_name(to)) is None:
+            raise QueueNotFound(to)
+        if to == self.name:
+            raise BadInput(f"queue {to!r} cannot be redriven to itself")
+        left = None if ids is None else {held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))}
+        start = START if since_at is None else (since_at - 1, 0)
+        tally: Counter[Moved] = Counter()
+        gone: Counter[str | None] = Counter()
+        seen: set[str] = set()
+        before = -1
+        # Where groups are kept, a letter that has left frees the next of its group, which may stand before those already seen.
+        while before < tally[Moved.DONE] and (before < 0 or self.settings.groups):
+            before = tally[Moved.DONE]
+            self._redrive_from(start, to, limit, left, tally, gone, seen)
+        self._warn_of_stays(tally, gone)
+        return Redriven(tally[Moved.DONE], tally[Moved.DUPLICATE], sum(gone.values()))
+
+    def _redrive_from(
+        self,
+        place: tuple[int, int],
+        to: str | None,
+        limit: int | None,
+        left: set[str] | None,
+        tally: Counter[Moved],
+        gone: Counter[str | None],
+        seen: set[str],
+    ) -> None:
+        """Go once through all that is visible, and redrive what is not ``seen``."""
+        while (limit is None or tally[Moved.DONE] < limit) and (left is None or left):
+            page = self._visible(place)
+            if left is None or not left.isdisjoint(message.id for message in page):  # else seen without a write lock
+                with self._store.batch():
+                    page = self._visible(place)
+                    chosen = [message for message in page if (left is None or message.id in left) and message.id not in seen]
+                    self._redrive(chosen, to, len(chosen) if limit is None else limit - tally[Moved.DONE], tally, gone)
+                if left is not None:
+                    left.difference_update(message.id for message in chosen)
+                if self.settings.groups:
+                    seen.update(message.id for message in chosen)
+                self._waiting.notify()
+            if not page:
+                break
+            place = (page[-1].visible_at, page[-1].number)
+
+    def _visible(self, after: tuple[int, int]) -> list[Message]:
+        return self._store.browse(self.name, REDRIVE_BATCH, now=self._clock(), after=after)
+
+    def _redrive(
+        self, page: list[Message], to: str | None, most: int, tally: Counter[Moved], gone: Counter[str | None]
+    ) -> None:
+        """Move ``most`` of these messages. One that stays does not count: another is tried in its place."""
+        now = self._clock()
+        beyond: dict[str, Settings | None] = {}
+        known: list[tuple[str, Message]] = []
+        for message in page:
+            target = to or (message.death.queue if message.death else None)
+            if target is not None and target not in beyond:
+                beyond[target] = self._store.load(target)
+            if target is None or beyond[target] is None:
+                gone[target] += 1
+            else:
+                known.append((target, message))
+        while known and most > 0:
+            part, known = known[:most], known[most:]
+            for target in sorted({target for target, _ in part}):
+                messages = [message for home, message in part if home == target]
+                expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
+                moved = Counter(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))
+                most -= moved[Moved.DONE]
+                tally.update(moved)
+
+    def _warn_of_stays(self, tally: Counter[Moved], gone: Counter[str | None]) -> None:
+        for target, count in gone.items():
+            if target is not None:
+                logger.warning("%d dead letters stay in queue %r: queue %r, where they died, is gone", count, self.name, target)
+        if tally[Moved.DUPLICATE]:
+            logger.warning(
+                "%d dead letters stay in queue %r: where they belong is an equal message, and such messages are taken once",
+                tally[Moved.DUPLICATE],
+                self.name,
+            )
+
+    def _tend(self, now: int) -> None:
+        """Now and then, clear away what no longer counts."""
+        if now >= self._tend_at:
+            self._tend_at = now + TEND_EVERY
+            try:
+                self._expire(now)
+                if self._store.sweep(self.name, now):
+                    self._tend_at = now + policy.SECOND
+                self._tell_foreign(self._store.foreign(self.name))
+            except StoreError as error:  # what was asked of us is done; this can wait
+                logger.warning("queue %r could not be tended, which will be tried again: %s", self.name, error)
+
+    def _tell_foreign(self, names: list[str]) -> None:
+        """Log what cannot be delivered, once for as long as it stays the same."""
+        if names != self._foreign:
+            self._foreign = names
+            if names:
+                shown = ", ".join(map(repr, names[:10]))
+                logger.warning("in queue %r there are files that are no messages, and are left alone: %s", self.name, shown)
+
+    def _expire(self, now: int) -> None:
+        """Settle what has outlived its retention at the head of the queue, where nobody may ever receive it."""
+        while any(message.expires_at <= now for message in self._store.browse(self.name, 1, now=now)):
+            with self._store.batch():
+                head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
+                old = [message for message in head if message.expires_at <= now and message.intact]
+                settled = self._settle(old, self.settings, State.FAILED, "retention", now)
+            self._waiting.notify()  # the next of a group may be free
+            if not any(settled):
+                return
+
+
+def purge(store: Store, name: str) -> int:
+    """In parts, so that others may write in between."""
+    purged = part = store.purge(name, PURGE_BATCH)
+    while part == PURGE_BATCH:
+        part = store.purge(name, PURGE_BATCH)
+        purged += part
+    return purged
+
+
+def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None:
+    if settings.redrive is None:
+        return
+    target = settings.redrive.dead_letter_queue
+    if target == name:
+        raise BadInput(f"queue {name!r} cannot be its own dead letter queue")
+    store.reserve(target)
+    if store.load(target) is None:
+        raise QueueNotFound(target)
+
+
+def _mode(mode: Mode | str | None) -> Mode | None:
+    if mode is None or type(mode) is Mode:
+        return mode
+    try:
+        return Mode(mode)
+    except ValueError:
+        raise BadInput(f"mode {mode!r:.200} is not one of {', '.join(Mode)}") from None
+
+
+def _state(state: object) -> State:
+    for known in (State.QUEUED, State.CONSUMED, State.DAMAGED):
+        if state is known or (isinstance(state, str) and state.upper() == known.name):
+            return known
+    raise BadInput(f"state {state!r:.200} is not one of queued, consumed, damaged; what is settled is in settled()")
+
+
+def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | None, holder: str | None) -> None:
+    check_count(limit, "limit", 1, policy.MAX_BATCH)
+    if visibility is not None:
+        check_seconds(visibility, "visibility")
+    if share is not None:
+        policy.check_share(share)
+    policy.check_holder(holder)
+
+
+def check_each(visibility: float | Sequence[float], count: int) -> Sequence[float]:
+    """A visibility for each of so many messages."""
+    if isinstance(visibility, str | bytes) or not isinstance(visibility, Sequence):
+        return [check_seconds(visibility, "visibility")] * count
+    if len(visibility) != count:
+        raise BadMessage(f"there are {len(visibility)} visibilities for {count} messages")
+    return [check_seconds(seconds, "visibility") for seconds in visibility]
+
+
+def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:
+    if type(items) is list:
+        return items
+    if isinstance(items, bytes | str) or not isinstance(items, Iterable):
+        raise BadMessage(f"{verb} takes a list of messages, not {items!r:.80}; for one, use {single}")
+    return items if isinstance(items, Sequence) else list(items)

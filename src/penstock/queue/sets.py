@@ -1,0 +1,53 @@
+"""Every queue as a set (SimpleMessageQueue): a member is a message that is there once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from penstock import policy
+from penstock.clock import Clock
+from penstock.errors import BadMessage
+from penstock.message import Message, Mode, Sent, Settings
+from penstock.queue.waiting import Waiting
+from penstock.stores.ports import Store
+
+
+class Sets(ABC):
+    """What a `Queue` can do as a set."""
+
+    name: str
+    _store: Store
+    _waiting: Waiting
+    _clock: Clock
+
+    @abstractmethod
+    def _decide(self, act: Callable[[Settings], list[Sent] | None]) -> list[Sent]: ...
+
+    @abstractmethod
+    def _take(self, limit: int, visibility: float | None, mode: Mode | None) -> list[Message]: ...
+
+    def sadd(self, member: str | bytes) -> bool:
+        """Add a member, unless it is there: then False."""
+        now = self._clock()
+        sent = self._decide(
+            lambda settings: self._store.insert(self.name, [policy.admit_member(member, settings, now)], now, settings)
+        )
+        self._waiting.notify()
+        return not sent[0].duplicate
+
+    def spop(self) -> str | bytes | None:
+        """Take a member out; text if it was added as text, None if there is none."""
+        for message in self._take(1, None, Mode.AT_MOST_ONCE):
+            try:
+                return message.text if message.content_type == policy.TEXT else message.body
+            except BadMessage:  # someone sent it here as text, which it is not; it must not be lost
+                return message.body
+        return None
+
+    def sismember(self, member: str | bytes) -> bool:
+        return self._store.marked(self.name, policy.member_mark(member))
+
+    def scard(self) -> int:
+        """How many members there are."""
+        return self._store.count_marked(self.name)

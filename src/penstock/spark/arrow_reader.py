@@ -1,0 +1,420 @@
+"""Messages as Arrow straight out of an SQL database, by ADBC: no Python object per row.
+
+The database gives plain columns (numbers, bytes); what is rarely there (the head, a mark, a group) is decoded only in rows that
+have it. Only looking: nothing here writes.
+
+Two copies of SQLite in one process must not have one file open (closing a file drops the process' locks on it), and ADBC brings
+a copy of its own: a file that this process has open as a store is not read this way (`stores.sqlite.store.lend`). It is
+opened read-only, so that this copy never checkpoints.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from operator import eq
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import arrow
+from penstock.broker import location
+from penstock.errors import QueueNotFound, StoreError
+from penstock.message import FOREVER, State
+from penstock.policy import key_of
+from penstock.stores.encoding import Head, add_body, checksum, plain_checksum, unpack_head
+from penstock.stores.ports import Ids
+from penstock.stores.sql.session import MESSAGE_HELD, PRESENT
+
+SQLITE_ROWS = 2000
+"""Rows of one batch from SQLite, which must stay below 2 GiB of bodies."""
+POSTGRESQL_BYTES = 2 * 1024 * 1024
+"""And the bytes of one from PostgreSQL: more at a time is no faster, and not in the processor's cache."""
+OPTIONS = {
+    "sqlite": {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)},
+    "postgresql": {"adbc.postgresql.batch_size_hint_bytes": str(POSTGRESQL_BYTES)},
+}
+WAIT = 10_000
+"""Milliseconds to wait for a lock on the file."""
+SOURCES = {
+    "id": "number",
+    "body": "body",
+    "content_type": "head",
+    "attributes": "head",
+    "attribute_types": "head",
+    "death": "head",
+    "sent_at": "sent_at",
+    "receives": "receives",
+    "visible_at": "visible_at",
+    "deadline": "deadline_at",
+    "group": "grp",
+    "key": "mark",
+    "state": "state",
+    "first_received_at": "first_received_at",
+    "received_at": "received_at",
+    "settled_at": "settled_at",
+    "reason": "reason",
+}
+"""Where a column comes from. It is decoded here, for a whole batch at once, as the databases do it row by row."""
+EXPRESSIONS = {
+    # Its driver takes a column's type from the first rows, and believes in integers if they are null.
+    "sqlite": {
+        "head": "COALESCE(head, x'') AS head",
+        "grp": "COALESCE(grp, x'') AS grp",
+        "mark": "COALESCE(mark, x'') AS mark",
+        "reason": "COALESCE('=' || reason, '') AS reason",
+    },
+    "postgresql": {"reason": "'=' || reason AS reason"},
+}
+CHECKED = ("body", "head", "grp", "mark", "sent_at", "deadline_at", "checksum")
+"""All that a message's checksum is made of, and itself."""
+CLAIM = """
+SELECT {columns} FROM penstock_held, {message}
+WHERE penstock_held.claim = {claim} AND penstock_held.place >= {start} AND penstock_held.place < {stop}
+AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
+ORDER BY penstock_held.place
+"""
+RUN = """
+SELECT {columns} FROM penstock_message
+WHERE queue = {home} AND penstock_message.visible_at >= 0
+AND (penstock_message.visible_at, penstock_message.number) > ({begin_at}, {begin_number})
+AND (penstock_message.visible_at, penstock_message.number) <= ({end_at}, {end_number})
+ORDER BY penstock_message.visible_at, penstock_message.number LIMIT {count} OFFSET {start}
+"""
+"""Of a claim that is a run (`penstock.stores.sqlite.runs`), whose messages are as they were before it."""
+IN_RUN = """EXISTS (
+    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND run_at IS NOT NULL AND reader {reader}
+    AND penstock_message.visible_at >= 0
+    AND (penstock_message.visible_at, penstock_message.number) > (begin_at, begin_number)
+    AND (penstock_message.visible_at, penstock_message.number) <= (end_at, end_number)
+)"""
+"""Whether a message is of a run: of a settled one (its reader is ''), and so gone; or of one that holds it."""
+SCAN = "SELECT {columns} FROM {table} WHERE {by} = {home} AND number >= {start} AND number < {stop}{conditions}"
+NOTHING: Mapping[str, object] = MappingProxyType({})
+FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = $1"
+FIND_CLAIM = """
+SELECT number, size, run_at, begin_at, begin_number, end_at, end_number FROM penstock_claim
+WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1
+"""
+FIND_RUNS = "SELECT 1 FROM penstock_claim WHERE queue = $1 AND run_at IS NOT NULL LIMIT 1"
+FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
+
+
+class Damaged(Exception):
+    """A message is not as it was sent: whoever needs to know which reads them one by one."""
+
+
+class Columnar:
+    """A connection for looking; made by `opened`."""
+
+    def __init__(self, connection: Any, dialect: str) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._present = PRESENT if dialect == "sqlite" else "penstock_message"
+        if dialect == "sqlite":
+            from penstock.stores.sqlite.store import MAPPED
+
+            self._value(f"PRAGMA busy_timeout = {WAIT}")
+            self._value(f"PRAGMA mmap_size = {MAPPED}")
+        connection.set_autocommit(False)
+        if dialect == "postgresql":
+            # It takes the rows of a scan for few, and would have helpers hand each of them to the one that sends them.
+            self._value("SET LOCAL max_parallel_workers_per_gather = 0")
+        self.ids = Ids(self._value(FIND_SALT))
+
+    def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim. `Damaged` if
+        one of the next is; on SQLite, where a claim looks at no body."""
+        home = self._queue(queue)
+        checked = CHECKED if self._dialect == "sqlite" else ()
+        for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
+            if run_at is None:
+                message = MESSAGE_HELD if self._dialect == "postgresql" else self._present
+                words: dict[str, object] = {"message": message, "claim": claim, "start": start, "stop": stop}
+                yield from self._select(CLAIM, queue, schema, NOTHING, checked, **words)
+            else:
+                after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
+                after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
+                places = {"begin_at": begin_at, "begin_number": begin_number, "end_at": end_at, "end_number": end_number}
+                places |= {"start": start, "count": max(0, min(stop, size) - start)}
+                yield from self._select(RUN, queue, schema, after, checked, home=home, **places)
+
+    def scan(
+        self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages whose numbers are from ``start`` up to ``stop``. ``dense``: many of these numbers are of this queue, so
+        go through the table, and not by an index."""
+        where = "".join(f" AND {condition}" for condition in conditions)
+        table = "penstock_settled" if settled else self._present
+        home = self._queue(queue)
+        changed = NOTHING
+        if not settled and self._find(FIND_RUNS, home):
+            where += f" AND NOT {IN_RUN.format(reader='= ' + repr(''))}"
+            held = IN_RUN.format(reader="<> ''")
+            changed = {"state": f"CASE WHEN {held} THEN {int(State.CONSUMED)} ELSE state END", "receives": f"receives + {held}"}
+            changed |= {"visible_at": f"CASE WHEN {held} THEN {FOREVER} ELSE visible_at END"}
+        words = {"table": table, "by": "queue + 0" if dense else "queue", "home": home, "conditions": where}
+        yield from self._select(SCAN, queue, schema, changed, start=start, stop=stop, **words)
+
+    def _queue(self, name: str) -> int:
+        home: int | None = self._value(FIND_QUEUE, name)
+        if home is None:
+            raise QueueNotFound(name)
+        return home
+
+    def _value(self, query: str, *values: object) -> Any:
+        found = self._find(query, *values)
+        return found[0][0] if found else None
+
+    def _find(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        batches = [rows for rows in self._run(query, *values) if rows.num_columns]
+        return [row for rows in batches for row in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
+
+    def _select(
+        self,
+        query: str,
+        queue: str,
+        schema: pa.Schema,
+        changed: Mapping[str, object] = NOTHING,
+        checked: Sequence[str] = (),
+        /,
+        **words: object,
+    ) -> Iterator[pa.RecordBatch]:
+        """``changed``: columns that are another value, or expression, than what the table has.
+
+        ``checked``: the columns to compare each message's checksum by, if that is wanted."""
+        sources = [SOURCES[field.name] for field in schema if field.name in SOURCES]
+        terms = EXPRESSIONS[self._dialect] | {name: f"{value} AS {name}" for name, value in changed.items()}
+        columns = ", ".join(terms.get(source, source) for source in dict.fromkeys([*sources, *checked]) or ["number"])
+        for rows in self._run(query.format(columns=columns, **words)):
+            if checked and rows.num_rows and not intact(rows):
+                raise Damaged
+            if rows.num_rows:
+                yield decode(rows, queue, schema, self.ids)
+
+    def _run(self, query: str, *values: object) -> Iterator[pa.RecordBatch]:
+        from adbc_driver_manager import AdbcStatement
+
+        with _translated(), AdbcStatement(self._connection) as statement:
+            statement.set_options(**OPTIONS[self._dialect])
+            statement.set_sql_query(query)
+            statement.prepare()
+            if values:
+                statement.bind(pa.record_batch({str(place): [value] for place, value in enumerate(values)}))
+            with pa.RecordBatchReader.from_stream(statement.execute_query()[0]) as reader:
+                yield from reader
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Columnar | None]:
+    """A connection to the database behind a URL; None if it has to be read in another way."""
+    kind, target = location(url)
+    if kind not in EXPRESSIONS or find_spec(f"adbc_driver_{kind}") is None:
+        yield None
+    elif kind == "postgresql":
+        with _connected(kind, target) as connection:
+            yield connection
+    else:
+        from penstock.stores.sqlite.store import lend
+
+        with lend(Path(target)) as free:
+            if not free or not Path(target).exists():
+                yield None
+                return
+            with _connected(kind, f"file:{quote(str(Path(target).absolute()))}?mode=ro") as connection:
+                yield connection
+
+
+@contextmanager
+def _connected(kind: str, uri: str) -> Iterator[Columnar]:
+    """Not by the driver's DB-API, which imports Arrow's datasets and Parquet first."""
+    from adbc_driver_manager import AdbcConnection
+
+    driver = import_module(f"adbc_driver_{kind}")
+    with _translated(), driver.connect(uri) as database, AdbcConnection(database) as connection:
+        yield Columnar(connection, kind)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    from adbc_driver_manager import Error
+
+    try:
+        yield
+    except (Error, pa.ArrowException, OSError) as error:
+        raise StoreError(f"the messages cannot be read by ADBC: {error}") from error
+
+
+def intact(rows: pa.RecordBatch) -> bool:
+    """Whether each is what it was when it was sent."""
+    found = dict(zip(rows.schema.names, rows.columns, strict=True))
+    body, instants, checks = found["body"], found["sent_at"], found["checksum"]
+    types = (body.type, instants.type, checks.type)
+    if types != (pa.binary(), pa.int64(), pa.int64()) or body.null_count or instants.null_count or checks.null_count:
+        return False
+    if not all(_is_empty(found[name]) for name in ("head", "grp", "mark")) or found["deadline_at"].null_count < rows.num_rows:
+        return _all_intact(found)
+    _, offsets, data = body.buffers()
+    ends, view = memoryview(offsets).cast("i")[body.offset :], memoryview(b"" if data is None else data)
+    sent = instants.to_pylist()
+    begun = {at: plain_checksum(b"", at) for at in set(sent)}
+    made = map(add_body, map(view.__getitem__, map(slice, ends, ends[1:])), map(begun.__getitem__, sent))
+    return all(map(eq, made, checks.to_pylist()))
+
+
+def _all_intact(found: Mapping[str, pa.Array]) -> bool:
+    """As `intact`, for messages of any kind."""
+    body, head, grp, mark, sent_at, deadline_at, checks = (found[name].to_pylist() for name in CHECKED)
+    try:
+        return all(
+            checksum(*parts[:1], *(part or None for part in parts[1:4]), *parts[4:]) == check
+            for *parts, check in zip(body, head, grp, mark, sent_at, deadline_at, checks, strict=True)
+        )
+    except (TypeError, ValueError):
+        return False
+
+
+def decode(rows: pa.RecordBatch, queue: str, schema: pa.Schema, ids: Ids) -> pa.RecordBatch:
+    """What the database gave as the columns that were asked for."""
+    found = dict(zip(rows.schema.names, rows.columns, strict=True))
+    count = rows.num_rows
+    heads: list[Head] | None = None
+    if "head" in found and not _is_empty(found["head"]):
+        heads = [_head(packed) for packed in found["head"].to_pylist()]
+    columns = []
+    for field in schema:
+        if field.name == "queue":
+            columns.append(_repeated(queue, field.type, count))
+        elif field.name == "id":
+            columns.append(_ids(found["number"], ids.prefix))
+        elif field.name not in HEADS:
+            columns.append(DECODERS.get(field.name, _as_is)(found[SOURCES[field.name]], field.type))
+        elif heads is not None:
+            columns.append(pa.array(map(HEADS[field.name], heads), field.type, size=count))
+        else:
+            columns.append(_without_heads(field.name, field.type, count))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@lru_cache(maxsize=4096)
+def _head(packed: bytes | None) -> Head:
+    try:
+        return unpack_head(packed or None)
+    except (AttributeError, TypeError, ValueError, KeyError):  # damaged, which the state tells
+        return unpack_head(None)
+
+
+# What is the same in most batches is made once.
+
+
+@lru_cache(maxsize=64)
+def _repeated(value: str, type: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, type), count)
+
+
+@lru_cache(maxsize=64)
+def _nulls(type: pa.DataType, count: int) -> pa.Array:
+    return pa.nulls(count, type)
+
+
+@lru_cache(maxsize=64)
+def _without_heads(name: str, type: pa.DataType, count: int) -> pa.Array:
+    if name == "content_type":
+        return _repeated(unpack_head(None).content_type, type, count)
+    if name == "death":
+        return _nulls(type, count)
+    empty = pa.nulls(0, pa.string())
+    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), empty, empty).cast(type)
+
+
+@lru_cache(maxsize=8)
+def _state_names(type: pa.DataType) -> pa.Array:
+    return pa.array([State(number).name.lower() for number in range(len(State))], type)
+
+
+@lru_cache(maxsize=8)
+def _offsets(length: int, count: int) -> pa.Buffer:
+    return pa.py_buffer(array("i", range(0, length * count + 1, length)))
+
+
+def _ids(numbers: pa.Array, prefix: str) -> pa.Array:
+    """As `Ids.make` makes them, but a digit of all of them at a time."""
+    count, size = len(numbers), len(prefix) + 17
+    marked = pc.bit_wise_or(numbers, -(1 << 63))
+    given = array("q")
+    given.frombytes(marked.buffers()[1][8 * marked.offset : 8 * (marked.offset + count)])
+    if sys.byteorder == "little":
+        given.byteswap()
+    digits = given.tobytes().hex().encode()
+    made = bytearray(f"{prefix}nnnn-nnnnnnnnnnnn".encode() * count)
+    for place in range(16):
+        made[len(prefix) + place + (place > 3) :: size] = digits[place::16]
+    return pa.Array.from_buffers(pa.string(), count, [None, _offsets(size, count), pa.py_buffer(made)])
+
+
+def _as_is(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return column if column.type == type else column.cast(type)
+
+
+def _instants(column: pa.Array, type: pa.DataType) -> pa.Array:
+    if column.null_count == len(column):
+        return _nulls(type, len(column))
+    if pc.max(column).as_py() >= arrow.END:
+        column = pc.if_else(pc.less(column, arrow.END), column, pa.scalar(None, pa.int64()))
+    return column.view(type)
+
+
+def _visible(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return _instants(pc.abs(column), type)  # below zero, it is blocked
+
+
+def _states(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return _state_names(type).take(column)
+
+
+def _groups(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return _rare(column, type, lambda line: line.decode(errors="replace"))
+
+
+def _keys(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return _rare(column, type, key_of)
+
+
+def _reasons(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return _rare(column, type, lambda reason: reason[1:])
+
+
+def _rare(column: pa.Array, type: pa.DataType, value: Callable[[Any], Any]) -> pa.Array:
+    """Mostly empty, which is null."""
+    if _is_empty(column):
+        return _nulls(type, len(column))
+    return pa.array([value(item) if item else None for item in column.to_pylist()], type)
+
+
+def _is_empty(column: pa.Array) -> bool:
+    return column.null_count == len(column) or not pc.max(pc.binary_length(column)).as_py()
+
+
+HEADS: dict[str, Callable[[Head], Any]] = {
+    "content_type": lambda head: head.content_type,
+    "attributes": lambda head: [(name, arrow.text(value)) for name, value in head.attributes.items()],
+    "attribute_types": lambda head: arrow.types(head.attributes.items()),
+    "death": lambda head: arrow.death(head.death),
+}
+DECODERS: dict[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
+    "state": _states,
+    "group": _groups,
+    "key": _keys,
+    "reason": _reasons,
+    "visible_at": _visible,
+    **dict.fromkeys(("sent_at", "deadline", "first_received_at", "received_at", "settled_at"), _instants),
+}

@@ -1,0 +1,1 @@
+"""What the stores on a database server share."""

@@ -1,0 +1,1 @@
+"""Queues kept as files, in two formats: VSQS and spool (MQ-Core)."""

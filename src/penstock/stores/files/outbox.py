@@ -1,0 +1,138 @@
+"""What writers stage and publish in a store of files.
+
+ROOT/.penstock/.writers/WRITER/
+  BATCH.NAME           a segment (see `penstock.stores.staging`)
+  BATCH..journal       the messages that are about to be renamed from drafts into their queue: of these, what is still a draft
+                       was not published yet, and what is none was, even if it has been received and deleted since
+  .published           the last batch, and until when to remember it
+  .lock                held (flock) by whoever publishes
+
+A record that is damaged is set aside in ROOT/.penstock/.damaged/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from penstock.guarded import guarded
+from penstock.message import Entry, Sent, Settings
+from penstock.stores.disk import read_whole, remove_folder, write_whole
+from penstock.stores.files.folder import Shelf, is_orphaned
+from penstock.stores.files.marks import Row
+from penstock.stores.files.messages import FileMessages
+from penstock.stores.files.records import DAMAGE, check_journal, check_writer, set_aside
+from penstock.stores.files.sidecar import FOLDER
+from penstock.stores.locks import TIMEOUT, FileLock, Patience
+from penstock.stores.ports import Step
+from penstock.stores.staging import StagedFiles, StagesInFiles
+
+WRITERS, DAMAGED = ".writers", ".damaged"
+"""No queue's name begins with a dot."""
+JOURNAL, PUBLISHED, LOCK = ".journal", ".published", ".lock"
+
+
+class FilePublishing(StagesInFiles, FileMessages):
+    journals = True
+
+    def __init__(self, root: str | Path, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(root, timeout=timeout)
+        self._desk = StagedFiles(self.root / FOLDER / WRITERS, durable=True)
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        self._reserve.admit(len(segment))
+        super().stage(writer, batch, name, segment, now)
+
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
+        """Not a batch: what is done inside is durable step by step."""
+        with self.batch(durable=False):
+            home = self._desk.folder / writer
+            home.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(f"{home}/{LOCK}", f"writer {writer!r} in {self}", Patience(self._patience.timeout))
+            lock.open()
+        try:
+            lock.take()
+            noted = self._noted(writer)
+            yield None if noted is None else noted["batch"]
+        finally:
+            lock.give()
+
+    def _noted(self, writer: str) -> dict[str, int] | None:
+        with self.batch(durable=False):
+            noted: dict[str, int] | None = self._read(f"{self._desk.folder}/{writer}/{PUBLISHED}", check_writer)
+            return noted
+
+    def _read(self, path: str, check: Callable[[Any], None]) -> Any:
+        """A record that is not damaged, or None."""
+        content = read_whole(path)
+        if content is None:
+            return None
+        try:
+            record = json.loads(content)
+            check(record)
+        except DAMAGE:
+            set_aside(path, content, f"{self.root}/{FOLDER}/{DAMAGED}", read_whole, self.tell)
+            return None
+        return record
+
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        with self.batch(durable=False):
+            record = {"batch": batch, "keep_until": keep_until}
+            write_whole(self._desk.folder / writer / PUBLISHED, json.dumps(record).encode())
+
+    def forget_writers(self, now: int) -> None:
+        with self.batch(durable=False), suppress(FileNotFoundError):
+            for writer in os.listdir(self._desk.folder):
+                noted, home = self._noted(writer), self._desk.folder / writer
+                never = noted is None and not self.staged(writer) and is_orphaned(f"{home}/{LOCK}")
+                if never or (noted is not None and noted["keep_until"] <= now):
+                    remove_folder(home)
+
+    def insert_once(self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        writer, batch, place = step
+        with self._queue(queue) as opened:
+            # A draft that came back after a power cut would be published again.
+            self._dirty.add(os.path.dirname(opened.draft("0")))
+            begun = self._journal(writer, batch)
+            if begun is not None and begun["place"] == place:
+                self._finish_insert(opened, begun, now)
+                return []
+
+            def journal(shelf: Shelf, rows: list[Row]) -> None:
+                packed = [row._replace(mark=row.mark and row.mark.hex()) for row in rows]  # type: ignore[arg-type]
+                record = {"place": place, "queue": queue, "born": self._born(shelf), "rows": packed}
+                shelf.beside.sync_memo()
+                self._desk.stage(writer, batch, JOURNAL, json.dumps(record).encode(), now)
+
+            return self.insert(queue, entries, now, settings, journal)
+
+    def _finish_insert(self, shelf: Shelf, begun: dict[str, Any], now: int) -> None:
+        if begun["born"] != self._born(shelf):
+            return  # that queue was deleted, with all that was for it
+        rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
+        with shelf.changing():
+            left = [row for row in rows if shelf.is_draft(row.id)]  # what is no draft any more was published
+            for row in left.copy():
+                if row.mark and self._marked_by(shelf, row.mark, now):  # an equal message was sent since
+                    self._drop_draft(shelf, row.id, None)
+                    left.remove(row)
+            self._write_marks(shelf, left)
+            for row in left:
+                with suppress(FileNotFoundError):
+                    self._publish(shelf, row, now, {})
+        self._end_insert(shelf, rows)
+
+    def _journal(self, writer: str, batch: int) -> dict[str, Any] | None:
+        with self.batch(durable=False):
+            record: dict[str, Any] | None = self._read(f"{self._desk.folder}/{writer}/{batch}.{JOURNAL}", check_journal)
+            return record
+
+    def _journaled(self, queue: str) -> bool:
+        """Whether a publication into this queue has been begun and not been finished."""
+        journals = (self._journal(found.writer, found.batch) for found in self.staged() if found.name == JOURNAL)
+        return any(journal is not None and journal["queue"] == queue for journal in journals)

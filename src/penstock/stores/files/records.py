@@ -1,0 +1,215 @@
+"""What the files beside messages may hold. A disk can damage anything, so whatever is read there is checked first.
+
+Each check takes what was read, and raises one of `DAMAGE` unless it is such a record. What a file of ours may be is told in
+`penstock.stores.files.sidecar` and `penstock.stores.files.outbox`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from penstock.message import FOREVER, Death, Message, State
+from penstock.policy import MAX_NUMBER, check_settings
+from penstock.stores.encoding import Head, pack_head, unpack_head, unpack_settings
+
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What comes of reading garbage as a record."""
+
+
+def need(fits: bool) -> None:
+    if not fits:
+        raise ValueError("this is not such a record")
+
+
+NUMBERS = 9
+HELD = struct.Struct(f"<{NUMBERS}q")
+
+
+def is_instant(value: object) -> bool:
+    return type(value) is int and 0 <= value <= FOREVER
+
+
+def is_id(value: object) -> bool:
+    """Whether it can be looked for in a folder; what is no id is not found there."""
+    return type(value) is str and bool(value) and "/" not in value and "\0" not in value
+
+
+ASIDE = 2
+
+
+class Hold(NamedTuple):
+    """The record of a message that was received.
+
+    ``released`` is 1 once it was given back, and `ASIDE` once it was set aside, because it is damaged. A receipt counts while
+    the message lies where ``hidden_until`` says or, as the record is written before the rename, ``hidden_before``. ``seal``
+    tells our hiding from a stranger's where the path does not.
+    ``holder`` is the name that the receiver gave.
+
+    On the disk: nine numbers of eight bytes, a byte with the length of the holder, the holder in UTF-8. Nothing, the last byte
+    included, follows the numbers in a record of an older Penstock; what follows the holder is left from a longer one.
+    """
+
+    receives: int
+    delivery: int
+    sent_at: int
+    first_received_at: int
+    received_at: int
+    hidden_until: int
+    released: int
+    hidden_before: int = 0
+    seal: int = 0
+    holder: str | None = None
+
+    def pack(self) -> bytes:
+        holder = (self.holder or "").encode()
+        return HELD.pack(*self[:NUMBERS]) + bytes([len(holder)]) + holder
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Hold:
+        need(len(content) >= HELD.size)
+        holder = content[HELD.size + 1 :][: content[HELD.size]] if len(content) > HELD.size else b""
+        hold = cls(*HELD.unpack_from(content))._replace(holder=holder.decode(errors="replace") or None)
+        need(any(hold[:NUMBERS]) and all(map(is_instant, hold[:NUMBERS])))
+        need(hold.receives <= MAX_NUMBER and hold.released in (0, 1, ASIDE))
+        return hold
+
+
+class Extra(NamedTuple):
+    """What a message's head file holds."""
+
+    head: Head
+    sent_at: int | None = None
+    visible_at: int | None = None
+    expires_at: int | None = None
+    deadline_at: int | None = None
+    group: str | None = None
+    mark: bytes | None = None
+    moved_at: int | None = None
+    intact: bool = True
+
+    def pack(self) -> dict[str, Any]:
+        head = pack_head(self.head)
+        fields = self._replace(head=None, mark=self.mark and self.mark.hex(), intact=None)._asdict()  # type: ignore[arg-type]
+        return {name: value for name, value in fields.items() if value is not None} | ({"head": head.decode()} if head else {})
+
+    @classmethod
+    def unpack(cls, fields: dict[str, Any] | None) -> Extra:
+        if fields is None:
+            return cls(unpack_head(None))
+        rest = {name: value for name, value in fields.items() if name not in ("head", "mark")}
+        head, mark = fields.get("head"), fields.get("mark")
+        return cls(unpack_head(head and head.encode()), **rest, mark=mark and bytes.fromhex(mark))
+
+
+def check_head(head: Head) -> None:
+    need(type(head.content_type) is str and head.content_type.isprintable())
+    need(all(type(name) is str for name in head.attributes))
+    need(all(type(value) in (str, int, float, bytes) for value in head.attributes.values()))
+    need(head.visibility is None or (type(head.visibility) in (int, float) and 0 <= head.visibility <= MAX_NUMBER))
+    if head.death is not None:
+        _check_death(head.death)
+
+
+def _check_death(death: Death) -> None:
+    need(type(death.queue) is str and type(death.reason) is str)
+    need(is_instant(death.receives) and is_instant(death.died_at))
+
+
+def check_mark(record: Any) -> None:
+    need(is_id(record["id"]) and is_instant(record["until"]) and type(record.get("published", True)) is bool)
+
+
+def check_claim(record: Any) -> None:
+    need(is_instant(record["epoch"]) and type(record["confirmed"]) is bool and is_instant(record["lapses_at"]))
+    need(type(record["receipts"]) is list)
+    for id, delivery in record["receipts"]:
+        need(is_id(id) and is_instant(delivery))
+
+
+def check_reader(record: Any) -> None:
+    need(type(record["reader"]) is str)
+
+
+def check_settled_epoch(record: Any) -> None:
+    state, settled_at, reason, keep_until = record["settlement"]
+    need(is_instant(record["epoch"]) and is_instant(settled_at) and (reason is None or type(reason) is str))
+    need(keep_until is None or is_instant(keep_until))
+    State(state)
+
+
+def check_settled(message: Message) -> None:
+    """A message of the history."""
+    numbers = (message.number, message.receives, message.delivery, message.sent_at, message.visible_at, message.expires_at)
+    instants = (message.deadline_at, message.moved_at, message.first_received_at, message.received_at)
+    texts = (message.reason, message.group, message.holder)
+    need(all(map(is_instant, (*numbers, message.settled_at))) and all(value is None or is_instant(value) for value in instants))
+    need(type(message.id) is str and type(message.queue) is str)
+    need(all(text is None or type(text) is str for text in texts))
+
+
+def check_queue(record: Any) -> None:
+    """The settings of a queue, and its retentions: which were in force for the messages after which number."""
+    need(type(record["name"]) is str and type(record["born"]) is str)
+    check_settings({}, unpack_settings(record["settings"]))
+    need(record["retentions"][0][0] == 0)
+    for since, retention in record["retentions"]:
+        need(type(since) is int and type(retention) in (int, float) and 0 <= retention <= MAX_NUMBER)
+
+
+def check_writer(record: Any) -> None:
+    need(is_instant(record["batch"]) and is_instant(record["keep_until"]))
+
+
+def check_journal(record: Any) -> None:
+    need(type(record["place"]) is str and type(record["queue"]) is str and type(record["born"]) in (str, type(None)))
+    for id, sent_at, visible_at, mark, mark_until in record["rows"]:
+        need(is_id(id) and is_instant(sent_at) and is_instant(visible_at) and is_instant(mark_until))
+        need(mark is None or bool(bytes.fromhex(mark)))
+
+
+def _check_extra(fields: Any) -> None:
+    need(type(fields) is dict and bool(fields))
+    extra = Extra.unpack(fields)
+    check_head(extra.head)
+    need(all(value is None or is_instant(value) for name, value in extra._asdict().items() if name.endswith("_at")))
+    need((extra.group is None or type(extra.group) is str) and extra.intact is True)
+
+
+DAMAGED_HEAD = {"intact": False}
+
+
+def check_record(kind: str, name: str, record: Any) -> None:
+    if kind == "head":
+        _check_extra(record)
+    elif kind == "mark":
+        check_mark(record)
+    elif name == "name":
+        check_reader(record)
+    elif name == "settled":
+        check_settled_epoch(record)
+    else:
+        check_claim(record)
+        need(record["epoch"] == int(name))
+
+
+def set_aside(
+    path: str, content: bytes, folder: str, read: Callable[[str], bytes | None], tell: Callable[[str], object]
+) -> None:
+    """Keep a damaged file in ``folder``, where nobody reads it, and tell of it. What cannot be moved stays where it is.
+
+    Another process may have set it aside before us, or have written it anew since we read it."""
+    target = f"{folder}/{os.path.basename(os.path.dirname(path))}.{os.path.basename(path)}.{secrets.token_hex(4)}"
+    with suppress(OSError):
+        os.makedirs(folder, exist_ok=True)
+        os.rename(path, target)
+        if read(target) == content:
+            tell(f"the file {path} is damaged; it was set aside as {target}")
+        else:
+            with suppress(FileExistsError):
+                os.link(target, path)
+            os.unlink(target)

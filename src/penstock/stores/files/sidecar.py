@@ -1,0 +1,276 @@
+"""What the file formats have no room for, kept beside the messages where a foreign program does not trip over it.
+
+    ROOT/.penstock/QUEUE/
+      settings             the queue's settings (JSON) and, as messages bear no date of expiry, every retention it had
+      lock                 held (flock) while names change; its 16 bytes: last id given, the message folder's mtime
+      head/ID              content type, attributes, deadline, … of a message that has any
+      held/ID              a record of a message that was ever received: receives, instants, where it lies, who holds it
+      mark/SHA256          the message that makes the next equal one a duplicate
+      settled/AT.ID        a settled message: one line of JSON, then the body
+      reader/SHA256/…      a reader of named claims: `name`, `settled`, and a file an epoch
+      settings.copy        the settings once more: without them, messages would expire too soon
+      damaged/…            files that could not be read, set aside under new names; nothing reads or removes them
+    ROOT/.penstock/.clock/BOOT   the course of the store's clock: see `penstock.stores.clock_files`
+
+A message that uses none of it has none of these files. All of them are written before the message they belong to is visible and
+removed after it has gone, so that what a crash leaves behind are orphans here, never a message without its head. How marks are
+kept is told in `penstock.stores.files.marks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from penstock.guarded import guarded
+from penstock.message import Settings
+from penstock.policy import MAX_NUMBER
+from penstock.stores.disk import read_whole, remove_folder, write_whole
+from penstock.stores.encoding import pack_settings
+from penstock.stores.files.records import DAMAGE, DAMAGED_HEAD, Hold, check_queue, check_record, set_aside
+from penstock.stores.locks import FileLock, Patience
+
+FOLDER = ".penstock"
+PARTS = ("head", "held", "mark", "settled", "reader")
+MEMO = struct.Struct("<qq")
+TICK = 20_000_000
+"""Changes within some milliseconds may give a file the same mtime; this (ns) is longer than that."""
+FEW = 8
+"""From so many messages on, one sync of the file system is cheaper than one of each file."""
+
+
+def digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _parse(content: bytes) -> Any:
+    """The settings of a queue."""
+    record = json.loads(content)
+    check_queue(record)
+    return record
+
+
+def _lost_settings(queue: str) -> dict[str, Any]:
+    """For a queue whose settings are lost: the defaults, but nothing expires."""
+    settings = pack_settings(Settings(retention=MAX_NUMBER))
+    return {"name": queue, "born": secrets.token_hex(8), "settings": settings, "retentions": [[0, MAX_NUMBER]]}
+
+
+class Beside:
+    """The folder beside one queue's messages."""
+
+    def __init__(self, root: Path, queue: str, patience: Patience | None = None) -> None:
+        self.folder = root / FOLDER / queue
+        self._at = os.fspath(self.folder)
+        self._settings_at, self._copy_at, self._damaged_at = (
+            f"{self._at}/{name}" for name in ("settings", "settings.copy", "damaged")
+        )
+        self.tell: Callable[[str], object] = lambda _damage: None
+        self._lock = FileLock(f"{self._at}/lock", f"queue {queue!r} in the folder {root}", patience or Patience())
+        self._locked = self._fresh = False
+        self._record: Any = None
+        self._seen: tuple[int, ...] | None = None
+
+    def clear(self) -> None:
+        """Forget a queue that was here; but not the lock, which knows the last id: a successor must not give it again.
+
+        Under the lock; all is renamed before it is removed, as others may be using it."""
+        gone = self.gone()
+        for part in (*PARTS, "damaged"):
+            with suppress(FileNotFoundError):
+                os.rename(f"{self._at}/{part}", gone / part)
+        self.remove("settings")
+        self.remove("settings.copy")
+        remove_folder(gone.parent)
+
+    def gone(self) -> Path:
+        """A folder for what is about to be removed."""
+        folder = self.folder / "gone"
+        if not folder.is_dir():
+            folder.mkdir()
+        return Path(tempfile.mkdtemp(dir=folder))
+
+    def make(self) -> None:
+        """Under the lock."""
+        for part in PARTS:
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+
+    @guarded
+    def lock(self) -> Generator[None]:
+        """Serialise the changes of names among Penstock's processes; its memo can be read and written meanwhile."""
+        self.take()
+        try:
+            yield
+        finally:
+            self.give()
+
+    def take(self) -> None:
+        """As `lock`, until `give`."""
+        if self._lock.handle < 0:
+            self._open_lock()
+        self._lock.take()
+        self._locked, self._fresh = True, False
+
+    def _open_lock(self) -> None:
+        try:
+            self._lock.open()
+        except FileNotFoundError:  # the first time
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.open()
+
+    def pause(self) -> None:
+        """As `give`, but the lock is soon taken again: its file stays open until then."""
+        self._locked = False
+        self._lock.pause()
+
+    def give(self) -> None:
+        self._locked = False
+        self._lock.give()
+
+    def remember(self, last: int, stamp: int) -> None:
+        """Write the lock's memo."""
+        os.pwrite(self._lock.handle, MEMO.pack(last, stamp), 0)
+
+    def sync_memo(self) -> None:
+        """After this, no crash can lead to the ids that were given so far being given again."""
+        os.fsync(self._lock.handle)
+
+    def recall(self, most: int) -> tuple[int, int]:
+        """The lock's memo: the last id given, and how the message folder looked when the last holder left it.
+
+        An id of more than ``most`` is damage. It is as good as no memo: the folder is looked at instead."""
+        memo = os.pread(self._lock.handle, MEMO.size, 0)
+        last, stamp = MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
+        return (last, stamp) if 0 <= last <= most else (0, 0)
+
+    def names(self, *parts: str) -> list[str]:
+        """What is in a folder, without what is being written (or was, when its writer died)."""
+        return [name for name in os.listdir(self.folder.joinpath(*parts)) if not name.endswith("~")]
+
+    def read_json(self, *parts: str) -> Any:
+        """A record, or None if there is none. One that is damaged is set aside; but a message's head stays: `Extra.intact`."""
+        path = f"{self._at}/{'/'.join(parts)}"
+        content = read_whole(path)
+        if content is None:
+            return None
+        try:
+            record = json.loads(content)
+            check_record(parts[0], parts[-1], record)
+        except DAMAGE:
+            if parts[0] == "head":
+                return DAMAGED_HEAD
+            self.set_aside(path, content)
+            return None
+        return record
+
+    def set_aside(self, path: str, content: bytes) -> None:
+        """Keep a damaged file where nobody reads it."""
+        set_aside(path, content, self._damaged_at, read_whole, self.tell)
+
+    def damaged(self) -> int:
+        """How many files were set aside."""
+        try:
+            return len(os.listdir(self._damaged_at))
+        except FileNotFoundError:
+            return 0
+
+    def write_json(self, value: object, *parts: str, durable: bool = True) -> None:
+        self._fresh = False
+        write_whole(self.folder.joinpath(*parts), json.dumps(value).encode(), durable=durable)
+
+    def settings(self) -> Any:
+        """The record of the queue's settings; not to be changed. While we hold the lock, nobody else changes it."""
+        if self._locked and self._fresh:
+            return self._record
+        try:
+            status = os.stat(self._settings_at)
+        except FileNotFoundError:
+            self._record = self._seen = None
+            return None
+        seen = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        if seen != self._seen:
+            content = read_whole(self._settings_at)
+            self._record = None if content is None else self._parsed(content)
+            # What has just changed may change again and look the same.
+            self._seen = seen if time.time_ns() - max(seen[1:]) > TICK else None
+        self._fresh = True
+        return self._record
+
+    def _parsed(self, content: bytes) -> Any:
+        try:
+            return _parse(content)
+        except DAMAGE:
+            return self._restored(content)
+
+    def _restored(self, damaged: bytes) -> Any:
+        """The settings by their copy, which are written anew where the damaged ones were."""
+        copy = read_whole(self._copy_at)
+        try:
+            record = _parse(copy or b"")
+            how = "restored from their copy"
+        except DAMAGE:
+            record = _lost_settings(self.folder.name)
+            how = "lost: the queue has the default ones until it is updated, and its messages do not expire"
+        kept = f"{self._damaged_at}/settings.{secrets.token_hex(4)}"
+        with suppress(OSError):  # a disk that cannot be written: this is done again by whoever can
+            os.makedirs(self._damaged_at, exist_ok=True)
+            os.link(self._settings_at, kept)
+            if read_whole(kept) == damaged:
+                write_whole(Path(self._settings_at), json.dumps(record).encode())
+                self.tell(f"the file {self._settings_at} is damaged; it was set aside as {kept}, and the settings were {how}")
+            else:  # another process has written them since
+                os.unlink(kept)
+        return record
+
+    def save_settings(self, record: dict[str, Any]) -> None:
+        self.write_json(record, "settings")
+        self.write_json(record, "settings.copy")
+
+    def keep_copy(self) -> None:
+        """Under the lock: a queue that an earlier version made has no copy of its settings."""
+        record = self.settings()
+        if record is not None and not os.path.exists(self._copy_at):
+            self.write_json(record, "settings.copy")
+
+    def remove(self, *parts: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._at}/{'/'.join(parts)}")
+
+    def hold_path(self, id: str) -> str:
+        return f"{self._at}/held/{id}"
+
+    def hold(self, id: str) -> Hold | None:
+        path = self.hold_path(id)
+        content = read_whole(path)
+        if not content:  # never received, or killed before the first record was written
+            return None
+        try:
+            return Hold.unpack(content)
+        except DAMAGE:
+            self.set_aside(path, content)
+            return None
+
+    def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
+        """By one write, so that a kill leaves the old record or the new one."""
+        handle = os.open(self.hold_path(id), os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(handle, hold.pack(), 0)
+            if durable:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def forget(self, id: str) -> None:
+        for part in ("head", "held"):
+            self.remove(part, id)

@@ -1,0 +1,357 @@
+"""The MQ-Core spool: a message is written once and unlinked once; all else is a move.
+
+    new/QUEUE:ID       written, not yet delivered                  ──► queues/QUEUE/ID
+    queues/QUEUE/ID    ready                                       ──► delay/QUEUE:ID    fetched, or delayed
+    delay/QUEUE:ID     hidden until its mtime, which is the timer and survives a restart   ──► queues/QUEUE/ID
+    remove/QUEUE:ID    removed from any of the three, in this order; unlinked some time later
+
+An id is a time-ordered UUID (RFC 9562, version 7); other programs may use other ids. Whoever finds a file whose time has come
+may move it on: this store does so before it fetches, `penstock mover` and `penstock reaper` do it all the time, and other
+MQ-Core programs may as well. What is sent through this store is written among the drafts, so that nothing unfinished is ever in
+new/; when it is whole and on the disk, it goes through new/ to its queue at once.
+
+A stranger that fetches sets no timer that we can read: the file keeps an mtime of the past, even one that was our timer once.
+Such a file stays for the queue's visibility from when it was moved. Our own ones are known by their ctime, written down beside.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from penstock.message import FOREVER, Settings
+from penstock.policy import micros
+from penstock.stores.disk import rename_new
+from penstock.stores.encoding import unpack_settings
+from penstock.stores.files.folder import EXACT, Changing, Shelf, Stamp, file_age, is_open_for_writing
+from penstock.stores.files.records import Hold
+from penstock.stores.files.sidecar import FOLDER, TICK, Beside
+from penstock.stores.files.store import FileStore
+from penstock.stores.locks import TIMEOUT, Patience
+
+PARTS = ("new", "queues", "delay", "remove")
+MOST = 2**60 - 2**32
+"""The biggest number that leaves room for more of them: 48 bits of the time, 12 of a fraction."""
+NEVER_AT = 2**33 * 1_000_000
+"""The instant (in the year 2242) that stands for never: file systems keep no later ones."""
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+UUID_1 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+ANY_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+SERVED = re.compile(r"(?!\.)[!-.0-~]{1,200}(?<!~)")
+"""Ids that are delivered. Others could not be told in an HTTP header or a line of text; and a name that begins with a dot, or
+ends in ~, is by custom one of a file that is not finished."""
+MOST_NAME = 255
+"""The longest name that a file can have."""
+UNDATED = 1 << 51
+"""Numbers below this are made of ids that bear no time: as times, they would be of before 2004."""
+GREGORIAN = 0x01B21DD213814000
+"""1970 as UUIDs of version 1 count, in 100 ns."""
+STILL = 5
+"""Seconds without a write after which a file in new/ counts as written, where a lease cannot tell."""
+
+
+def timer(root: Path, id: str, beside: Beside, hold: Hold | None) -> int:
+    """Until when a file in delay/ stays there."""
+    status = os.stat(f"{root}/delay/{beside.folder.name}:{id}")
+    instant = status.st_mtime_ns // 1000
+    if instant >= NEVER_AT:
+        return FOREVER
+    if hold is not None and hold.seal == status.st_ctime_ns:
+        return instant
+    record = beside.settings()
+    visibility = (unpack_settings(record["settings"]) if record else Settings()).visibility
+    return max(instant, status.st_ctime_ns // 1000 + micros(visibility))
+
+
+def set_timer(path: str, instant: int) -> None:
+    nanoseconds = min(instant, NEVER_AT) * 1000
+    os.utime(path, ns=(nanoseconds, nanoseconds))
+
+
+def is_written(path: str) -> bool:
+    """Whether nobody has a file of new/ open for writing any more."""
+    writing = is_open_for_writing(path)
+    if writing is not None:
+        return not writing
+    with suppress(FileNotFoundError):
+        return file_age(os.stat(path).st_ctime) > STILL
+    return False
+
+
+def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None = None) -> bool:
+    """Move what is fully written to its queue; whether something is still being written.
+
+    ``foreign`` is told what has to stay: what is no file, and what has the id of a message that is there."""
+    waiting = False
+    stays = [] if foreign is None else foreign
+    for entry in os.scandir(root / "new"):
+        name, colon, id = entry.name.partition(":")
+        if not colon or queue not in (None, name) or not (root / "queues" / name).is_dir():
+            continue
+        if id in ("", ".", "..") or not entry.is_file() or os.path.exists(f"{root}/delay/{entry.name}"):
+            stays.append(entry.path)
+        elif is_written(entry.path):
+            try:
+                rename_new(entry.path, f"{root}/queues/{name}/{id}")
+            except FileNotFoundError:  # someone else was first
+                continue
+            except FileExistsError:
+                stays.append(entry.path)
+        else:
+            waiting = True
+    return waiting
+
+
+def deliver_delayed(root: Path, now: int, tell: Callable[[str], object]) -> int | None:
+    """Move what has waited long enough back to its queue; when the next is due."""
+    due = None
+    for entry in os.scandir(root / "delay"):
+        name, colon, id = entry.name.partition(":")
+        if not colon or id in ("", ".", "..") or not (root / "queues" / name).is_dir():
+            continue
+        with suppress(FileNotFoundError):  # someone else was first
+            beside = Beside(root, name)
+            beside.tell = tell
+            instant = timer(root, id, beside, beside.hold(id))
+            if instant <= now:
+                os.rename(entry.path, root / "queues" / name / id)
+            elif instant < FOREVER:
+                due = instant if due is None else min(due, instant)
+    return due
+
+
+def destroy_removed(root: Path) -> int:
+    """Unlink what was removed; how many."""
+    gone = 0
+    for entry in os.scandir(root / "remove"):
+        with suppress(FileNotFoundError):
+            os.unlink(entry.path)
+            gone += 1
+    return gone
+
+
+class SpoolShelf(Shelf):
+    def __init__(self, root: Path, queue: str, peers: int, patience: Patience) -> None:
+        super().__init__(root, queue, root / "queues" / queue, root / "new", root / "delay", patience=patience)
+        self._peers = peers
+        self._unfinished = False
+        self._prefix = len(os.fsencode(queue)) + 1
+        self._new, self._drafts = f"{root}/new", f"{root}/{FOLDER}/.drafts"
+        self._delay, self._remove = f"{root}/delay", f"{root}/remove"
+        self._passed = 0
+        self._touched: set[str] = set()
+
+    def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
+        """A file of new/ that is still being written is finished without any folder changing."""
+        if self._unfinished:
+            self._stamp = None
+        super().refresh(eager=eager, stamp=stamp)
+
+    def scan(self) -> Iterator[tuple[str, int]]:
+        self._unfinished = deliver_new(self.root, self.queue, self.foreign)
+        for entry in os.scandir(self.root / "delay"):
+            name, _, id = entry.name.partition(":")
+            if name == self.queue and self.number(id):
+                with suppress(FileNotFoundError):
+                    yield id, self._timer(id)
+            elif name == self.queue:
+                self.foreign.append(entry.path)
+        for id in os.listdir(self._at):
+            if self.number(id):
+                yield id, 0
+            else:
+                self.foreign.append(f"{self._at}/{id}")
+
+    def _timer(self, id: str) -> int:
+        return timer(self.root, id, self.beside, self.hold(id))
+
+    def path(self, id: str, hidden: int) -> str:
+        return f"{self._delay}/{self.queue}:{id}" if hidden else f"{self._at}/{id}"
+
+    def places(self, id: str, hidden: int) -> list[str]:
+        return [self.path(id, hidden), f"{self._new}/{self.queue}:{id}"]
+
+    def draft(self, id: str) -> str:
+        return f"{self._drafts}/{self.queue}:{id}"
+
+    def drafts(self) -> list[str]:
+        return [f"{self._drafts}/{name}" for name in os.listdir(self._drafts) if name.partition(":")[0] == self.queue]
+
+    def sent_at(self, id: str, status: os.stat_result) -> int:
+        """The mtime, unless it is a timer, which lies in the file's future; then the id knows it nearly as well."""
+        written = super().sent_at(id, status)
+        if written * 1000 <= status.st_ctime_ns or not UUID.fullmatch(id):
+            return written
+        known = (self.number(id) >> 12) * 1000
+        return written if abs(written - known) < 1_000_000 else known
+
+    def publish(self, id: str, hidden: int) -> None:
+        """Through new/, unless it is delayed: whoever finds it there would deliver it.
+
+        The folder of drafts is not synced: a draft that comes back is an orphan, and nobody's message."""
+        if hidden:
+            self._move(self.draft(id), id, hidden)
+            return
+        passing = f"{self._new}/{self.queue}:{id}"
+        os.rename(self.draft(id), passing)
+        try:
+            self._move(passing, id, 0)
+        except BaseException as error:
+            try:
+                os.rename(passing, self.draft(id))
+            except FileNotFoundError:
+                if isinstance(error, FileNotFoundError):  # a mover was quicker, and has delivered it
+                    self._touched.add(self._at)
+                    return
+            # If it cannot be moved back either, whoever takes the send back finds it in new/, and removes its mark first.
+            raise
+
+    def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
+        """Every message passes through new/, so that its mtime tells nothing: it counts while something lies there."""
+        if folders is not None and len(folders) < len(self._watched):
+            return super().stamp(folders)
+        queue, new, delay = [os.stat(folder).st_mtime_ns for folder in self._watched]
+        if new != self._passed:
+            if os.listdir(self._new):
+                return queue, new, delay
+            if EXACT or time.time_ns() - new > TICK:
+                self._passed = new
+        return queue, 0, delay
+
+    def rename(self, source: str, id: str, hidden: int) -> None:
+        self._move(source, id, hidden)
+        self._touched.add(source.rpartition("/")[0])
+
+    def _move(self, source: str, id: str, hidden: int) -> None:
+        target = self.path(id, hidden)
+        if hidden:
+            set_timer(source, hidden)
+        if source != target:
+            os.rename(source, target)
+        self._touched.add(self._delay if hidden else self._at)
+        if source == target:
+            os.utime(self._delay)  # the timer alone was changed: let those notice who watch the folder
+
+    def seal(self, id: str, hidden: int) -> int:
+        return os.stat(self.path(id, hidden)).st_ctime_ns if hidden else 0
+
+    def find(self, id: str, hold: Hold | None = None) -> int | None:
+        if self.index.get(id) and self.number(id):
+            with suppress(FileNotFoundError):
+                return self._timer(id)
+        return super().find(id, hold)
+
+    def requeue(self, now: int) -> None:
+        while (first := self.first_hidden()) and first[0] <= now:
+            id = first[1]
+            try:
+                instant = self._timer(id)
+                if instant <= now:
+                    os.rename(self.path(id, 1), self.path(id, 0))
+                self.note(id, 0 if instant <= now else instant)
+            except FileNotFoundError:  # someone else was first
+                self.note(id, None)
+
+    def remove(self, path: str, id: str) -> None:
+        removed = f"{self._remove}/{self.queue}:{id}"
+        os.rename(path, removed)
+        self._touched.add(path.rpartition("/")[0])
+        with suppress(FileNotFoundError):  # a reaper was first
+            os.unlink(removed)
+
+    def choose_ready(self) -> str | None:
+        """The oldest; with peers, one of the oldest by chance, so that they seldom reach for the same."""
+        if not self._peers:
+            return self.first_ready()
+        oldest = self.ready(self._peers + 1)
+        return random.choice(oldest) if oldest else None  # noqa: S311
+
+    def reserving(self) -> Changing:
+        """Drafts lie where nobody looks."""
+        return Changing(self, (), pause=True)
+
+    def take_ids(self, count: int, now: int) -> list[str]:
+        last, _ = self.beside.recall(MOST)
+        first = max(last + 1, now // 1000 << 12 | -(-(now % 1000) * 4096 // 1000))
+        self.beside.remember(first + count - 1, 0)
+        return [_uuid(number) for number in range(first, first + count)]
+
+    def number(self, id: str) -> int:
+        if UUID.fullmatch(id):
+            return int(id[:8] + id[9:13] + id[15:18], 16)
+        if not SERVED.fullmatch(id) or self._prefix + len(id) > MOST_NAME:
+            return 0
+        return _number_of_version_1(id) or int.from_bytes(blake2b(id.encode(), digest_size=8).digest()) % (UNDATED - 1) + 1
+
+    undated = UNDATED
+
+    def folders(self) -> list[str]:
+        touched, self._touched = self._touched, set()
+        return list(touched)
+
+
+def _number_of_version_1(id: str) -> int:
+    """The number of a UUID that begins with its time, as MQ-Core's own do; 0 if it is none, or of before our numbers."""
+    if not UUID_1.fullmatch(id):
+        return 0
+    micro = (int(id[15:18] + id[9:13] + id[:8], 16) - GREGORIAN) // 10
+    number = micro // 1000 << 12 | micro % 1000 * 4096 // 1000
+    return number if number >= UNDATED else 0
+
+
+def _uuid(number: int) -> str:
+    digits = f"{number:015x}"
+    tail = f"{int.from_bytes(os.urandom(8)) >> 2 | 1 << 63:016x}"
+    return f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-{tail[:4]}-{tail[4:]}"
+
+
+class SpoolStore(FileStore):
+    def __init__(self, root: str | Path, *, peers: int = 0, timeout: float = TIMEOUT) -> None:
+        """``peers``: how many others fetch from the same spool; with any, order is given up for fewer lost races."""
+        self._peers = peers
+        super().__init__(root, timeout=timeout)
+
+    def move_on(self, now: int) -> tuple[bool, int | None]:
+        """What a mover does: whether something is still being written, and when the next delay ends."""
+        with self.batch(durable=False):
+            return deliver_new(self.root), deliver_delayed(self.root, now, self.tell)
+
+    def reap(self) -> int:
+        with self.batch(durable=False):
+            return destroy_removed(self.root)
+
+    def _prepare(self) -> None:
+        for part in PARTS:
+            (self.root / part).mkdir(exist_ok=True)
+        (self.root / FOLDER / ".drafts").mkdir(exist_ok=True)
+
+    def _shelf(self, queue: str) -> SpoolShelf:
+        return SpoolShelf(self.root, queue, self._peers, self._patience)
+
+    def _queue_folder(self) -> Path:
+        return self.root / "queues"
+
+    def uuid_of(self, queue: str, id: str) -> str:
+        """Another program's id need not be a UUID: one is made of it."""
+        return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
+
+    def id_of(self, queue: str, given: str) -> str | None:
+        if given[14:15] == "5":  # as those that were made of other ids, of which there are few
+            with self._queue(queue, durable=False) as shelf:
+                shelf.refresh()
+                return next((id for id in shelf.index if self.uuid_of(queue, id) == given), given)
+        return given
+
+    def _clear(self, shelf: Shelf) -> None:
+        for part in ("new", "delay"):
+            for entry in os.scandir(self.root / part):
+                if entry.name.partition(":")[0] == shelf.queue:
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path)

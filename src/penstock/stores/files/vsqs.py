@@ -1,0 +1,162 @@
+"""VSQS directories: a folder a queue, a file a message, its state in its name.
+
+    1415776871123.new             being written
+    1415776871123                 ready: the oldest number goes first
+    1415776871123.1415776879654   hidden (claimed, or delayed) until this millisecond
+
+A number is the millisecond of creation, or the next one that is free; another VSQS program can work on the same folder. The
+file's mtime is the instant of sending.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from penstock.message import FOREVER
+from penstock.stores.disk import rename_new
+from penstock.stores.files.folder import Shelf, Stamp
+from penstock.stores.files.store import FileStore
+
+NEVER = FOREVER // 1000
+EXPIRY = re.compile(r"([0-9]{1,17})(?:\.0*([0-9]*))?")
+MOST = 10**17 - 1
+"""The biggest number that is a message's."""
+AHEAD = 2
+"""So many milliseconds before the clock are our numbers, …"""
+AHEAD_SHARE = 16
+"""… and one more for so many drafts, as long as it takes at most to create them."""
+
+
+def milliseconds(instant: int) -> int:
+    """Whole milliseconds, rounded up: nothing is shown before its time."""
+    return NEVER if instant >= FOREVER else -(-instant // 1000)
+
+
+def from_milliseconds(millisecond: int) -> int:
+    return FOREVER if millisecond >= NEVER else millisecond * 1000
+
+
+class VsqsShelf(Shelf):
+    def scan(self) -> Iterator[tuple[str, int]]:
+        unusual: list[tuple[str, str]] = []
+        names = os.listdir(self._at)
+        for name in names:
+            id, dot, extension = name.partition(".")
+            if not self.number(id):
+                self.foreign.append(f"{self._at}/{name}")
+            elif not dot:
+                yield id, 0
+            elif self.number(extension) and int(extension) <= NEVER:
+                yield id, from_milliseconds(int(extension))
+            elif extension != "new":
+                unusual.append((id, extension))
+        if unusual:
+            yield from self._spell(unusual, Counter(name.partition(".")[0] for name in names))
+
+    def _spell(self, unusual: list[tuple[str, str]], files: Counter[str]) -> Iterator[tuple[str, int]]:
+        """Messages whose expiry is spelled in an unusual way, such as with a fraction: from now on it is spelled as usual."""
+        for id, extension in unusual:
+            name, number = f"{self._at}/{id}.{extension}", EXPIRY.fullmatch(extension)
+            if number is None or files[id] > 1:  # another file has the same number
+                self.foreign.append(name)
+                continue
+            hidden = from_milliseconds(min(int(number[1]) + bool(number[2]), NEVER))
+            try:
+                rename_new(name, self.path(id, hidden))
+                yield id, hidden
+            except FileNotFoundError:  # someone else was first
+                continue
+            except OSError:  # a disk that cannot be written
+                self.foreign.append(name)
+
+    def path(self, id: str, hidden: int) -> str:
+        return f"{self._at}/{id}.{milliseconds(hidden)}" if hidden else f"{self._at}/{id}"
+
+    def draft(self, id: str) -> str:
+        return f"{self._at}/{id}.new"
+
+    def drafts(self) -> list[str]:
+        return [f"{self._at}/{name}" for name in os.listdir(self._at) if name.endswith(".new")]
+
+    def writable(self, instant: int) -> int:
+        return from_milliseconds(milliseconds(instant))
+
+    def publish(self, id: str, hidden: int) -> None:
+        """Never over a foreign message that has the same number, however it came by it: `FileExistsError`."""
+        rename_new(self.draft(id), self.path(id, hidden))
+
+    def rename(self, source: str, id: str, hidden: int) -> None:
+        os.rename(source, self.path(id, hidden))
+
+    def remove(self, path: str, id: str) -> None:  # noqa: ARG002
+        os.unlink(path)
+
+    def begin(self, stamp: Stamp) -> None:
+        self._memo = self._last, known = self.beside.recall(MOST)
+        self._ours = known == stamp[0]
+
+    def end(self, stamp: Stamp) -> None:
+        memo = self._last, stamp[0] if self._ours else self._memo[1]
+        if memo != self._memo:
+            self.beside.remember(*memo)
+
+    def arrive(self, id: str) -> None:
+        self._last = max(self._last, self.number(id))
+
+    def take_ids(self, count: int, now: int) -> list[str]:
+        """More than any number in use, and later than now: no foreign publisher can have used such a number yet.
+
+        VSQS lists the folder after each create, to find the same number in another state. Here a listing is needed only if
+        the folder was changed by someone who did not hold the lock, or if the clock has come up with us meanwhile."""
+        if not self._ours:
+            self._last = max([self._last, *(self.number(name.partition(".")[0]) for name in os.listdir(self.folder))])
+            self._ours = True
+        first = max(self._last + 1, now // 1000 + AHEAD + count // AHEAD_SHARE)
+        self._last = first + count - 1
+        return [str(number) for number in range(first, first + count)]
+
+    def check_drafts(self, ids: Collection[str]) -> None:
+        if ids and time.time_ns() // 1_000_000 >= min(map(int, ids)):
+            mine = {f"{id}.new" for id in ids}
+            taken = {name for name in os.listdir(self.folder) if name.partition(".")[0] in ids} - mine
+            if taken:
+                raise FileExistsError(errno.EEXIST, "a stranger has the same number", str(self.folder / min(taken)))
+
+    def number(self, id: str) -> int:
+        return int(id) if id.isdecimal() and id.isascii() and len(id) < 18 and id[0] != "0" else 0
+
+    def folders(self) -> list[str]:
+        return [self._at]
+
+
+class VsqsStore(FileStore):
+    def _prepare(self) -> None:
+        pass
+
+    def _shelf(self, queue: str) -> VsqsShelf:
+        return VsqsShelf(self.root, queue, self.root / queue, patience=self._patience)
+
+    def _queue_folder(self) -> Path:
+        return self.root
+
+    def _clear(self, shelf: Shelf) -> None:
+        pass
+
+    def uuid_of(self, queue: str, id: str) -> str:
+        """From queue and number, with no table (RFC 9562, version 8)."""
+        salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
+        return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
+
+    def id_of(self, queue: str, given: str) -> str | None:
+        try:
+            id = str(uuid.UUID(given).int & (1 << 62) - 1)
+        except ValueError:
+            return None
+        return id if self.uuid_of(queue, id) == given.lower() else None

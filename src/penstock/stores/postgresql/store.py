@@ -1,0 +1,602 @@
+"""The store on PostgreSQL, through psycopg: many processes on many machines at one queue.
+
+Commits wait for the disk whatever the server's default is, claims too: unlike an embedded store's, the clients outlive a crash
+of the server, and a claim that was lost would leave two of them with the same receipt. Waiting receivers are woken by NOTIFY.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from operator import itemgetter
+from typing import Any, ClassVar
+
+from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.guarded import guarded
+from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settlement
+from penstock.stores.dbserver.session import Answer, Session
+from penstock.stores.dbserver.store import SqlServerStore
+from penstock.stores.encoding import pack_settings
+from penstock.stores.ports import Segment, Store
+from penstock.stores.postgresql.copying import HEADER, TRAILER, copy_alike, copy_rows, read_value
+from penstock.stores.postgresql.listener import Listener
+from penstock.stores.sql.messages import insert_row
+from penstock.stores.sql.session import MESSAGE_HELD, Row
+
+try:
+    import psycopg
+    from psycopg import errors, sql
+    from psycopg.abc import Buffer
+    from psycopg.copy import LibpqWriter
+    from psycopg.generators import copy_to
+    from psycopg.pq import PipelineStatus, TransactionStatus
+    from psycopg.rows import tuple_row
+
+    from penstock.stores.postgresql.prepared import Prepared, ask_together, command
+except ImportError as error:
+    raise MissingExtra("a postgresql: store", "postgres") from error
+
+MIGRATION_LOCK = 0x70656E73746F636B
+"""The advisory lock under which the schema is changed: 'penstock' in ASCII."""
+CHANNEL = "penstock"
+PLANNING = {"enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
+"""Every statement goes by an index, in its order. Left to choose by statistics that are always old, the planner now and then
+reads and sorts a whole queue to find its first messages."""
+OFTEN = frozenset({"insert_told", "insert_batch_told", "delete_told", "claim_at_once", "living"})
+"""The statements of a queue at work."""
+Asked = tuple[list[Row], int]
+NOTHING: Asked = ([], 0)
+COPIED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at", "grp", "mark", "head", "checksum", "body")
+COPY = f"COPY penstock_message ({', '.join(COPIED)}, state, receives, delivery) FROM STDIN (FORMAT BINARY)".encode()
+PART = 128 * 1024
+COPY_BYTES = 32 * 1024 * 1024
+"""After so many a COPY is ended, and the next one has the whole of the statement's time again."""
+TUNED = {
+    # The rows of a queue live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
+    "penstock_message": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, "
+    "autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000, vacuum_truncate = off",
+    # What is staged is read once and gone: the next batch finds its room again.
+    "penstock_staged": "toast.autovacuum_vacuum_scale_factor = 0.0, toast.autovacuum_vacuum_threshold = 2000, "
+    "toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off",
+    # One small row a connection, written with every commit: room for its next version on the same page.
+    "penstock_session": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, fillfactor = 10",
+}
+
+
+class Writer(LibpqWriter):
+    """Waits until each part is sent. The driver's own keeps what the server does not take yet, however much that becomes, and
+    moves all of it whenever some of it is sent."""
+
+    def write(self, data: Buffer) -> None:
+        whole = memoryview(data)
+        for start in range(0, len(whole), PART):
+            self.connection.wait(copy_to(self._pgconn, whole[start : start + PART], flush=True))
+
+
+class Copy:
+    """Messages on their way in, by a COPY that goes on until it is ended, or fails."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.size = 0
+        self._open = ExitStack()
+        cursor = connection.cursor()
+        self._copy = self._open.enter_context(cursor.copy(COPY, writer=Writer(cursor)))
+        self.write([HEADER])
+
+    def write(self, parts: Iterable[bytes]) -> None:
+        with self._open:
+            for part in parts:
+                self._copy.write(part)
+                self.size += len(part)
+            self._open = self._open.pop_all()
+
+    def end(self) -> None:
+        with self._open:
+            self._copy.write(TRAILER)
+
+
+class PostgresqlStore(SqlServerStore):
+    dialect: ClassVar = {
+        "serial": "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
+        "integer": "BIGINT",
+        "name": 'TEXT COLLATE "C"',
+        "text": "TEXT",
+        "key": "BYTEA",
+        "blob": "BYTEA",
+        "where_grouped": "WHERE grp IS NOT NULL",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "for_update": "FOR UPDATE",
+        "keep": "FOR KEY SHARE",
+        "passing": "UNLOGGED",
+        "insert_new": "INSERT INTO",
+        "unless_there": "ON CONFLICT DO NOTHING",
+        "among": "= ANY(:numbers)",
+        "later": "GREATEST",
+        "as_integer": "::bigint",
+        "by_ready": "",
+        "ready": "AND queue >= 0",
+        "only_by_name": """
+            DROP INDEX penstock_ready;
+            CREATE INDEX penstock_ready ON penstock_message (queue, visible_at, number) WHERE queue >= 0
+        """,
+        "message_held": MESSAGE_HELD,
+        "present": "penstock_message",
+        "removed_later": "",
+        "chosen": "penstock_message",
+        "penstock_message": "",
+        "as_blob": "::bytea",
+    }
+    _at_once = frozenset({"queue", "claim_at_once"})
+    _begin_reading = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+    def __init__(self, url: str, *, timeout: float = 10, statement_timeout: float = 60, pool: int = 10) -> None:
+        """``timeout``: seconds to wait for locks, for a free connection, and for a server that is away; ``statement_timeout``:
+        seconds after which the server gives up a statement."""
+        try:
+            known = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise BadURL(f"the postgresql: URL cannot be read: {error}") from None
+        if not str(known.get("port") or "0").replace(",", "").isdigit():
+            raise BadURL(f"the postgresql: URL cannot be read: port {known['port']!r:.80} is no number")
+        self._url, self._options = url, known.get("options", "")
+        self._settings = {
+            "lock_timeout": round(timeout * 1000),
+            "statement_timeout": round(statement_timeout * 1000),
+            "idle_in_transaction_session_timeout": round(statement_timeout * 1000),
+            **PLANNING,
+        }
+        self._listener: Listener | None = None
+        self._asked = False
+        self._often: dict[Any, Prepared] = {}
+        place = known.get("host") or "localhost"
+        super().__init__(
+            f"the PostgreSQL database {known.get('dbname', '')} at {place}:{known.get('port') or 5432}",
+            timeout=timeout,
+            pool=pool,
+        )
+        texts: dict[str, Any] = self._statements
+        self._often = {texts[name]: Prepared(name, texts[name]) for name in OFTEN}
+
+    # connections
+
+    def _open(self) -> Session:
+        settings = " ".join(f"-c {name}={value}" for name, value in self._settings.items())
+        try:
+            connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                prepare_threshold=2,
+                connect_timeout=max(2, round(self._timeout)),
+                application_name="penstock",
+                client_encoding="UTF8",
+                options=f"{self._options} {settings}",
+                keepalives_idle=30,
+                tcp_user_timeout=60_000,
+            )
+        except psycopg.Error as error:
+            raise self._translate(error, lost=True) from error
+        try:
+            row = connection.execute(
+                # By the function, as the view around it loads half the catalogue into every new backend.
+                "SELECT pid, backend_start::text, current_setting('synchronous_commit'), current_setting('fsync') "
+                "FROM pg_stat_get_activity(pg_backend_pid())"
+            ).fetchone()
+            assert row is not None
+            pid, started, commit, fsync = row
+            if commit in ("off", "local"):
+                connection.execute("SET synchronous_commit = on")
+            self.durable = fsync == "on"
+        except psycopg.Error as error:
+            connection.close()
+            raise self._translate(error, lost=True) from error
+        return Session(connection, (pid, started))
+
+    def _shut(self, session: Session) -> None:
+        session.connection.close()
+
+    def _prepared(self, text: str) -> bytes:
+        return re.sub(r"(?<!:):(\w+)", r"%(\1)b", text.replace("%", "%%")).encode()
+
+    def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
+        if session.copy is not None:
+            self._end_copy(session)
+        session.asking, handled = True, sys.exc_info()[1]
+        try:
+            often = self._often.get(text)
+            if often is not None and params is not None and session.server_id is not None:  # None: the caller's own connection
+                answer = often.ask(session.connection, session.prepared, params)
+            else:
+                cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
+                # Not by its description, which makes an object of each column.
+                rows = cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
+                answer = rows, cursor.rowcount
+            session.asking = False
+            return answer
+        except psycopg.Error as error:
+            raise self._failed(session, error, handled) from error
+
+    def _command(self, session: Session, text: str) -> None:
+        """Not by a cursor, which forgets all that the connection has prepared, also by itself, after a ROLLBACK or an ALTER."""
+        if session.server_id is None:  # the caller's: what is prepared on it is not ours
+            self._ask(session, text)
+            return
+        self._end_copy(session)
+        with self._translating(session):
+            command(session.connection, text)
+
+    def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
+        self._end_copy(session)
+        with self._translating(session), session.connection.cursor() as cursor:
+            cursor.executemany(self._statements[name], rows)
+
+    def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
+        rows = list(rows)
+        if name != "insert" or len(rows) < 2:
+            return super()._many(name, rows)
+        session = self._writing("insert").session
+        self._copy(session, copy_rows(rows))
+        self._end_copy(session)
+        return []
+
+    def _add_bodies(self, home: int, first: int, bodies: Sequence[bytes], like: Entry) -> None:
+        """Whatever comes next ends the copy. If that is more of the same, the server does not wait for it meanwhile."""
+        session = self._writing("insert").session
+        self._copy(session, copy_alike(insert_row(first, home, like.visible_at, None, like), bodies))
+        if session.copy.size > COPY_BYTES:
+            self._end_copy(session)
+
+    def _copy(self, session: Session, parts: Iterable[bytes]) -> None:
+        copy, session.copy = session.copy, None
+        with self._translating(session):
+            copy = copy or Copy(session.connection)
+            copy.write(parts)
+        session.copy = copy
+
+    def _end_copy(self, session: Session) -> None:
+        copy, session.copy = session.copy, None
+        if copy is not None:
+            with self._translating(session):
+                copy.end()
+
+    @contextmanager
+    def _translating(self, session: Session) -> Iterator[None]:
+        session.asking, handled = True, sys.exc_info()[1]
+        try:
+            yield
+            session.asking = False
+        except psycopg.Error as error:
+            raise self._failed(session, error, handled) from error
+        except (AssertionError, ValueError) as error:  # psycopg got more answers than it asked for, as if a server panics
+            session.connection.close()
+            raise self._translate(error, lost=True) from error
+
+    def _failed(self, session: Session, error: psycopg.Error, handled: BaseException | None) -> BaseException:
+        """What to raise for an error of psycopg's. It may be that of an interrupted statement which psycopg tried to end."""
+        pgconn = session.connection.pgconn
+        session.asking = (
+            pgconn.transaction_status is TransactionStatus.ACTIVE or pgconn.pipeline_status is not PipelineStatus.OFF
+        )
+        before = error.__context__
+        while before is not None and before is not handled:
+            if not isinstance(before, Exception):
+                return before
+            before = before.__context__
+        return self._translate(error, lost=session.connection.closed)
+
+    def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
+        text = sql.SQL("COPY (SELECT segment FROM penstock_staged WHERE {}) TO STDOUT (FORMAT BINARY)").format(
+            sql.SQL(" AND ").join(sql.SQL("{} = {}").format(sql.Identifier(name), value) for name, value in fields.items())
+        )
+        with self._translating(session), session.connection.cursor() as cursor, cursor.copy(text) as copy:
+            return read_value(copy)
+
+    def _end(self, side: Session, lost: Session) -> None:
+        pid, started = lost.server_id
+        fields = {"pid": pid, "started": started}
+        living = b"FROM pg_stat_activity WHERE pid = %(pid)s AND backend_start::text = %(started)s"
+        self._ask(side, b"SELECT pg_terminate_backend(pid) " + living, fields)
+        give_up_at = time.monotonic() + self._timeout
+        while self._ask(side, b"SELECT 1 " + living, fields)[0]:
+            if time.monotonic() > give_up_at:
+                raise StoreBusy(f"{self}: the lost connection {pid} did not end within {self._timeout} s")
+            time.sleep(0.005)
+
+    def _ask_time(self, side: Session) -> int:
+        return int(self._ask(side, b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0][0])
+
+    def _reserve_numbers(self, side: Session, count: int) -> int:
+        return int(self._ask(side, self._statements["reserve_numbers"], {"count": count})[0][0][0])
+
+    # plain messages by one statement
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        if not self._in_batch() and _plain(entries, settings):
+            sent = self._surely(lambda: self._insert_plain(queue, entries, settings))
+            if sent is not None:
+                return sent
+        return super().insert(queue, entries, now, settings)
+
+    def _insert_plain(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
+        """A statement that changes nothing if what we know of the queue has changed."""
+        first = self._take_numbers(len(entries))
+        rows = [insert_row(first + place, 0, entry.visible_at, None, entry) for place, entry in enumerate(entries)]
+        if len(entries) == 1:
+            name, fields = "insert_told", dict(zip(COPIED, rows[0], strict=True))
+        else:
+            name, fields = "insert_batch_told", {"first": first - 1, "visible_at": entries[0].visible_at}
+            fields |= {"sent_at": entries[0].sent_at, "expires_at": entries[0].expires_at}
+            fields |= {"checksums": [row[9] for row in rows], "bodies": [row[10] for row in rows]}
+        fields |= {"name": queue, "settings": pack_settings(settings)}
+        if not self._tell_at_once(lambda session: self._ask_told(session, name, fields), ([], len(rows)), NOTHING)[1]:
+            return None
+        self._announcer.announce()
+        return [Sent(self._ids.make(row[0])) for row in rows]
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        """Those that are plain and ours by one statement, and then what is left, which is mostly nothing."""
+        plain = None if settings is None else self._plain_deletion(queue, receipts, settlement, settings)
+        if plain is None:
+            return super().delete(queue, receipts, settlement, settings)
+        rows, _ = self._surely(
+            lambda: self._tell_at_once(lambda session: self._ask_told(session, "delete_told", plain), ([(None,)], 1), NOTHING)
+        )
+        return self._delete_rest(queue, receipts, settlement, settings, plain["numbers"], rows)
+
+    def _plain_deletion(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings
+    ) -> dict[str, Any] | None:
+        """The fields of the statement that deletes those which have the first one's delivery; None if it cannot be."""
+        if settlement.keep_until is not None or settings.groups or not receipts or self._in_batch():
+            return None
+        delivery = receipts[0].delivery
+        numbers = self._numbers(receipts)
+        if delivery is None or len(set(numbers)) < len(numbers):  # by their id alone, or some twice
+            return None
+        wanted = sorted(number for number, receipt in zip(numbers, receipts, strict=True) if receipt.delivery == delivery)
+        fields = {"numbers": wanted, "delivery": delivery, "count": len(wanted)}
+        return fields | {"name": queue, "settings": pack_settings(settings)}
+
+    def _delete_rest(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        settlement: Settlement,
+        settings: Settings | None,
+        wanted: list[int],
+        rows: list[Row],
+    ) -> list[bool] | None:
+        """What the statement for plain messages has left, by its answer: none, or those that are gone."""
+        if rows and rows[0][0] is None and len(wanted) == len(receipts):
+            return [True] * len(receipts)
+        numbers = self._numbers(receipts)
+        gone = set((wanted if rows[0][0] is None else rows[0][0]) if rows else ())
+        left = [receipt for number, receipt in zip(numbers, receipts, strict=True) if number not in gone]
+        # Once part of it is done, it is done under these settings, even if they change now.
+        answers = super().delete(queue, left, settlement, None if gone else settings)
+        if answers is None:
+            return None
+        others = iter(answers)
+        return [number in gone or next(others) for number in numbers]
+
+    def exchange(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        settlement: Settlement,
+        settings: Settings,
+        limit: int,
+        now: int,
+        until: int,
+        share: tuple[int, int] | None = None,
+        holder: str | None = None,
+    ) -> tuple[list[bool], list[Message]] | None:
+        """Both statements by one round trip, if they are plain."""
+        plain = None if self._in_batch() else self._plain_deletion(queue, receipts, settlement, settings)
+        both = None if plain is None else self._exchange_plain(plain, limit, now, until, share, holder)
+        if plain is None or both is None:
+            return super().exchange(queue, receipts, settlement, settings, limit, now, until, share, holder)
+        (rows, _), (claimed, _) = both
+        # Once messages are claimed by it, it is done under these settings, even if they change now.
+        answers = self._delete_rest(queue, receipts, settlement, None if claimed else settings, plain["numbers"], rows)
+        if answers is None:
+            return None
+        if claimed:
+            rows = sorted(claimed, key=itemgetter(1, 0))
+            return answers, [self._message(queue, row, now, until, holder=holder) for row in rows]
+        with suppress(StoreError):  # what is settled is settled: the next claim will tell
+            return answers, super().claim(queue, limit, now, until, share, settings, holder=holder) or []
+        return answers, []
+
+    def _exchange_plain(
+        self, plain: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None, holder: str | None
+    ) -> tuple[Asked, Asked] | None:
+        known = {"queue": None, "name": plain["name"], "settings": plain["settings"]}
+        claim = _claim_fields(known, limit, now, until, share, self._packed_holder(holder))
+        done: tuple[Asked, Asked] | None = ([(None,)], 1), NOTHING
+        return self._surely(lambda: self._tell_at_once(lambda session: self._ask_both(session, plain, claim), done, None))
+
+    def _ask_both(self, session: Session, plain: dict[str, Any], claim: dict[str, Any]) -> tuple[Asked, Asked]:
+        told = {**plain, "token": session.token, "session": session.number}
+        asked = [
+            (self._often[self._statements[name]], fields) for name, fields in (("delete_told", told), ("claim_at_once", claim))
+        ]
+        with self._translating(session):
+            deleted, claimed = ask_together(session.connection, session.prepared, asked)
+        return deleted, claimed
+
+    def _ask_told(self, session: Session, name: str, fields: dict[str, Any]) -> Asked:
+        told = {**fields, "token": session.token, "session": session.number}
+        return self._ask(session, self._statements[name], told)
+
+    def _tell_at_once(self, ask: Callable[[Session], Answer], done: Answer, nothing: Answer) -> Answer:
+        """Run a statement that also tells its token, by itself: its answer, or ``done`` if that was lost but all was done, or
+        ``nothing`` if there is no session yet, which the long way opens."""
+        session = self._pool.take()
+        if not session.number:
+            self._pool.give(session)
+            return nothing
+        session.token += 1
+        try:
+            answer = ask(session)
+        except StoreUnreachable:
+            try:
+                committed = self._was_committed(session)
+            finally:
+                self._pool.drop(session)
+            if not committed:
+                raise
+            return done
+        finally:
+            self._give(session)
+        return answer
+
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        share: tuple[int, int] | None = None,
+        settings: Settings | None = None,
+        *,
+        holder: str | None = None,
+    ) -> list[Message] | None:
+        """By one statement, if what the caller knows of the queue still holds; where order is the promise, in its turn."""
+        if until is not None and settings is not None and not settings.groups:
+            with self._joined(durable=False):
+                known = {"queue": None, "name": queue, "settings": pack_settings(settings)}
+                rows = self._claim_at_once(known, limit, now, until, share, self._packed_holder(holder))
+                if rows:
+                    return [self._message(queue, row, now, until, holder=holder) for row in rows]
+        return super().claim(queue, limit, now, until, share, settings, holder=holder)
+
+    def _hide(
+        self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
+    ) -> list[Row]:
+        return self._claim_at_once({"queue": home, "name": None, "settings": None}, limit, now, until, share, holder)
+
+    def _claim_at_once(
+        self,
+        known: dict[str, Any],
+        limit: int,
+        now: int,
+        until: int,
+        share: tuple[int, int] | None,
+        holder: bytes | None,
+    ) -> list[Row]:
+        # What a claim has hidden whose answer was lost comes back by itself, so it is made again.
+        rows = self._rows("claim_at_once", _claim_fields(known, limit, now, until, share, holder))
+        self._writing("claim_at_once")
+        return sorted(rows, key=itemgetter(1, 0))
+
+    @guarded
+    def joining(self, connection: object) -> Generator[Store]:
+        if not isinstance(connection, psycopg.Connection) or connection.closed:
+            raise BadInput(f"a transaction on {self} is joined by an open connection of psycopg's, not by {connection!r:.200}")
+        if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
+            raise BadInput(f"{connection!r:.200} is in no transaction: begin one, or turn its autocommit off")
+        with self._joining(connection) as work:
+            yield self
+            if work.news:
+                self._ask(work.session, f"NOTIFY {CHANNEL}")  # heard by the others when, and if, the caller commits
+
+    def _isolation(self, session: Session) -> str:
+        return str(self._ask(session, "SHOW transaction_isolation")[0][0][0])
+
+    def _is_no_table(self, error: BaseException | None) -> bool:
+        return isinstance(error, errors.UndefinedTable)
+
+    # the schema
+
+    @guarded
+    def _migrating(self) -> Generator[None]:
+        with self.batch(durable=False):
+            self._script(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+            yield
+            for table, settings in TUNED.items():
+                self._script(f"ALTER TABLE {table} SET ({settings})")
+            self._script("ALTER TABLE penstock_staged ALTER COLUMN segment SET STORAGE EXTERNAL")  # compressing costs too much
+
+    def _has_schema(self) -> bool:
+        # Not by to_regclass, whose cache does not see in time what another node has made while we waited for the lock.
+        text = "SELECT 1 FROM pg_tables WHERE tablename = 'penstock_meta' AND schemaname = ANY(current_schemas(false))"
+        return bool(self._look(text))
+
+    def _create_meta(self) -> None:
+        self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)")
+
+    # waking
+
+    def _announce(self, side: Session) -> None:
+        # Like every NOTIFY it is a commit, but one that need not wait for the disk: a crash takes its hearers along.
+        self._command(side, f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', '')")
+
+    def version(self) -> int:
+        """A count of what was heard. Who asks a second time is waiting: from then on there is a listener."""
+        if not self._asked:
+            self._asked = True
+            return 0
+        if self._listener is None:
+            with self._side_lock:
+                if self._listener is None:
+                    self._pool.check_open()
+                    self._listener = Listener(self._open, self._shut, CHANNEL)
+        listener = self._listener
+        return 0 if listener is None else listener.heard
+
+    def close(self) -> None:
+        self._stop_listening()
+        super().close()
+
+    def before_fork(self) -> None:
+        super().before_fork()
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def _translate(self, error: Exception, *, lost: bool) -> StoreError:
+        text = str(error).strip().replace("\n", " ")
+        if lost:  # whatever the server said before it went: a commit may have been made all the same
+            return StoreUnreachable(f"{self} cannot be reached: {text}")
+        match error:
+            case errors.LockNotAvailable() | errors.DeadlockDetected():
+                return StoreBusy(f"{self} was locked by others for more than {self._timeout} s: {text}")
+            case errors.QueryCanceled():
+                return StoreBusy(f"{self}: a statement took too long: {text}")
+            case errors.DiskFull():
+                return StoreFull(f"{self}: no space left on its disk")
+            case errors.ReadOnlySqlTransaction():
+                return StoreReadOnly(f"{self} is read-only")
+        return StoreError(f"{self}: {text}")
+
+
+def _claim_fields(
+    known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
+) -> dict[str, Any]:
+    place, of = share or (0, 1)
+    return {**known, "now": now, "until": until, "limit": limit, "of": of, "place": place, "holder": holder}
+
+
+def _plain(entries: Sequence[Entry], settings: Settings) -> bool:
+    """Whether they can be sent by one statement: no marks, no groups, and if there are many, nothing else of their own."""
+    if len(entries) == 1:
+        return entries[0].mark is None and entries[0].group is None
+    first = entries[0]
+    return not settings.groups and all(
+        entry.mark is None
+        and entry.group is None
+        and entry.deadline_at is None
+        and entry.visibility is None
+        and not entry.attributes
+        and entry.content_type is OCTETS
+        and entry.visible_at == first.visible_at
+        for entry in entries
+    )

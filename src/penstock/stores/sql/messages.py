@@ -1,0 +1,425 @@
+"""The catalogue and the messages of an SQL store, by the statements of queue.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.message import (
+    FOREVER,
+    Counts,
+    Death,
+    Entry,
+    Held,
+    Message,
+    Moved,
+    Sent,
+    Settings,
+    Settlement,
+    State,
+)
+from penstock.policy import readmit, same_settings
+from penstock.stores.encoding import Head, add_body, checksum, pack_head, pack_settings, pack_type
+from penstock.stores.ports import START
+from penstock.stores.sql.session import DELIVERY, LINE, MARK, Row, SqlSession
+
+
+class SqlMessages(SqlSession):
+    # the catalogue
+
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        with self._joined():
+            found = self._rows("queue", {"name": name})
+            if bool(found) == create:
+                return False
+            self._seen.pop(name, None)
+            if create:
+                return self._run("add_queue", {"name": name, "settings": pack_settings(settings)}) > 0
+            self._run("change_queue", {"queue": found[0][0], "settings": pack_settings(settings)})
+            return True
+
+    def load(self, name: str) -> Settings | None:
+        found = self._look_up(name)
+        return found[1] if found else None
+
+    def names(self) -> list[str]:
+        return sorted(name for (name,) in self._rows("queues", {}))
+
+    def drop(self, name: str) -> bool:
+        with self._joined():
+            found = self._rows("lock_queue", {"name": name})
+            if not found:
+                return False
+            for part in ("held", "claims", "readers", "consumers", "marks", "settled", "messages", "queue"):
+                self._run(f"drop_{part}", {"queue": found[0][0]})
+            self._seen.pop(name, None)
+            return True
+
+    # messages
+
+    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        with self._joined():
+            alone = settings.groups or any(entry.mark is not None for entry in entries)
+            home, current = self._enter(queue, alone=alone)
+            if not same_settings(current, settings):
+                return None
+            number = self._take_numbers(len(entries))
+            if not alone:
+                numbered = [
+                    insert_row(place, home, entry.visible_at, None if entry.group is None else entry.group.encode(), entry)
+                    for place, entry in enumerate(entries, number)
+                ]
+                self._many("insert", numbered)
+                make = self._ids.make
+                return [Sent(make(place)) for place in range(number, number + len(entries))]
+            rows: list[Row] = []
+            answers: list[Sent] = []
+            lines: set[bytes] = set()
+            marks: dict[bytes, int] = {}
+            for entry in entries:
+                visible_at, line, mark = entry.visible_at, None, entry.mark
+                if mark is not None:
+                    first = marks.get(mark) or self._marked_by(home, mark, now)
+                    if first is not None:
+                        answers.append(Sent(self._ids.make(first), True))
+                        continue
+                    marks[mark] = number
+                    self._set_mark(home, mark, number, entry.mark_until)
+                if entry.group is not None:
+                    line = entry.group.encode()
+                    if settings.groups:
+                        if line in lines or self._rows("in_group", {"queue": home, "grp": line}):
+                            visible_at = -visible_at
+                        lines.add(line)
+                rows.append(insert_row(number, home, visible_at, line, entry))
+                answers.append(Sent(self._ids.make(number)))
+                number += 1
+            self._many("insert", rows)
+            return answers
+
+    def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
+        if settings.groups:
+            return super().insert_bodies(queue, bodies, like, settings)
+        with self._joined():
+            home, current = self._enter(queue, alone=False)
+            if not same_settings(current, settings):
+                return False
+            self._add_bodies(home, self._take_numbers(len(bodies)), bodies, like)
+            return True
+
+    def _add_bodies(self, home: int, first: int, bodies: Sequence[bytes], like: Entry) -> None:
+        _, *common, begun, _ = insert_row(first, home, like.visible_at, None, like)
+        self._many("insert", ((number, *common, add_body(body, begun), body) for number, body in enumerate(bodies, first)))
+
+    def _marked_by(self, home: int, mark: bytes, now: int) -> int | None:
+        found = self._rows("mark", {"queue": home, "mark": mark})
+        if not found or found[0][1] <= now:
+            return None
+        number, until = found[0]
+        # A mark that lasts as long as its message does not outlive it, whatever happened to either.
+        return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
+
+    def _bearer(self, home: int, mark: bytes | None) -> int | None:
+        """The message in the queue whose mark lasts as long as it is there."""
+        found = self._rows("mark", {"queue": home, "mark": mark})
+        return found[0][0] if found and found[0][1] == FOREVER and self._rows("sent_at", {"number": found[0][0]}) else None
+
+    def _set_mark(self, home: int, mark: bytes | None, number: int, until: int) -> None:
+        self._run("unmark", {"queue": home, "mark": mark})
+        self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": until})
+
+    def claim(
+        self,
+        queue: str,
+        limit: int,
+        now: int,
+        until: int | None,
+        share: tuple[int, int] | None = None,
+        *,
+        holder: str | None = None,
+    ) -> list[Message] | None:
+        with self._joined(durable=False):
+            home, _ = self._queue(queue)
+            rows = self._visible(home, limit, now, share)
+            if until is not None:
+                packed = self._packed_holder(holder)
+                self._many("claim", [(until, now, packed, row[0]) for row in rows])
+            return self._claimed(queue, rows, now, until, holder)
+
+    def _claimed(self, queue: str, rows: list[Row], now: int, until: int | None, holder: str | None) -> list[Message]:
+        messages = [self._message(queue, row, now, until, holder=holder) for row in rows]
+        if until is None:
+            for message, row in zip(messages, rows, strict=True):
+                self._uncounted[message.number, message.delivery] = row[DELIVERY]
+        return messages
+
+    def _key(self, home: int, receipt: Held) -> tuple[int, int, int | None]:
+        """By what a message is found: its number, its queue, and the delivery that its row has."""
+        number, delivery = self._number(receipt), receipt.delivery
+        if delivery is not None and self._uncounted:
+            delivery = self._uncounted.get((number, delivery), delivery)
+        return number, home, delivery
+
+    def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
+        if share is None:
+            return self._rows("visible", (home, now, limit))
+        place, of = share
+        return self._rows("visible_share", (home, now, of, place, limit))
+
+    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        with self._joined():
+            home, _ = self._queue(queue)
+            return [self._extend(home, self._number(receipt), receipt.delivery, until, release) for receipt in receipts]
+
+    def _extend(self, home: int, number: int, delivery: int | None, until: int, release: bool) -> bool:
+        state = State.QUEUED if release else State.CONSUMED
+        return self._run("extend", (until, int(state), number, home, delivery)) > 0
+
+    def delete(
+        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
+    ) -> list[bool] | None:
+        with self._joined():
+            home, current = self._queue(queue)
+            if settings is not None and not same_settings(current, settings):
+                return None
+            keys: list[Row] = [self._key(home, receipt) for receipt in receipts]
+            gone = self._delete(home, current, keys, settlement)
+            # A message that is named twice is settled once, by the receipt that is not stale.
+            return [delivery in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, delivery in keys]
+
+    def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        with self._joined():
+            home, _ = self._queue(queue)
+            keys = [self._key(home, receipt) for receipt in receipts]
+            fields = [{"number": number, "queue": home, "delivery": delivery} for number, _, delivery in keys]
+            return [self._run("amend", {**each, "state": int(state), "reason": reason}) > 0 for each in fields]
+
+    def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
+        """Each message that is gone, with the number of its last receive."""
+        if settlement.keep_until is not None:
+            archived: set[int] = set()
+            for number, _, delivery in keys:
+                fields = {"number": number, "queue": home, "delivery": delivery, "state": int(settlement.state)}
+                fields |= {"settled_at": settlement.settled_at, "keep_until": settlement.keep_until}
+                if number not in archived and self._run("archive", {**fields, "reason": settlement.reason}):
+                    archived.add(number)
+        rows = self._many("delete", keys)
+        for number, _, visible_at, state, line, mark in rows:
+            self._leave(home, settings, number, visible_at, state, line, mark)
+        return {row[0]: row[1] for row in rows}
+
+    def _find(self, home: int, keys: list[Row]) -> list[Row]:
+        """The messages of these keys (number, queue, delivery) that are there, locked: as number, delivery, visible_at, state,
+        group, mark."""
+        wanted: dict[int, set[int | None]] = {}
+        for number, _, delivery in keys:
+            wanted.setdefault(number, set()).add(delivery)
+        # By the number alone, so that no database thinks of going through the whole queue instead.
+        rows = self._rows("found", {"numbers": self._list(sorted(wanted))}) if wanted else []
+        return [row[:6] for row in rows if row[6] == home and not wanted[row[0]].isdisjoint({None, row[1]})]
+
+    def _delete_all(self, home: int, settings: Settings, found: list[Row], settlement: Settlement) -> dict[int, int]:
+        """As `_delete`, of what `_find` has found, by one statement for all."""
+        if not found:
+            return {}
+        numbers = self._list([row[0] for row in found])
+        if settlement.keep_until is not None:
+            fields = {"state": int(settlement.state), "settled_at": settlement.settled_at, "reason": settlement.reason}
+            self._run("archive_all", {**fields, "keep_until": settlement.keep_until, "numbers": numbers})
+        self._run("delete_all", {"numbers": numbers})
+        for number, _, visible_at, state, line, mark in found:
+            if line is not None or mark is not None:
+                self._leave(home, settings, number, visible_at, state, line, mark)
+        return {row[0]: row[1] for row in found}
+
+    def _leave(
+        self,
+        home: int,
+        settings: Settings,
+        number: int,
+        visible_at: int,
+        state: int,
+        line: bytes | None,
+        mark: bytes | None,
+    ) -> None:
+        """After a message has left its queue: forget its mark, and if it stood first in its group, free the next."""
+        if mark is not None:
+            self._run("unmark_gone", {"queue": home, "mark": mark, "number": number, "forever": FOREVER})
+        if line is not None and settings.groups and visible_at >= 0 and state != State.DAMAGED:
+            for (following,) in self._rows("next_in_group", {"queue": home, "grp": line}):
+                self._run("unblock", {"number": following})
+
+    def move(
+        self,
+        queue: str,
+        receipts: Sequence[Held],
+        target: str,
+        now: int,
+        expires_at: int,
+        deaths: Sequence[Death | None],
+    ) -> list[Moved]:
+        with self._joined():
+            home, settings = self._queue(queue)
+            there, beyond = self._enter(target, alone=None in deaths and self._will_mark(home, receipts, target))
+            moved = []
+            for receipt, death in zip(receipts, deaths, strict=True):
+                row = self._one(home, receipt)
+                message = row and self._message(queue, row)
+                if not row or not message or not message.intact:
+                    moved.append(Moved.STALE)
+                    continue
+                number, line, mark = row[0], row[LINE], row[MARK]
+                new = readmit(message, mark, death, settings, beyond, now)
+                if new.mark_until and self._bearer(there, new.mark):
+                    moved.append(Moved.DUPLICATE)
+                    continue
+                blocked = line is not None and beyond.groups and self._rows("in_group", {"queue": there, "grp": line})
+                head = pack_head(Head(message.content_type, message.attributes, message.visibility, death))
+                fields = {
+                    "number": number,
+                    "queue": there,
+                    "visible_at": -now if blocked else now,
+                    "expires_at": expires_at,
+                    "now": now,
+                    "deadline_at": new.deadline_at,
+                    "mark": new.mark,
+                    "head": head,
+                    "checksum": checksum(message.body, head, line, new.mark, message.sent_at, new.deadline_at),
+                }
+                if receipt.delivery not in (None, row[DELIVERY]):  # its claim counts from now on
+                    self._many("claim", [(now, now, None, number)])
+                    del self._uncounted[number, receipt.delivery]
+                self._run("move", fields)
+                self._leave(home, settings, number, row[1], row[2], line, mark)
+                if new.mark_until:
+                    self._set_mark(there, new.mark, number, new.mark_until)
+                moved.append(Moved.DONE)
+            return moved
+
+    def _will_mark(self, home: int, receipts: Sequence[Held], target: str) -> bool:
+        """Whether messages that are redriven may get a mark that counts: one batch at a time looks those up and adds them."""
+        found = self._look_up(target)
+        if found is not None and found[1].deduplicate is True:
+            return True
+        return any((row := self._one(home, receipt)) is not None and row[MARK] is not None for receipt in receipts)
+
+    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
+        with self._joined():
+            home, settings = self._queue(queue)
+            rows = [self._one(home, receipt) for receipt in receipts]
+            for row in rows:
+                if row:
+                    self._run("set_aside", {"number": row[0], "forever": FOREVER})
+                    # Its group may be what is damaged: free whoever waits behind nobody.
+                    for (following,) in self._rows("leaderless", {"queue": home}) if settings.groups else []:
+                        self._run("unblock", {"number": following})
+            return [row is not None for row in rows]
+
+    def _one(self, home: int, receipt: Held) -> Row | None:
+        number, _, delivery = self._key(home, receipt)
+        found = self._rows("one", {"queue": home, "number": number})
+        return found[0] if found and delivery in (None, found[0][DELIVERY]) else None
+
+    def browse(
+        self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            rows = self._in_order(home, now, limit, state, after)
+            if now is None and len(rows) < limit:
+                rows += self._rows("browse_blocked", {"queue": home, "state": _code(state), "limit": limit - len(rows)})
+            return [self._message(queue, row) for row in rows]
+
+    def _in_order(self, home: int, now: int | None, limit: int, state: State | None, after: tuple[int, int]) -> list[Row]:
+        """What is not blocked."""
+        place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
+        return self._rows("browse", {"queue": home, "state": _code(state), **place, "limit": limit})
+
+    def settled(self, queue: str, limit: int) -> list[Message]:
+        with self._reading():
+            rows = self._rows("settled", {"queue": self._queue(queue)[0], "limit": limit})
+            return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
+
+    def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
+        with self._reading():
+            fields = {"queue": self._queue(queue)[0]}
+            count, first, last = self._rows("span_settled" if settled else "span", fields)[0]
+            return count, first or 0, last or 0
+
+    def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
+        with self._reading():
+            fields = {"queue": self._queue(queue)[0], "start": start, "stop": stop, "limit": limit}
+            if not settled:
+                return [self._message(queue, row) for row in self._rows("scan", fields)]
+            rows = self._rows("scan_settled", fields)
+            return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
+
+    def marked(self, queue: str, mark: bytes) -> bool:
+        with self._reading():
+            return self._bearer(self._queue(queue)[0], mark) is not None
+
+    def count_marked(self, queue: str) -> int:
+        with self._reading():
+            return int(self._rows("count_marked", {"queue": self._queue(queue)[0], "forever": FOREVER})[0][0])
+
+    def count(self, queue: str, now: int) -> Counts:
+        with self._reading():
+            home, _ = self._queue(queue)
+            fields = {"queue": home, "now": now}
+            counts: dict[str, Any] = {"visible": 0, "in_flight": 0, "delayed": 0, "blocked": 0, "damaged": 0}
+            firsts = []
+            for kind, count, first in self._rows("count", fields):
+                counts[kind] = count
+                firsts.append(first)
+            return Counts(
+                messages=sum(counts.values()),
+                **counts,
+                settled=self._rows("count_settled", {"queue": home})[0][0],
+                oldest_at=self._sent_at(min(firsts)) if firsts else None,
+            )
+
+    def _sent_at(self, number: int | None) -> int | None:
+        for (sent_at,) in self._rows("sent_at", {"number": number}):
+            return sent_at if isinstance(sent_at, int) else None  # damage can turn any value into any other
+        return None
+
+    def due(self, queue: str) -> int | None:
+        with self._reading():
+            found = self._rows("due", (self._queue(queue)[0], FOREVER))
+            return found[0][0] if found else None
+
+    def purge(self, queue: str, limit: int) -> int:
+        with self._joined():
+            home, settings = self._queue(queue)
+            gone, missed = 0, True
+            while missed and gone < limit:  # where others write too, some may have been received just now
+                found = self._purgeable(home, limit - gone)
+                keys = [(number, home, delivery) for number, delivery in found]
+                deleted = len(self._delete(home, settings, keys, Settlement(State.PROCESSED, 0)))
+                gone += deleted
+                missed = deleted < len(keys)
+            return gone
+
+    def _purgeable(self, home: int, limit: int) -> list[Row]:
+        return self._rows("purgeable", {"queue": home, "limit": limit})
+
+    def sweep(self, queue: str, now: int) -> bool:
+        fields = {"queue": self._queue(queue)[0], "now": now}
+        if self._rows("sweepable", fields):  # seen without a write lock
+            with self._joined():
+                self._run("sweep_settled", fields)
+                self._run("sweep_marks", fields)
+        return False
+
+
+def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entry: Entry) -> Row:
+    """The parameters of the statement that inserts a message."""
+    body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _ = entry
+    plain = not attributes and visibility is None
+    head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility))
+    check = checksum(body, head, line, mark, sent_at, deadline_at)
+    return number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body
+
+
+def _code(state: State | None) -> int | None:
+    return None if state is None else int(state)

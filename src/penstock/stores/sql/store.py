@@ -1,0 +1,183 @@
+"""A store over the statements of queue.sql: all that SQL databases have in common, here with the named claims and with
+what writers stage and publish.
+
+A database joins by a subclass that gives its `dialect` (the words in braces of queue.sql) and the primitives at the end of
+`penstock.stores.sql.session`: run statements, open transactions, hand out numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import count, repeat
+
+from penstock.errors import QueueNotFound
+from penstock.guarded import guarded
+from penstock.message import (
+    FOREVER,
+    Claim,
+    Held,
+    Message,
+    Settings,
+    Settlement,
+    State,
+)
+from penstock.stores.ports import Staged
+from penstock.stores.sql.messages import SqlMessages
+from penstock.stores.sql.session import Row
+
+
+class SqlStore(SqlMessages):
+    durable = True
+    ordered = True
+    groups = True
+    shares = True
+    ranges = True
+
+    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
+        with self._joined():
+            home, _ = self._queue(queue)
+            claim = self._add_claim(home, reader, epoch, len(receipts), lapses_at)
+            numbers = [receipt.number if isinstance(receipt, Message) else self._number(receipt) for receipt in receipts]
+            deliveries = [receipt.delivery for receipt in receipts]
+            self._many("add_held", zip(repeat(claim), count(), numbers, deliveries))
+
+    def _add_claim(self, home: int, reader: str, epoch: int, size: int, lapses_at: int) -> int:
+        if not self._rows("reader", {"queue": home, "reader": reader}):
+            self._run("add_reader", {"queue": home, "reader": reader})
+        self._run("add_claim", {"queue": home, "reader": reader, "epoch": epoch, "lapses_at": lapses_at, "size": size})
+        return self._claims(home, reader)[epoch]
+
+    def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            found = self._rows("reader", {"queue": home, "reader": reader})
+            claims = self._rows("claims", {"queue": home, "reader": reader})
+            return found[0][0] if found else None, [
+                Claim(reader, epoch, size, bool(confirmed), lapses_at) for _, epoch, size, confirmed, lapses_at, *_ in claims
+            ]
+
+    def readers(self, queue: str) -> list[str]:
+        with self._reading():
+            return sorted(name for (name,) in self._rows("readers", {"queue": self._queue(queue)[0]}))
+
+    def confirm(self, queue: str, reader: str, epoch: int) -> None:
+        with self._joined():
+            home, _ = self._queue(queue)
+            claim = self._claims(home, reader)[epoch]
+            self._run("confirm", {"claim": claim, "forever": FOREVER})
+            self._extend_all(home, claim, FOREVER, State.CONSUMED)
+
+    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
+        with self._reading():
+            home, _ = self._queue(queue)
+            claim = self._claims(home, reader)[epoch]
+            rows = self._rows("read", {"claim": claim, "start": start, "stop": stop})
+            return [self._message(queue, row) for row in rows]
+
+    def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
+        with self._joined():
+            home, settings = self._queue(queue)
+            gone = 0
+            for number, claim in self._claims(home, reader).items():
+                if number <= epoch:
+                    gone += self._settle_claim(home, settings, claim, settlement)
+            if not self._rows("reader", {"queue": home, "reader": reader}):
+                self._run("add_reader", {"queue": home, "reader": reader})
+            self._run("settle_reader", {"queue": home, "reader": reader, "epoch": epoch})
+            return gone
+
+    def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
+        with self._joined():
+            home, _ = self._queue(queue)
+            claims = self._claims(home, reader)
+            given = 0
+            for claim in claims.values() if epoch is None else [claims[epoch]]:
+                given += self._extend_all(home, claim, now, State.QUEUED)
+                self._forget_claim(claim)
+            if epoch is None:
+                self._run("drop_reader", {"queue": home, "reader": reader})
+            return given
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        with self._joined(durable=False):
+            self.unstage(writer, batch, [name])
+            self._run("stage", {"writer": writer, "batch": batch, "name": name, "now": now, "segment": segment})
+
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        rows = self._rows("staged", {}) if writer is None else self._rows("staged_by", {"writer": writer})
+        return [Staged(*row) for row in rows]
+
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
+        rows = self._rows("fetch", {"writer": writer, "batch": batch, "name": name})
+        return rows[0][0] if rows else None
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        with self._joined(durable=False):
+            if names is None:
+                self._run("unstage_all", {"writer": writer, "batch": batch})
+            for name in names or ():
+                self._run("unstage", {"writer": writer, "batch": batch, "name": name})
+
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
+        with self._joined():
+            # Entered first, so that of two who publish for a new writer the second waits here.
+            self._run("enter_writer", {"writer": writer, "forever": FOREVER})
+            batch: int = self._rows("lock_writer", {"writer": writer})[0][0]
+            yield batch if batch >= 0 else None
+
+    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
+        with self._joined():
+            self._run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
+
+    def forget_writers(self, now: int) -> None:
+        if self._rows("forgettable", {"now": now}):  # seen without a write lock
+            with self._joined():
+                self._run("forget_writers", {"now": now})
+
+    def enroll(self, queue: str, consumer: str, now: int) -> None:
+        with self._joined(durable=False):
+            self._run("enroll", {"queue": self._queue(queue)[0], "consumer": consumer, "now": now})
+
+    def beat(self, queue: str, consumer: str, now: int) -> bool:
+        with self._joined(durable=False):
+            return self._run("beat", {"queue": self._queue(queue)[0], "consumer": consumer, "now": now}) > 0
+
+    def strike(self, queue: str, before: int) -> int:
+        with self._joined(durable=False):
+            return self._run("strike", {"queue": self._queue(queue)[0], "before": before})
+
+    def living(self, queue: str) -> list[str]:
+        rows = self._rows("living", {"name": queue})  # one round trip: a consumer asks before it takes messages
+        if not rows:
+            raise QueueNotFound(queue)
+        return [name for (name,) in rows if name is not None]
+
+    def leave(self, queue: str, consumer: str) -> None:
+        with self._joined(durable=False):
+            self._run("leave", {"queue": self._queue(queue)[0], "consumer": consumer})
+
+    def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
+        # What turned out to be damaged when it was read was set aside, and stays.
+        found = [row for row in self._holding(home, claim) if row[3] != State.DAMAGED]
+        gone = self._delete_all(home, settings, found, settlement)
+        self._forget_claim(claim)
+        return len(gone)
+
+    def _holding(self, home: int, claim: int) -> list[Row]:
+        """What is still as it was claimed, of the messages of a claim."""
+        keys = [(number, home, delivery) for number, delivery in self._rows("held", {"claim": claim})]
+        return self._find(home, keys)
+
+    def _extend_all(self, home: int, claim: int, until: int, state: State) -> int:
+        numbers = [row[0] for row in self._holding(home, claim) if row[3] == State.CONSUMED]
+        if numbers:
+            self._run("extend_all", {"until": until, "state": int(state), "numbers": self._list(numbers)})
+        return len(numbers)
+
+    def _claims(self, home: int, reader: str) -> dict[int, int]:
+        return {row[1]: row[0] for row in self._rows("claims", {"queue": home, "reader": reader})}
+
+    def _forget_claim(self, claim: int) -> None:
+        self._run("release_held", {"claim": claim})
+        self._run("release_claim", {"claim": claim})

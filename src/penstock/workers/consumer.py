@@ -1,0 +1,315 @@
+"""A consumer takes its share of a queue and hands each message to a callback, whose outcome settles it (gq).
+
+    callback returns      processed: settled within a few milliseconds, whatever else was taken with it
+    callback raises       queued again after a back-off; past its deadline, failed
+    too late to start     its lease or deadline has passed meanwhile: left to others; at most once, failed
+    the consumer dies     its leases lapse, and others take what it held (at least once)
+
+In the mode at_most_once a message is settled as it is taken, and never runs again, whatever becomes of the callback.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Lock, current_thread, main_thread
+from typing import Any
+
+from penstock import policy
+from penstock.errors import BadInput, PenstockError, QueueNotFound
+from penstock.message import Message, Mode
+from penstock.queue.queue import Queue
+from penstock.stores.ports import Store
+from penstock.stores.roster import Roster
+from penstock.workers.executors import KINDS, Ended, Handler, Outcome, Runner, TooLate, make_runner, reads
+from penstock.workers.heartbeat import Heartbeat
+from penstock.workers.settler import Settler
+
+logger = logging.getLogger("penstock")
+IDLE_WAIT = 1.0
+ERROR_PAUSE = 1.0
+NEAR = policy.SECOND
+"""So close to its deadline, a message that was processed does not wait for others to share its commit."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the messages that a consumer took. ``lost``: their lease had lapsed by the time they were to start, or
+    someone else had them by the time they were to be settled."""
+
+    processed: int = 0
+    retried: int = 0
+    failed: int = 0
+    lost: int = 0
+    given_back: int = 0
+
+
+class Consumer:
+    """Made by `Broker.consumer`; `process` gives it a callback, `run` works until `stop` is called or SIGTERM comes."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        store: Store | Roster,
+        clock: Callable[[], int],
+        *,
+        batch_size: int = 10,
+        mode: Mode | str | None = None,
+        visibility: float | None = None,
+        workers: int = 1,
+        kind: str = "threads",
+        helping: bool = True,
+        heartbeat: float = 2,
+        check_every: int = 2,
+        max_missed: int = 2,
+        back_off: float = 1,
+        max_back_off: float = 300,
+    ) -> None:
+        policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
+        policy.check_count(workers, "workers", 1, 1000, BadInput)
+        policy.check_count(check_every, "check_every", 1, policy.MAX_NUMBER, BadInput)
+        policy.check_count(max_missed, "max_missed", 1, policy.MAX_NUMBER, BadInput)
+        policy.check_seconds(heartbeat, "heartbeat", 0.01, BadInput)
+        policy.check_seconds(back_off, "back_off", 0, BadInput)
+        policy.check_seconds(max_back_off, "max_back_off", 0, BadInput)
+        if visibility is not None:
+            policy.check_seconds(visibility, "visibility", 0.1, BadInput)
+        if kind not in KINDS:
+            raise BadInput(f"kind {kind!r:.200} is not one of {', '.join(KINDS)}")
+        settings = queue.settings
+        try:
+            self._mode = Mode(mode or settings.mode)
+        except ValueError:
+            raise BadInput(f"mode {mode!r:.200} is not one of {', '.join(Mode)}") from None
+        self.queue = queue
+        self.tally = Tally()
+        self._clock = clock
+        self._batch_size = batch_size
+        self._visibility = settings.visibility if visibility is None else visibility
+        self._workers = workers
+        self._kind = kind
+        self._helping = helping
+        self._back_off = (back_off, max_back_off)
+        self._handler: Handler | None = None
+        self._stopping = Event()
+        self._counting = Lock()
+        self._settler = Settler(self._settle)
+        held = self._visibility if self._mode is Mode.AT_LEAST_ONCE else None
+        self._heart = Heartbeat(
+            queue, store, clock, interval=heartbeat, check_every=check_every, max_missed=max_missed, visibility=held
+        )
+
+    def process(self, handler: Handler) -> Handler:
+        """Register the callback, which gets the payload and the message; a decorator."""
+        if not callable(handler):
+            raise BadInput(f"a callback is a function of payload and message, not {handler!r:.200}")
+        self._handler = handler
+        return handler
+
+    @property
+    def place(self) -> int:
+        """The place in the birth order of the living (gq's consumer ID)."""
+        return self._heart.share[0]
+
+    def stop(self) -> None:
+        """Let `run` end: what has begun is finished, what has not is given back. For any thread or signal handler."""
+        self._stopping.set()
+
+    def run(self, *, until_empty: bool = False) -> Tally:
+        """Work until stopped; with ``until_empty``, until there is nothing to take either."""
+        if self._handler is None:
+            raise BadInput("the consumer has no callback: decorate one with @consumer.process")
+        runner = make_runner(self._kind, self._handler, self._check, self._workers)
+        flying: dict[Outcome, Message] = {}
+        try:
+            self._heart.start()
+            if type(runner) is Runner:  # callbacks run in our own thread, so that another one settles while a slow one runs
+                self._settler.start()
+            with self._signals():
+                while not self._stopping.is_set():
+                    taken = self._fill(runner, flying, 0 if until_empty else IDLE_WAIT)
+                    if until_empty and not taken and not flying:
+                        break
+                    self._land(runner, flying)
+                if self._mode is Mode.AT_LEAST_ONCE:  # at most once, what was taken is settled: not run, it would be lost
+                    runner.cancel()
+                while flying:
+                    self._settle(self._settler.take())
+                    self._land(runner, flying)
+        finally:
+            runner.close()
+            self._settle(self._settler.stop())
+            self._heart.stop()
+        return self.tally
+
+    def _check(self, message: Message) -> None:
+        """Right before its callback starts, in whatever thread: it may have waited for long behind others."""
+        if late := policy.too_late(message, self._mode, self._clock()):
+            raise TooLate(f"its {late} has passed")
+
+    def _fill(self, runner: Runner, flying: dict[Outcome, Message], patience: float) -> int:
+        """Settle what was processed, take as many as there is room for, and begin with them."""
+        room = max(self._batch_size, self._workers) - len(flying)
+        limit = min(room, self._batch_size)
+        messages: list[Message] = []
+        try:
+            self._heart.confirm()
+            if processed := self._settler.take():
+                messages = self._exchange(processed, limit)
+            if room > 0 and not messages:
+                messages = self._take(limit, 0 if flying else patience)
+        except QueueNotFound:
+            raise
+        except PenstockError as error:
+            logger.warning("queue %r cannot be consumed for now: %s", self.queue.name, error)
+            self._settle(self._settler.take())
+            self._stopping.wait(ERROR_PAUSE)
+            return 0
+        at_once = self._mode is Mode.AT_MOST_ONCE
+        if not at_once:
+            self._heart.hold(messages)
+        for message in messages:
+            # At most once, what was taken is settled: it is run even when we are told to stop, or it would be lost.
+            if self._stopping.is_set() and not at_once:
+                self._give_back(message)
+                continue
+            outcome = runner.submit(message)
+            if type(outcome) is Ended:
+                self._end(runner, outcome, message)
+            else:
+                flying[outcome] = message
+        return len(messages)
+
+    def _exchange(self, processed: list[Message], limit: int) -> list[Message]:
+        """Settle and take of our own share, in one commit; none also if that could not be."""
+        if self._mode is Mode.AT_LEAST_ONCE:
+            share = self._heart.share if self._heart.share[1] > 1 else None
+            self._heart.let_go(*processed)
+            try:
+                answers, messages = self.queue.exchange(
+                    processed, limit, visibility=self._visibility, share=share, holder=self._heart.name
+                )
+            except PenstockError:
+                pass  # what is wrong is told by the next to try
+            else:
+                self._count_settled(answers)
+                return messages
+        self._settle(processed)
+        return []
+
+    def _take(self, limit: int, wait: float) -> list[Message]:
+        """The oldest of our own share; when there is none, of anyone's."""
+        share = self._heart.share
+        options: dict[str, Any] = {"visibility": self._visibility, "mode": self._mode, "holder": self._heart.name}
+        options["unfinished"] = True
+        if share[1] > 1:
+            messages = self.queue.receive(limit, share=share, wait=0 if self._helping else wait, **options)
+            if messages or not self._helping:
+                return messages
+        return self.queue.receive(limit, wait=wait, **options)
+
+    def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> None:
+        """Look after what has ended elsewhere."""
+        done = runner.ended(flying)
+        for outcome in [outcome for outcome in flying if outcome in done]:
+            self._end(runner, outcome, flying.pop(outcome))
+
+    def _end(self, runner: Runner, outcome: Outcome, message: Message) -> None:
+        if outcome.cancelled():
+            self._give_back(message)
+        elif (error := outcome.exception()) is None:
+            self._settler.add(message, outcome.took if type(outcome) is Ended else 0.0)
+            at_least_once = self._mode is Mode.AT_LEAST_ONCE
+            if at_least_once and message.deadline_at is not None and message.deadline_at - self._clock() < NEAR:
+                self._settle(self._settler.take())
+        elif isinstance(error, TooLate):
+            self._leave(message, error)
+        elif runner.broke(error):
+            self._heart.let_go(message)  # who knows how far it came: its lease lapses
+            if self._mode is Mode.AT_MOST_ONCE:
+                self._fail(message, "took its process down")
+            logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
+        else:
+            self._after(message, error)
+
+    def _settle(self, messages: list[Message]) -> None:
+        """By the consumer's own thread or the settler's."""
+        self._heart.let_go(*messages)
+        if self._mode is Mode.AT_MOST_ONCE or not messages:
+            self._finish(messages)
+            self._count(processed=len(messages))
+            return
+        try:
+            answers = self.queue.delete_many(messages)
+        except Exception as error:  # whatever it is, the others that are taken go on
+            logger.warning("%d processed messages of queue %r could not be settled: %s", len(messages), self.queue.name, error)
+            answers = [False] * len(messages)
+        self._count_settled(answers)
+
+    def _count(self, **more: int) -> None:
+        with self._counting:
+            for name, count in more.items():
+                setattr(self.tally, name, getattr(self.tally, name) + count)
+
+    def _count_settled(self, answers: list[bool]) -> None:
+        self._count(processed=sum(answers), lost=len(answers) - sum(answers))
+
+    def _leave(self, message: Message, late: TooLate) -> None:
+        """It was too late to start: others may have it already."""
+        logger.warning("message %s of queue %r was not started: %s", message.id, self.queue.name, late)
+        self._heart.let_go(message)
+        if self._mode is Mode.AT_MOST_ONCE:
+            self._fail(message, "deadline")
+        else:
+            self._count(lost=1)
+
+    def _fail(self, message: Message, reason: str) -> None:
+        """At most once: it was settled when it was taken."""
+        self._finish([message], reason)
+        self._count(failed=1)
+
+    def _finish(self, messages: list[Message], failed: str | None = None) -> None:
+        """At most once: tell the history, if there is one, how they ended."""
+        told = [message for message in messages if message.reason == policy.UNFINISHED]
+        try:
+            if told:
+                self.queue.finish(told, failed)
+        except Exception as error:
+            logger.warning("the history of queue %r has %d messages as unfinished: %s", self.queue.name, len(told), error)
+
+    def _after(self, message: Message, error: BaseException) -> None:
+        logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
+        self._heart.let_go(message)
+        reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
+        if self._mode is Mode.AT_MOST_ONCE:
+            self._fail(message, reason)
+            return
+        delay = policy.after_error(message, self._clock(), *self._back_off)
+        try:
+            ours = self.queue.fail(message, reason) if delay is None else self.queue.release(message, delay)
+        except PenstockError as trouble:
+            logger.warning("message %s could not be given back: %s", message.id, trouble)
+            ours = False
+        self._count(lost=not ours, failed=ours and delay is None, retried=ours and delay is not None)
+
+    def _give_back(self, message: Message) -> None:
+        self._heart.let_go(message)
+        try:
+            self._count(given_back=self.queue.release(message))
+        except PenstockError as error:
+            logger.warning("message %s could not be given back: %s", message.id, error)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        if current_thread() is not main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,155 @@
+"""The life of a consumer: its heartbeats, its place among the living, and the leases of what it holds.
+
+One thread does both. A beat says that the consumer lives and asks who else does; with every ``check_every``-th one, the
+consumer strikes off those who have missed more than ``max_missed``. One that was struck off itself, because it was frozen,
+registers anew, as the last born, before it takes another message.
+
+No error ends the thread. A lease that could not be renewed lapses, which the message's ``visible_at`` shows: a handler that has
+not started by then does not start.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from threading import Event, Lock, Thread
+
+from penstock import policy
+from penstock.errors import PenstockError
+from penstock.message import Message
+from penstock.queue.queue import Queue
+from penstock.stores.ports import Store
+from penstock.stores.roster import Roster
+
+logger = logging.getLogger("penstock")
+
+
+class Heartbeat:
+    def __init__(
+        self,
+        queue: Queue,
+        store: Store | Roster,
+        clock: Callable[[], int],
+        *,
+        interval: float,
+        check_every: int,
+        max_missed: int,
+        visibility: float | None,
+    ) -> None:
+        self.name = uuid.uuid4().hex
+        self.share = (0, 1)
+        self._queue = queue
+        self._store = store
+        self._clock = clock
+        self._interval = interval
+        self._check_every = check_every
+        self._max_missed = max_missed
+        self._visibility = visibility
+        self._beats = 0
+        self._held: dict[int, Message] = {}
+        self._lock = Lock()
+        self._registering = Lock()
+        self._end = Event()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        self.beat()
+        self._end.clear()
+        self._thread = Thread(target=self._run, name="penstock heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            self._store.leave(self._queue.name, self.name)
+        except PenstockError as error:
+            logger.warning("consumer %s could not take its leave: %s", self.name, error)
+
+    def beat(self) -> None:
+        """Say that we live, and learn our place among the living."""
+        queue, now = self._queue.name, self._clock()
+        with self._registering:
+            with self._store.batch(durable=False):
+                if not self._store.beat(queue, self.name, now):
+                    self._store.enroll(queue, self.name, now)
+                if self._beats % self._check_every == 0:
+                    self._store.strike(queue, now - policy.micros(self._interval * (self._max_missed + 1)))
+            self._beats += 1
+            self._look()
+
+    def confirm(self) -> None:
+        """Before messages are taken: if others have struck us off, register again first (gq)."""
+        if not self._look():
+            self.beat()
+
+    def _look(self) -> bool:
+        """Learn our place; False if we are not registered."""
+        living = self._store.living(self._queue.name)
+        if self.name in living:
+            self.share = (living.index(self.name), len(living))
+        return self.name in living
+
+    def hold(self, messages: Iterable[Message]) -> None:
+        with self._lock:
+            self._held.update((id(message), message) for message in messages)
+
+    def let_go(self, *messages: Message) -> None:
+        with self._lock:
+            for message in messages:
+                self._held.pop(id(message), None)
+
+    def _run(self) -> None:
+        renew_every = max(0.05, (self._visibility or 0.0) / 3)
+        pause = min(self._interval, renew_every) if self._visibility is not None else self._interval
+        waited = 0.0
+        while not self._end.wait(pause):
+            waited += pause
+            self._survive(self._renew, "could not renew its leases, and begins no message whose lease lapses")
+            if waited >= self._interval:
+                waited = 0.0
+                self._survive(self.beat, "missed a heartbeat")
+
+    def _survive(self, act: Callable[[], None], trouble: str) -> None:
+        try:
+            act()
+        except PenstockError as error:
+            logger.warning("consumer %s %s: %s", self.name, trouble, error)
+        except BaseException:  # whatever it is, the next beat may do better: without this thread all leases would lapse
+            logger.exception("consumer %s %s", self.name, trouble)
+
+    def _renew(self) -> None:
+        """Extend the leases of what is held, all by one commit: a handler may take longer than one."""
+        if self._visibility is None:
+            return
+        with self._lock:
+            held = list(self._held.values())
+        if not held:
+            return
+        now = self._clock()
+        whole, due_by = now + policy.micros(self._visibility), now + policy.micros(self._visibility * 5 / 6)
+        due: list[tuple[Message, int]] = []
+        for message in held:
+            until = policy.renewal(message, whole, now)
+            if until is None:
+                self.let_go(message)
+            elif (
+                message.visible_at < until and message.visible_at <= due_by
+            ):  # else it lasts for now, or ends with the deadline
+                due.append((message, until))
+        if not due:
+            return
+        answers = self._queue.extend_many([message for message, _ in due], [(until - now) / policy.SECOND for _, until in due])
+        for (message, until), ours in zip(due, answers, strict=True):
+            self._renewed(message, until if ours else None)
+
+    def _renewed(self, message: Message, until: int | None) -> None:
+        if until is not None:
+            message.visible_at = until
+            return
+        with self._lock:
+            lost = self._held.pop(id(message), None) is not None
+        if lost:
+            logger.warning("message %s of queue %r is no longer ours: its lease had lapsed", message.id, message.queue)
