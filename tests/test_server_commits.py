@@ -73,7 +73,7 @@ def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
             assert begun.wait(60)
             commits.soon(done.set)
             end.set()
-            assert done.wait(60)  # and all the while the loop stands still
+            assert done.wait(30)  # and all the while the loop stands still
             await commits.stop()
 
     asyncio.run(run())

@@ -583,6 +583,30 @@ with penstock.open(sys.argv[1]) as broker:
     assert len(left) == len(set(left))
 
 
+@pytest.mark.parametrize("error", [apsw.IOError, KeyboardInterrupt])
+def test_numbers_of_a_commit_whose_answer_was_lost_are_not_given_again(
+    url: str, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders", deduplicate=True)
+        queue.send_many([b"1", b"2"])
+        queue.send_many([b"3", b"4"])  # this one reserves a block
+        execute = SqliteStore._execute
+
+        def lose(self: SqliteStore, connection: apsw.Connection, statement: str, *rest: Any) -> Any:
+            found = execute(self, connection, statement, *rest)
+            if statement == "COMMIT":
+                raise error
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteStore, "_execute", lose)
+            with pytest.raises(error):
+                queue.send(b"lost")
+        queue.send(b"next")
+        assert [message.body for message in queue.peek(10)] == [b"1", b"2", b"3", b"4", b"lost", b"next"]
+
+
 def test_a_forked_child_has_its_own_connection(url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")

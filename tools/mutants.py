@@ -737,9 +737,8 @@ MUTANTS = [
     ),
     mutant(
         "numbers reserved in a lost batch are used",
-        "failing_disk",
-        (SQLITE, "self._block = NO_BLOCK  # what could", "pass  # what could"),
-        (SQLITE, "block if connection is self._connection else NO_BLOCK", "block"),
+        "answer_was_lost",
+        (SQLITE, "block = NO_BLOCK  # from here", "pass  # from here"),
     ),
     filed(
         "a number that was moved in is given again",
@@ -920,9 +919,9 @@ MUTANTS = [
     passing(
         "a quicker mover is an error",
         "quicker",
-        (SPOOL, "if isinstance(error, FileNotFoundError):  # a mover", "if False:  # a mover"),
+        (SPOOL, "if os.path.exists(passing):", "if True:"),
     ),
-    passing("a failed send stays in new/", "fails_on_its_way", (SPOOL, "os.rename(passing, self.draft(id))", "pass")),
+    passing("a failed send stays in new/", "fails_on_its_way", (SPOOL, ', f"{self._new}/{self.queue}:{id}"]', "]")),
     passing(
         "a send lets every other queue be listed",
         "let_nobody_list",
@@ -1087,7 +1086,7 @@ MUTANTS = [
             "server/commits.py",
             "self._loop.call_soon_threadsafe(self._answer, group, last)",
             "done = __import__('threading').Event(); "
-            "self._loop.call_soon_threadsafe(lambda group=group: (self._answer(group, last), done.set())); done.wait(15)",
+            "self._loop.call_soon_threadsafe(lambda group=group: (self._answer(group, last), done.set())); done.wait(45)",
         ),
     ),
     served(

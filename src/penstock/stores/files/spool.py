@@ -203,15 +203,10 @@ class SpoolShelf(Shelf):
         os.rename(self.draft(id), passing)
         try:
             self._move(passing, id, 0)
-        except BaseException as error:
-            try:
-                os.rename(passing, self.draft(id))
-            except FileNotFoundError:
-                if isinstance(error, FileNotFoundError):  # a mover was quicker, and has delivered it
-                    self._touched.add(self._at)
-                    return
-            # If it cannot be moved back either, whoever takes the send back finds it in new/, and removes its mark first.
-            raise
+        except FileNotFoundError:
+            if os.path.exists(passing):
+                raise
+            self._touched.add(self._at)  # a mover was quicker, and has delivered it
 
     def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
         """Every message passes through new/, so that its mtime tells nothing: it counts while something lies there."""

@@ -268,7 +268,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
                 block = NO_BLOCK  # from here until the commit is answered, nobody knows whether its numbers are given away
                 self._execute(connection, f"RELEASE verb{depth}" if depth else "COMMIT")
             except BaseException:
-                self._block = block if connection is self._connection else NO_BLOCK
+                self._block = block
                 self._uncounted = uncounted
                 self._undo(connection, depth)
                 raise
@@ -626,7 +626,6 @@ class SqliteStore(StagesInFiles, SqliteClaims):
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
-        self._block = NO_BLOCK  # what could not be confirmed may yet turn out to be there
         if connection is not None and not self._lent_to_us:
             connection.close(force=True)
 
