@@ -28,11 +28,12 @@ test: $(READY) ## set everything up and run all tests
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: check
-check: $(READY) ## format, lint, types, import direction
+check: $(READY) ## format, lint, types, import direction, the shape of the code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/house.py
 
 .PHONY: format
 format: $(READY) ## put the code into the house's format
