@@ -104,7 +104,7 @@ def test_consumers_killed_and_frozen_lose_nothing_and_every_double_is_explained(
             assert queue.stats().messages == 0
             workers.running[0].kill()
             gone_by = time.monotonic() + (BEAT * 20 if SOAK else 60)  # a machine that is busy otherwise misses beats
-            while len(broker.store.living("orders")) != 6 and time.monotonic() < gone_by:
+            while len(broker.store.roster.living("orders")) != 6 and time.monotonic() < gone_by:
                 time.sleep(BEAT / 2)
             assert time.monotonic() < gone_by, "the dead were struck off"
         finally:

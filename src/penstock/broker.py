@@ -18,7 +18,6 @@ from penstock.publishing.publishing import MAX_SEGMENT, Publishing, check_segmen
 from penstock.queue.queue import Queue, check_dead_letter_queue, purge
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Store
-from penstock.stores.roster import Roster
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
 
@@ -43,6 +42,7 @@ class Broker:
         self.clock = clock or store.clock()
         self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
+        self._roster = store.roster
         self._publishing = Publishing(store, self.waiting, self.clock)
 
     def __enter__(self) -> Self:
@@ -116,7 +116,7 @@ class Broker:
     def consumer(self, name: str, **options: Any) -> Consumer:
         """Process a queue by a callback; the options are those of `penstock.workers.consumer.Consumer`."""
         try:
-            return Consumer(self.queue(name), self._roster(), self.clock, **options)
+            return Consumer(self.queue(name), self._roster, self.clock, **options)
         except TypeError as error:
             raise BadInput(f"a consumer cannot be made of this: {error}") from None
 
@@ -149,10 +149,6 @@ class Broker:
         that cannot be any go to the queue ``bad_rows``, with the reason. ``once``: the writer has no other batch, and may be
         forgotten after a week. What else it had staged up to this batch is removed."""
         return self._publishing.publish(writer, batch, segments, bad_rows=bad_rows, once=once, **how)
-
-    def _roster(self) -> Store | Roster:
-        """Where consumers are entered."""
-        return self.store
 
     def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)

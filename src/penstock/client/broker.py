@@ -25,7 +25,7 @@ from penstock.policy import check_count, check_seconds
 from penstock.publishing.publishing import MAX_SEGMENT, check_segment, check_staging
 from penstock.queue.queue import Queue, check_each, check_many, check_taking
 from penstock.stores.dbserver.clock import DatabaseClock
-from penstock.stores.roster import Roster
+from penstock.stores.roster import LocalRoster
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,7 @@ class RemoteBroker(Broker):
         watch(self.clock)
         self._line = line
         self._remote: dict[str, RemoteQueue] = {}
-        self._consumers = Roster()
+        self._roster = LocalRoster()  # who shares a queue is known only within this process
 
     @property
     def store(self) -> Any:  # type: ignore[override]
@@ -146,10 +146,6 @@ class RemoteBroker(Broker):
         counts = {"writer": writer, "batch": batch, "segments": dict(segments)}
         done: int | None = self._call("publish", **counts, bad_rows=bad_rows, once=once, **how)
         return done
-
-    def _roster(self) -> Roster:
-        """Who shares a queue is known only within this process."""
-        return self._consumers
 
     def _names(self) -> list[str]:
         return list(self._call("names"))

@@ -35,6 +35,7 @@ from penstock.message import (
 )
 from penstock.policy import key_of, next_delivery, readmit, same_settings
 from penstock.stores.ports import START, Ids, Staged, Store
+from penstock.stores.roster import LocalRoster
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class MemoryStore(Store):
     def __init__(self, *, ordered: bool = True, by_arrival: bool = False) -> None:
         """Not ``ordered``: what is visible is claimed in the order of sending, whenever it became visible; ``by_arrival``: or
         of being moved."""
+        self.roster = LocalRoster()
         self.ordered = ordered
         self.by_arrival = by_arrival
         self._lock = RLock()

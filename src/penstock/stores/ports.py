@@ -23,7 +23,6 @@ from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import MAX_NUMBER
-from penstock.stores.roster import Roster
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
@@ -43,7 +42,27 @@ Step = tuple[str, int, str]
 """A writer, a batch, and a place in it."""
 
 
+class Roster(ABC):
+    """The consumers that share a queue, in the order of their birth."""
+
+    @abstractmethod
+    def beat(self, queue: str, consumer: str, now: int) -> None:
+        """Note that it lives; one that is not, or no longer, entered is entered as the last born."""
+
+    @abstractmethod
+    def strike(self, queue: str, before: int) -> None:
+        """Strike off every consumer that has not beaten since."""
+
+    @abstractmethod
+    def living(self, queue: str) -> list[str]: ...
+
+    @abstractmethod
+    def leave(self, queue: str, consumer: str) -> None: ...
+
+
 class Store(ABC):
+    roster: Roster
+
     durable: bool
     """A success answer means: on stable storage."""
     ordered: bool
@@ -346,31 +365,6 @@ class Store(ABC):
     def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
         """The id that `uuid_of` made a UUID of; None if it never did for this queue."""
         return given
-
-    # consumers, who share a queue; here, as far as they are in this process
-
-    def enroll(self, queue: str, consumer: str, now: int) -> None:
-        """Enter a consumer as the last born."""
-        self._roster().enroll(queue, consumer, now)
-
-    def beat(self, queue: str, consumer: str, now: int) -> bool:
-        """Note that it lives; False if it is not, or no longer, entered."""
-        return self._roster().beat(queue, consumer, now)
-
-    def strike(self, queue: str, before: int) -> int:
-        """Strike off whoever has not beaten since; how many."""
-        return self._roster().strike(queue, before)
-
-    def living(self, queue: str) -> list[str]:
-        """The consumers in the order of birth."""
-        return self._roster().living(queue)
-
-    def leave(self, queue: str, consumer: str) -> None:
-        self._roster().leave(queue, consumer)
-
-    def _roster(self) -> Roster:
-        roster: Roster = self.__dict__.setdefault("_consumers", Roster())
-        return roster
 
     # life
 

@@ -316,9 +316,9 @@ class Consuming:
         @consumer.process
         def handle(payload: bytes, message: Message) -> None:
             if not living:
-                broker.store.strike("orders", clock.now + 1)
-                broker.store.enroll("orders", "another", clock.now)
-            living.append(len(broker.store.living("orders")))
+                broker.store.roster.strike("orders", clock.now + 1)
+                broker.store.roster.beat("orders", "another", clock.now)
+            living.append(len(broker.store.roster.living("orders")))
 
         consumer.run(until_empty=True)
         assert living == [1, 1, 1, 2, 2, 2, 2, 2, 2]
@@ -326,7 +326,7 @@ class Consuming:
 
     def test_each_takes_its_share_and_helps_unless_told_not_to(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
         queue.send_many([b"x"] * 20)
-        broker.store.enroll("orders", "an older one", clock())
+        broker.store.roster.beat("orders", "an older one", clock())
         alone = broker.consumer("orders", helping=False)
         alone.process(lambda payload, message: None)
         tally = alone.run(until_empty=True)
@@ -362,7 +362,7 @@ class Consuming:
         consumer = broker.consumer("orders")
         consumer.process(lambda payload, message: None)
         consumer.run(until_empty=True)
-        assert broker.store.living("orders") == []
+        assert broker.store.roster.living("orders") == []
 
     def test_told_to_stop_it_gives_back_what_it_has_not_begun(self, broker: Broker, queue: Queue) -> None:
         queue.send_many([b"1", b"2", b"3"])

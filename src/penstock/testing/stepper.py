@@ -107,12 +107,12 @@ def named_claim(queue: Queue) -> object:
 
 def consumers(queue: Queue, broker: Broker) -> object:
     beats = {"interval": 2, "check_every": 1, "max_missed": 3, "visibility": None}
-    hearts = [Heartbeat(queue, broker.store, broker.clock, **beats) for _ in range(2)]  # type: ignore[arg-type]
+    hearts = [Heartbeat(queue, broker.store.roster, broker.clock, **beats) for _ in range(2)]  # type: ignore[arg-type]
     for heart in hearts:
         heart.beat()
     step(HOUR)
     hearts[0].beat()
-    return len(broker.store.living(queue.name))
+    return len(broker.store.roster.living(queue.name))
 
 
 SCENES: dict[str, tuple[Any, object]] = {

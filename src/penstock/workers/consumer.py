@@ -22,8 +22,7 @@ from penstock import policy
 from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.message import Message, Mode
 from penstock.queue.queue import Queue
-from penstock.stores.ports import Store
-from penstock.stores.roster import Roster
+from penstock.stores.ports import Roster
 from penstock.workers.executors import KINDS, Ended, Handler, Outcome, Runner, TooLate, make_runner, reads
 from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.settler import Settler
@@ -53,7 +52,7 @@ class Consumer:
     def __init__(
         self,
         queue: Queue,
-        store: Store | Roster,
+        roster: Roster,
         clock: Callable[[], int],
         *,
         batch_size: int = 10,
@@ -99,7 +98,7 @@ class Consumer:
         self._settler = Settler(self._settle)
         held = self._visibility if self._mode is Mode.AT_LEAST_ONCE else None
         self._heart = Heartbeat(
-            queue, store, clock, interval=heartbeat, check_every=check_every, max_missed=max_missed, visibility=held
+            queue, roster, clock, interval=heartbeat, check_every=check_every, max_missed=max_missed, visibility=held
         )
 
     def process(self, handler: Handler) -> Handler:

@@ -19,8 +19,7 @@ from penstock import policy
 from penstock.errors import PenstockError
 from penstock.message import Message
 from penstock.queue.queue import Queue
-from penstock.stores.ports import Store
-from penstock.stores.roster import Roster
+from penstock.stores.ports import Roster
 
 logger = logging.getLogger("penstock")
 
@@ -29,7 +28,7 @@ class Heartbeat:
     def __init__(
         self,
         queue: Queue,
-        store: Store | Roster,
+        roster: Roster,
         clock: Callable[[], int],
         *,
         interval: float,
@@ -40,7 +39,7 @@ class Heartbeat:
         self.name = uuid.uuid4().hex
         self.share = (0, 1)
         self._queue = queue
-        self._store = store
+        self._roster = roster
         self._clock = clock
         self._interval = interval
         self._check_every = check_every
@@ -64,7 +63,7 @@ class Heartbeat:
         if self._thread is not None:
             self._thread.join()
         try:
-            self._store.leave(self._queue.name, self.name)
+            self._roster.leave(self._queue.name, self.name)
         except PenstockError as error:
             logger.warning("consumer %s could not take its leave: %s", self.name, error)
 
@@ -72,11 +71,9 @@ class Heartbeat:
         """Say that we live, and learn our place among the living."""
         queue, now = self._queue.name, self._clock()
         with self._registering:
-            with self._store.batch(durable=False):
-                if not self._store.beat(queue, self.name, now):
-                    self._store.enroll(queue, self.name, now)
-                if self._beats % self._check_every == 0:
-                    self._store.strike(queue, now - policy.micros(self._interval * (self._max_missed + 1)))
+            self._roster.beat(queue, self.name, now)
+            if self._beats % self._check_every == 0:
+                self._roster.strike(queue, now - policy.micros(self._interval * (self._max_missed + 1)))
             self._beats += 1
             self._look()
 
@@ -87,7 +84,7 @@ class Heartbeat:
 
     def _look(self) -> bool:
         """Learn our place; False if we are not registered."""
-        living = self._store.living(self._queue.name)
+        living = self._roster.living(self._queue.name)
         if self.name in living:
             self.share = (living.index(self.name), len(living))
         return self.name in living

@@ -27,6 +27,7 @@ from penstock.stores.files.sidecar import FEW, FOLDER
 from penstock.stores.locks import TIMEOUT, Patience
 from penstock.stores.ports import Store
 from penstock.stores.reserve import Reserve
+from penstock.stores.roster import LocalRoster
 
 CLAIMS_EVERY = 1.0
 """Seconds that pass at least before another commit carries along the records of messages that this process has received. With
@@ -46,6 +47,7 @@ class FileCatalogue(Store):
 
     def __init__(self, root: str | Path, *, timeout: float = TIMEOUT) -> None:
         """``timeout``: how many seconds to wait for other processes that hold a lock."""
+        self.roster = LocalRoster()
         self.root = Path(root)
         self._patience = Patience(timeout)
         self._lock = RLock()

@@ -35,6 +35,7 @@ from penstock.stores.memcached.clock import CachedClock
 from penstock.stores.memcached.formats import PAGE_BYTES
 from penstock.stores.memcached.link import Found, Link
 from penstock.stores.ports import Ids, Store
+from penstock.stores.roster import LocalRoster
 
 logger = logging.getLogger("penstock")
 
@@ -92,6 +93,7 @@ class CachedCatalogue(Store):
     atomic = False
 
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
+        self.roster = LocalRoster()
         self._prefix = prefix
         self._timeout = timeout
         self._links = [Link(host, port, timeout) for host, port in servers]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from itertools import count, repeat
 
-from penstock.errors import QueueNotFound
 from penstock.guarded import guarded
 from penstock.message import (
     FOREVER,
@@ -23,6 +22,7 @@ from penstock.message import (
 )
 from penstock.stores.ports import Staged
 from penstock.stores.sql.messages import SqlMessages
+from penstock.stores.sql.roster import SqlRoster
 from penstock.stores.sql.session import Row
 
 
@@ -32,6 +32,10 @@ class SqlStore(SqlMessages):
     groups = True
     shares = True
     ranges = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.roster = SqlRoster(self)
 
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._joined():
@@ -134,28 +138,6 @@ class SqlStore(SqlMessages):
         if self._rows("forgettable", {"now": now}):  # seen without a write lock
             with self._joined():
                 self._run("forget_writers", {"now": now})
-
-    def enroll(self, queue: str, consumer: str, now: int) -> None:
-        with self._joined(durable=False):
-            self._run("enroll", {"queue": self._queue(queue)[0], "consumer": consumer, "now": now})
-
-    def beat(self, queue: str, consumer: str, now: int) -> bool:
-        with self._joined(durable=False):
-            return self._run("beat", {"queue": self._queue(queue)[0], "consumer": consumer, "now": now}) > 0
-
-    def strike(self, queue: str, before: int) -> int:
-        with self._joined(durable=False):
-            return self._run("strike", {"queue": self._queue(queue)[0], "before": before})
-
-    def living(self, queue: str) -> list[str]:
-        rows = self._rows("living", {"name": queue})  # one round trip: a consumer asks before it takes messages
-        if not rows:
-            raise QueueNotFound(queue)
-        return [name for (name,) in rows if name is not None]
-
-    def leave(self, queue: str, consumer: str) -> None:
-        with self._joined(durable=False):
-            self._run("leave", {"queue": self._queue(queue)[0], "consumer": consumer})
 
     def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
         # What turned out to be damaged when it was read was set aside, and stays.

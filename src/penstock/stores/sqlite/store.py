@@ -34,6 +34,7 @@ from penstock.stores.encoding import checksum, pack_settings, plain_checksum
 from penstock.stores.ports import Store
 from penstock.stores.reserve import Reserve
 from penstock.stores.sql.messages import insert_row
+from penstock.stores.sql.roster import SqlRoster
 from penstock.stores.sql.session import PRESENT, Params, Row
 from penstock.stores.sqlite.runs import LATE, NotPlain, SqliteClaims
 from penstock.stores.staging import StagedFiles, StagesInFiles, staging_folder
@@ -333,6 +334,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """This store over a caller's connection, inside the caller's transaction. It shares no lock with us: the caller has the
         file's write lock, which a thread that has our lock may be waiting for."""
         store = copy.copy(self)
+        store.roster = SqlRoster(store)
         store._lock = RLock()
         store._connection, store._lent_to_us = connection, True
         store._depth, store._owner, store._looking, store._opener = 1, get_ident(), False, find_caller()
