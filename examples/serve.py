@@ -18,7 +18,7 @@ Penstock serves {store} at {url}; Ctrl-C ends it. In another terminal:
   curl {url}/metrics
   .venv/bin/penstock queues --store {url}
 
-  {url}/ lists every path; docs/server.md is the manual; make tour shows the library."""
+  {url}/ lists every path; docs/service.md is the manual; make tour shows the library."""
 
 
 def main() -> None:

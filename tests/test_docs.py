@@ -39,7 +39,7 @@ def test_the_examples_of_a_page_run(
 
 def test_the_curl_examples_of_the_server_run(tmp_path: Path) -> None:
     steps: list[tuple[str, list[str]]] = []
-    for block in blocks(ROOT / "docs/server.md", "console"):
+    for block in blocks(ROOT / "docs/service.md", "console"):
         for line in block.splitlines():
             if line.startswith("$ "):
                 steps.append((line[2:], []))

@@ -86,7 +86,7 @@ def test_a_token_that_is_given_directly_counts_and_is_not_shown() -> None:
 
 
 def test_every_setting_stands_in_the_table_of_the_docs() -> None:
-    page = (Path(__file__).parent.parent / "docs/server.md").read_text()
+    page = (Path(__file__).parent.parent / "docs/service.md").read_text()
     for name, known in settings_by_name().items():
         default = (
             "" if known.default == "" else str(known.default).lower() if isinstance(known.default, bool) else str(known.default)

@@ -1,4 +1,4 @@
-"""The server's settings: from flags, the environment and penstock.toml, in this order; docs/server.md has the table."""
+"""The server's settings: from flags, the environment and penstock.toml, in this order; docs/service.md has the table."""
 
 from __future__ import annotations
 
