@@ -53,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
         spark__local__dir=str(tmp_path_factory.mktemp("spark")),
         spark__sql__streaming__pollingDelay="10ms",
+        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # quick to start, and quick enough
     )
     found.sparkContext.setLogLevel("OFF")
     yield found

@@ -87,6 +87,11 @@ def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_source.py", "tests/spark/test_browse.py"))
 
 
+def spark_kill(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault of Spark's processes: how they start, and what is left when they die."""
+    return Mutant(name, tests, changes, ("tests/spark/test_kills.py", "tests/spark/test_session.py"))
+
+
 def spark_damage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_damage.py",))
 
@@ -1317,6 +1322,16 @@ MUTANTS = [
         "a claim that was not logged is forgotten",
         "starts_again",
         ("spark/stream.py", "self._claimed.get(name) == epoch", "False"),
+    ),
+    spark_kill(
+        "a batch is published as another's after a death",
+        "die_at_every_step and sqlite",
+        ("spark/sink.py", 'writer = context.getLocalProperty("sql.streaming.queryId")', "writer = str(uuid.uuid4())"),
+    ),
+    spark_kill(
+        "a worker imports Spark before it connects",
+        "connects_before",
+        ("spark/worker.py", "    connected = connect(", '    __import__("pyspark")\n    connected = connect('),
     ),
     spark("filters let null pass", "never_comes", ("spark/filters.py", " AND {INSTANTS[column]} < {END}", "")),
     shared(

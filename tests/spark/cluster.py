@@ -1,4 +1,6 @@
-"""A standalone Spark cluster on loopback, from the pip package: a master and two workers, whose Pythons have no Penstock."""
+"""A standalone Spark cluster on loopback, from the pip package: a master and two workers, whose Pythons have no Penstock.
+
+The workers have two hosts: Spark starts a second attempt of a task only on another host than that of the first."""
 
 from __future__ import annotations
 
@@ -19,6 +21,8 @@ from penstock.spark.java import find_java
 
 PACKAGES = Path(penstock.__file__).parents[1]
 HERE = Path(__file__).parent
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java that lives for a minute: it starts in less time, and its short jobs need no more."""
 
 
 class Cluster:
@@ -33,20 +37,8 @@ class Cluster:
         self._start("master.Master", "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
         for number in range(2):
             work = str(self.folder / f"work-{number}")
-            self._start(
-                "worker.Worker",
-                self.url,
-                "--host",
-                "127.0.0.1",
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "-d",
-                work,
-            )
+            flags = f"--host 127.0.0.{number + 1} --cores 1 --memory 1g --webui-port 0".split()
+            self._start("worker.Worker", self.url, *flags, "-d", work)
         give_up_at = time.monotonic() + 90
         while self.log().count("Registering worker") < 2:
             assert time.monotonic() < give_up_at, self.log()[-3000:]
@@ -87,6 +79,7 @@ class Cluster:
     def _start(self, name: str, *arguments: str) -> None:
         home = str(Path(pyspark.__file__).parent)
         environment = os.environ | {"JAVA_HOME": find_java(), "SPARK_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
         with (self.folder / "cluster.log").open("ab") as log:
             command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments]
             self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))

@@ -1,4 +1,7 @@
-"""The data source as "faulty": at the step that the file ``arm`` in its folder names, it kills the driver with SIGKILL."""
+"""The data source as "faulty", and two queries that use it: queue to Parquet, and queue to queue.
+
+Its option ``faults`` is a folder. At the step that the file ``arm`` there names, the process that has reached it kills itself
+with SIGKILL, and before that each process whose id is in the file ``pids``."""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.sink import StreamSink
@@ -24,71 +30,102 @@ STEPS = (
 )
 
 
-def step(name: str) -> None:
-    if "PENSTOCK_FAULTS" not in os.environ:  # on an executor of a cluster
-        return
-    folder = Path(os.environ["PENSTOCK_FAULTS"])
-    armed = folder / "arm"
+def step(name: str, faults: str) -> None:
+    folder = Path(faults)
     try:
-        if armed.read_text() != f"{name} of {os.environ.get('PENSTOCK_JOB')}":  # workers may outlive their driver for a while
+        if (folder / "arm").read_text() != name:
             return
-        armed.rename(folder / "fired")
+        (folder / "arm").rename(folder / "fired")
     except FileNotFoundError:  # not armed, or another process was first
         return
-    for pid in (folder / "pids").read_text().split():
+    pids = folder / "pids"
+    for pid in pids.read_text().split() if pids.exists() else ():
         os.kill(int(pid), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FaultyStream(QueueStream):
+    faults: str
+
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         end = super().latestOffset(start, limit)
         if end != start:
-            step("after claim")
+            step("after claim", self.faults)
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
-        step("after offset log")
+        step("after offset log", self.faults)
         parts = super().partitions(start, end)
-        step("after confirm")
+        step("after confirm", self.faults)
         return parts
 
     def read(self, partition: Any) -> Iterator[Any]:
         for batch in super().read(partition):
             yield batch
-            step("in read")
+            step("in read", self.faults)
 
     def commit(self, end: dict[str, Any]) -> None:
-        step("before source commit")
+        step("before source commit", self.faults)
         super().commit(end)
 
 
 class FaultySink(StreamSink):
+    faults: str
+
     def write(self, iterator: Any) -> Any:
         written = super().write(iterator)
-        step("in write")
+        step("in write", self.faults)
         return written
 
     def commit(self, messages: Any, batchId: int) -> None:
         if any(messages):
-            step("before sink commit")
+            step("before sink commit", self.faults)
         super().commit(messages, batchId)
         if any(messages):
-            step("after sink commit")
+            step("after sink commit", self.faults)
 
 
 class DefaultSource(PenstockDataSource):
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._faults = options.pop("faults")
+
     @classmethod
     def name(cls) -> str:
         return "faulty"
 
     def streamReader(self, schema: Any) -> Any:
-        return remade(FaultyStream, super().streamReader(schema))
+        return self._remade(FaultyStream, super().streamReader(schema))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        return remade(FaultySink, super().streamWriter(schema, overwrite))
+        return self._remade(FaultySink, super().streamWriter(schema, overwrite))
+
+    def _remade(self, kind: type, plain: Any) -> Any:
+        plain.__class__ = kind
+        plain.faults = self._faults
+        return plain
 
 
-def remade(kind: type, plain: object) -> object:
-    plain.__class__ = kind
-    return plain
+class Queries:
+    """From the queue "lake" to Parquet, and from "in" to "out", with checkpoints in one folder."""
+
+    def __init__(self, spark: SparkSession, folder: Path, url: str, faults: Path, *, once: bool) -> None:
+        spark.dataSource.register(DefaultSource)
+        self._spark, self._folder, self._url, self._faults = spark, folder, url, str(faults)
+        self._most = "5000" if once else "150"
+        self._trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": "0 seconds"}
+
+    def start_lake(self) -> StreamingQuery:
+        writer = self._read("lake").selectExpr("id", "cast(body as string) body").writeStream.format("parquet")
+        return self._start(writer.option("path", f"{self._folder}/lake"), "check-lake")
+
+    def start_onward(self) -> StreamingQuery:
+        writer = self._read("in").select("body", "content_type").writeStream.format("faulty")
+        return self._start(writer.options(url=self._url, queue="out", faults=self._faults), "check-out")
+
+    def _read(self, queue: str) -> DataFrame:
+        options = {"url": self._url, "queue": queue, "faults": self._faults, "minPartitions": "2", "claimTimeout": "10"}
+        return self._spark.readStream.format("faulty").options(**options, maxMessagesPerTrigger=self._most).load()
+
+    def _start(self, writer: DataStreamWriter, checkpoint: str) -> StreamingQuery:
+        return writer.option("checkpointLocation", f"{self._folder}/{checkpoint}").trigger(**self._trigger).start()

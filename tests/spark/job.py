@@ -1,6 +1,6 @@
-"""A driver that the tests kill: queue to Parquet and queue to queue, side by side, until killed or (``once``) all is read.
+"""A driver that the tests kill: both queries of faulty.py side by side, until killed or (``once``) all is read.
 
-python job.py FOLDER URL [once]
+python job.py FOLDER URL FAULTS [once]
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from faulty import DefaultSource
+from faulty import Queries
 
 from penstock.spark.session import session
 
 
-def main(folder: str, url: str, *how: str) -> None:
+def main(folder: str, url: str, faults: str, *how: str) -> None:
     shipped = os.environ.get("PENSTOCK_ZIP")
     spark = session(
         os.environ.get("PENSTOCK_MASTER", "local[2]"),
@@ -27,24 +27,12 @@ def main(folder: str, url: str, *how: str) -> None:
         **({"spark__submit__pyFiles": shipped} if shipped else {}),
     )
     spark.sparkContext.setLogLevel("OFF")
-    spark.dataSource.register(DefaultSource)
     children = subprocess.run(["pgrep", "-P", str(os.getpid()), "java"], capture_output=True, text=True, check=True).stdout
-    Path(folder, "pids").write_text(f"{os.getpid()} {children}")
-
-    def read(queue: str):
-        options = {"url": url, "queue": queue, "minPartitions": "2", "claimTimeout": "10"}
-        options["maxMessagesPerTrigger"] = "5000" if how else "150"
-        return spark.readStream.format("faulty").options(**options).load()
-
-    trigger = {"availableNow": True} if how else {"processingTime": "0 seconds"}
-    lake = read("lake").selectExpr("id", "cast(body as string) body")
-    lake = lake.writeStream.format("parquet").option("path", f"{folder}/lake")
-    lake = lake.option("checkpointLocation", f"{folder}/check-lake").trigger(**trigger).start()
-    onward = read("in").select("body", "content_type")
-    onward = onward.writeStream.format("faulty").options(url=url, queue="out")
-    onward = onward.option("checkpointLocation", f"{folder}/check-out").trigger(**trigger).start()
-    lake.awaitTermination()
-    onward.awaitTermination()
+    Path(faults, "pids").write_text(f"{os.getpid()} {children}")
+    queries = Queries(spark, Path(folder), url, Path(faults), once=bool(how))
+    started = [queries.start_lake(), queries.start_onward()]
+    for query in started:
+        query.awaitTermination()
 
 
 main(*sys.argv[1:])
