@@ -24,27 +24,27 @@ def _setting(default: Any, help: str, least: float | None = None, most: float | 
 class ServerSettings:
     store: str = _setting("sqlite:///penstock.db", "the store's URL", shown=False)  # there may be a password in it
     host: str = _setting("127.0.0.1", "the address to listen on; any but loopback needs a token")
-    port: int = _setting(7843, "the port to listen on; 0: any that is free", 0, 65535)
+    port: int = _setting(7843, "the port to listen on; 0: any free port", 0, 65535)
     token: str = _setting("", "one bearer token that may do everything", shown=False)
-    tls_cert: str = _setting("", "certificate file (PEM); with it, HTTPS is spoken")
-    tls_key: str = _setting("", "file of the certificate's key (PEM)")
+    tls_cert: str = _setting("", "certificate file (PEM); with it, the server speaks HTTPS")
+    tls_key: str = _setting("", "the file of the certificate's key (PEM)")
     oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as mqs does, or refuse (413)")
     max_body: int = _setting(
         16 * MEBI,
-        "bytes of a request's body, more is 413; and about so many of messages in one answer to a receive",
+        "bytes of a request's body, more gives 413; also roughly the bytes of messages in one answer to a receive",
         1024,
         1024 * MEBI,
     )
-    max_head: int = _setting(16 * 1024, "bytes of a request's head; more is 431", 1024, MEBI)
-    max_memory: int = _setting(256 * MEBI, "bytes of all bodies in memory; more is 503", MEBI, 2**40)
-    max_connections: int = _setting(1000, "open connections; more are answered 503", 1, 100_000)
-    max_pending: int = _setting(1000, "operations that wait for the store; more are answered 503", 1, 100_000)
+    max_head: int = _setting(16 * 1024, "bytes of a request's head; more gives 431", 1024, MEBI)
+    max_memory: int = _setting(256 * MEBI, "bytes of all bodies in memory; more gives 503", MEBI, 2**40)
+    max_connections: int = _setting(1000, "open connections; more give 503", 1, 100_000)
+    max_pending: int = _setting(1000, "operations that wait for the store; more give 503", 1, 100_000)
     max_wait: int = _setting(60, "seconds that a long poll may ask for", 0, 3600)
     max_receive: int = _setting(1000, "messages that one request may receive", 1, 100_000)
-    read_timeout: float = _setting(10.0, "seconds for a request to arrive, and for an answer to be taken", 0.1, 3600)
-    request_timeout: float = _setting(30.0, "seconds for a request to be answered, a long poll's wait apart", 0.1, 3600)
-    idle_timeout: float = _setting(75.0, "seconds that a connection may rest between requests", 0.1, 86400)
-    grace: float = _setting(10.0, "seconds to finish what was begun when told to stop", 0, 3600)
+    read_timeout: float = _setting(10.0, "seconds for a request to arrive, and for the client to take the answer", 0.1, 3600)
+    request_timeout: float = _setting(30.0, "seconds to answer a request, not counting a long poll's wait", 0.1, 3600)
+    idle_timeout: float = _setting(75.0, "seconds that a connection may be idle between requests", 0.1, 86400)
+    grace: float = _setting(10.0, "seconds to finish requests after SIGTERM", 0, 3600)
     access_log: bool = _setting(True, "write a line of JSON to stderr for each request")
     tokens: tuple[Token, ...] = ()
     """From the file's [[token]] tables, and `token`."""
