@@ -1295,6 +1295,21 @@ MUTANTS = [
         "read_ahead_by_that_is_lost",
         (VERBS, "return lambda: self.fetch(writer, batch, name)", "return lambda: None"),
     ),
+    filed(
+        "what an interrupted receive has left out of the picture stays out",
+        "receive_was_interrupted",
+        (CATALOGUE, "shelf.check_picture(looked=shelf in self._looked)", "pass"),
+    ),
+    filed(
+        "what an interrupted receive at most once has left out of the picture stays out",
+        "receive_was_interrupted",
+        (SHELF, "if self._changing or looked:", "if self._changing:"),
+    ),
+    filed(
+        "what an interrupted receive under the lock has left out of the picture stays out",
+        "receive_was_interrupted",
+        (SHELF, "if self._changing or looked:", "if looked:"),
+    ),
     filed("a manifest is ignored", "interrupted_publication", (PUBLISHING, "if found.name == MANIFEST)", "if False)")),
     filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
     filed(

@@ -151,6 +151,7 @@ class FileCatalogue(Store):
         """After a batch that failed: an interrupt may have come before whoever took a lock could note it."""
         for shelf in self._shelves.values():
             shelf.beside.give()
+            shelf.check_picture(looked=shelf in self._looked)
         for lock in list(self._patience.open):
             lock.give()
         self._forget()

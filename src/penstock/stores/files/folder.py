@@ -109,6 +109,7 @@ class Shelf(ABC):
         self._stamp: Stamp | None = None
         self._doubtful = False  # someone else's change may have hidden behind one of ours
         self._listed_at = self._took = 0.0
+        self._changing = False
 
     def is_there(self) -> bool:
         return os.path.isdir(self._at)
@@ -238,6 +239,14 @@ class Shelf(ABC):
         heapq.heapify(self._ready)
         heapq.heapify(self._hidden)
 
+    def check_picture(self, *, looked: bool) -> None:
+        """After a batch that failed: list the folder again if the batch was in the middle of changing our picture of it.
+
+        ``looked``: messages were left out of the picture for a while, without the lock."""
+        if self._changing or looked:
+            self._stamp = None
+            self._changing = False
+
     def changing(self, *, hidden: bool = True) -> Changing:
         """Hold the queue's lock; what is noted in the meantime (`note`) keeps our picture of the folder right.
 
@@ -323,6 +332,7 @@ class Changing:
             self.before = shelf.stamp(self._folders)
             self._known = shelf._stamp is not None and shelf._stamp[: len(self.before)] == self.before
             shelf.begin(self.before)
+            shelf._changing = True
         except BaseException:
             shelf.beside.give()
             raise
@@ -338,5 +348,6 @@ class Changing:
                 if after != before and stamp is not None and (self._known or stamp[:count] == before):
                     shelf._stamp = after + stamp[count:]
                     shelf._doubtful = True
+                shelf._changing = False
         finally:
             self._give()
