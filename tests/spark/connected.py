@@ -1,23 +1,38 @@
-"""Reads a queue into another through Spark Connect, whose server this starts: python connected.py FOLDER URL"""
+"""Reads a queue into another through Spark Connect, whose server this starts, and keeps the server up until its input ends.
+
+python connected.py FOLDER URL
+
+It prints how many messages it saw, and the server's port.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
 
-from penstock.spark.java import find_java
+from pyspark.sql.connect.client import DefaultChannelBuilder
+
 from penstock.spark.session import session
 
 
 def main(folder: str, url: str) -> None:
-    os.environ.setdefault("JAVA_HOME", find_java())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = session(remote="local[2]")
+    spark = session(
+        remote="local[2]",
+        spark__driver__bindAddress="127.0.0.1",
+        spark__driver__host="127.0.0.1",
+        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark__local__dir=f"{folder}/local",
+        spark__sql__shuffle__partitions="2",
+        spark__sql__streaming__pollingDelay="10ms",
+        spark__sql__warehouse__dir=f"{folder}/warehouse",
+        spark__ui__enabled="false",
+    )
     assert "connect" in type(spark).__module__
-    print(spark.read.format("penstock").options(url=url, queue="in").load().count())
+    seen = spark.read.format("penstock").options(url=url, queue="in").load().count()
     stream = spark.readStream.format("penstock").options(url=url, queue="in").load().select("body", "attributes")
     query = stream.writeStream.format("penstock").options(url=url, queue="out")
     query.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+    print(seen, DefaultChannelBuilder.default_port(), flush=True)
+    sys.stdin.read()
     spark.stop()
 
 

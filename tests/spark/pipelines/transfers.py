@@ -1,6 +1,6 @@
-"""A driver that the tests kill: archive, load, move and dedupe side by side, each until all is done.
+"""Archive, load, move and dedupe side by side, each until all is done; and a driver of them, which the tests kill.
 
-python job.py FOLDER URL TO_URL
+python transfers.py FOLDER URL TO_URL
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def main(folder: str, url: str, to: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     children = subprocess.run(["pgrep", "-P", str(os.getpid()), "java"], capture_output=True, text=True, check=True).stdout
     Path(folder, "pids").write_text(f"{os.getpid()} {children}")
+    sys.exit(1 if transfer(spark, folder, url, to) else 0)
+
+
+def transfer(spark: SparkSession, folder: str, url: str, to: str) -> list[BaseException]:
+    """All four; with what they failed."""
     acts: list[Callable[[], object]] = [
         lambda: archive(spark, url, "archived-*", f"{folder}/lake", once=True, **SMALL),
         lambda: load(spark, f"{folder}/rows", url, "loaded", checkpoint=f"{folder}/load", maxFilesPerTrigger="1"),
@@ -46,8 +51,7 @@ def main(folder: str, url: str, to: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    spark.stop()
-    sys.exit(1 if failed else 0)
+    return failed
 
 
 def prove(moved: object) -> None:
@@ -65,4 +69,5 @@ def run(spark: SparkSession, act: Callable[[], object], failed: list[BaseExcepti
         failed.append(error)
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
