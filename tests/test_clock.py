@@ -467,7 +467,7 @@ def test_segments_are_staged_by_the_stores_clock(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr("penstock.clock.time.time_ns", lambda: real() + 1000 * HOUR)
         with open_desk(f"sqlite:///{tmp_path}/q.db") as desk:
             desk.stage("writer", 1, "one", b"segment")
-        (staged,) = broker.store.staged()
+        (staged,) = broker.store.outbox.staging.staged()
         assert now <= staged.staged_at < now + HOUR // 2
 
 

@@ -23,7 +23,7 @@ from penstock.stores.locks import FileLock, Patience
 HOLDER = """
 import os, signal, sys, penstock
 broker = penstock.open(sys.argv[1])
-lock = broker.store.publishing("writer") if sys.argv[2] == "writer" else broker.store.open("orders").beside.lock()
+lock = broker.store.outbox.ledger.publishing("writer") if sys.argv[2] == "writer" else broker.store.open("orders").beside.lock()
 with lock:
     print("locked", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -32,7 +32,7 @@ print("given back", flush=True)
 KILLED = """
 import os, signal, sys, time, penstock
 broker = penstock.open(sys.argv[1])
-lock = broker.store.publishing("writer") if sys.argv[2] == "writer" else broker.store.open("orders").beside.lock()
+lock = broker.store.outbox.ledger.publishing("writer") if sys.argv[2] == "writer" else broker.store.open("orders").beside.lock()
 with lock:
     child = os.fork()
     if child == 0:
@@ -118,7 +118,7 @@ def test_who_tends_what_writers_left_passes_over_one_that_is_frozen(url: str) ->
         for writer in ("writer", "zebra"):
             broker.stage(writer, 1, "one", pack_drafts("orders", [penstock.Draft(writer.encode())]))
             manifest = b'{"segments": {"one": 1}, "bad_rows": null, "once": false, "rows": 500}'
-            broker.store.stage(writer, 1, ".manifest", manifest, 0)
+            broker.store.outbox.staging.stage(writer, 1, ".manifest", manifest, 0)
         broker._publishing.sweep(system_clock())
         assert sorted(message.body for message in broker["orders"].peek(9)) == [b"first", b"zebra"]
 
@@ -163,7 +163,7 @@ def test_a_child_forked_while_a_writer_publishes_does_not_keep_its_lock(url: str
         inside, leave = Event(), Event()
 
         def publish() -> None:
-            with broker.store.publishing("writer"):
+            with broker.store.outbox.ledger.publishing("writer"):
                 inside.set()
                 leave.wait(60)
 
@@ -173,16 +173,16 @@ def test_a_child_forked_while_a_writer_publishes_does_not_keep_its_lock(url: str
         with child():
             leave.set()
             thread.join()
-            with broker.store.publishing("writer"):
+            with broker.store.outbox.ledger.publishing("writer"):
                 pass
 
 
 def test_a_lock_is_free_once_it_is_given_back_whoever_has_a_copy_of_its_file(url: str) -> None:
     """Such as a child between fork and exec, or one that a library in C has forked."""
     with penstock.open(url, timeout=0) as broker:
-        with broker.store.publishing("writer"):
+        with broker.store.outbox.ledger.publishing("writer"):
             copies = [os.dup(lock.handle) for lock in locks._open]
-        with broker.store.publishing("writer"):
+        with broker.store.outbox.ledger.publishing("writer"):
             pass
         assert copies
         for copy in copies:
@@ -194,7 +194,7 @@ def test_a_child_that_leaves_the_lock_of_its_parent_does_not_give_it_back(url: s
     with penstock.open(url, timeout=0) as broker, penstock.open(url, timeout=0) as other:
 
         def locked(store: Any) -> Any:
-            return store.publishing("writer") if lock == "writer" else store.open("orders").beside.lock()
+            return store.outbox.ledger.publishing("writer") if lock == "writer" else store.open("orders").beside.lock()
 
         other["orders"].stats()
         with locked(broker.store):
@@ -216,7 +216,7 @@ def test_a_lock_of_a_parent_that_was_killed_is_not_left_to_its_child(url: str, l
     try:
         with penstock.open(url, timeout=0) as broker:
             broker["orders"].send(b"x")
-            with broker.store.publishing("writer"):
+            with broker.store.outbox.ledger.publishing("writer"):
                 pass
     finally:
         os.kill(grandchild, signal.SIGKILL)

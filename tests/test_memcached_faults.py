@@ -27,6 +27,7 @@ from penstock.stores.memcached import catalogue as cached_catalogue
 from penstock.stores.memcached.catalogue import Home
 from penstock.stores.memcached.formats import PAGE_BYTES, SLOTS, Page, Record
 from penstock.stores.memcached.link import Link
+from penstock.stores.memcached.records import mark_key
 from penstock.testing import FakeClock
 from penstock.testing.servers import MemcachedServer
 
@@ -592,6 +593,21 @@ def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles
         assert slow.publish("w", 1, segments) is None
         assert Counter(message.body for message in queue.peek(100)).most_common(1)[0][1] == 1
         assert queue.stats().messages == 40
+
+
+def test_a_publication_leaves_no_marks(broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    insert, marks = broker.store.insert, []
+
+    def watch(name: str, entries: Any, *rest: Any) -> Any:
+        marks.extend(entry.mark for entry in entries)
+        return insert(name, entries, *rest)
+
+    monkeypatch.setattr(broker.store, "insert", watch)
+    broker.stage("w", 0, "a", pack_drafts("orders", [Draft(b"1"), Draft(b"2")]))
+    assert broker.publish("w", 0, {"a": 2}) == 2
+    assert len(set(marks)) == 2
+    home = home_of(queue)
+    assert home.link.get([mark_key(home, mark) for mark in marks]) == {}
 
 
 def old_page(page: bytes) -> bytes:

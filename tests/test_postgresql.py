@@ -178,7 +178,7 @@ def test_a_copy_that_fails_is_a_publication_that_fails(
                 broker.publish("w", 0, named)
         assert len(pieces) > at
         assert queue.stats().messages == 0
-        assert {found.name for found in store.staged()} == named.keys()
+        assert {found.name for found in store.outbox.staging.staged()} == named.keys()
         assert broker.publish("w", 0, named) == 8
         assert sorted(message.body for message in queue.peek(9)) == [b"%d" % part for part in range(8)]
 

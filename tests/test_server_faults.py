@@ -20,7 +20,8 @@ from starting import start
 
 import penstock
 from penstock.publishing.segments import pack_drafts
-from penstock.stores.dbserver.store import AHEAD, SqlServerStore
+from penstock.stores.dbserver.staging import AHEAD
+from penstock.stores.dbserver.store import SqlServerStore
 from penstock.testing.proxy import HOWS, Proxy
 from penstock.testing.servers import MariadbServer, PostgresqlServer, Server
 
@@ -262,7 +263,7 @@ def test_cut_at_any_point_a_batch_is_published_once(server: Server, url: str, ho
                         broker.publish(f"w{point}", 0, segments)
                         break
             assert looking.stats().messages == 2 * SEGMENTS, f"cut at point {point}"
-            assert direct.store.staged() == []
+            assert direct.store.outbox.staging.staged() == []
             looking.purge()
             if proxy.cuts == cuts:
                 break
@@ -296,14 +297,14 @@ def test_without_a_connection_to_read_ahead_by_a_batch_is_published_too(url: str
         monkeypatch.setattr(broker.store, "_open", refuse)
         assert broker.publish("w", 0, segments) == 2 * SEGMENTS
         assert queue.stats().messages == 2 * SEGMENTS + 1
-        assert broker.store.staged() == []
+        assert broker.store.outbox.staging.staged() == []
 
 
 def test_a_connection_to_read_ahead_by_that_is_lost_is_not_missed(server: Server, url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         segments = stage(broker, "w")
-        publishing = broker.store.publishing
+        publishing = broker.store.outbox.ledger.publishing
 
         @contextmanager
         def without_it(writer: str) -> Iterator[int | None]:
@@ -314,10 +315,10 @@ def test_a_connection_to_read_ahead_by_that_is_lost_is_not_missed(server: Server
         opened = []
         first = broker.store._open  # type: ignore[attr-defined]
         broker.store._open = lambda: opened.append(first()) or opened[-1]  # type: ignore[attr-defined]
-        broker.store.publishing = without_it  # type: ignore[method-assign]
+        broker.store.outbox.ledger.publishing = without_it  # type: ignore[method-assign]
         assert broker.publish("w", 0, segments) == 2 * SEGMENTS
         assert queue.stats().messages == 2 * SEGMENTS
-        assert broker.store.staged() == []
+        assert broker.store.outbox.staging.staged() == []
 
 
 SKEWED = """

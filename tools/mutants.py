@@ -32,6 +32,7 @@ RESERVE = "stores/reserve.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/messages.py"
 MEMORY = "stores/memory.py"
 PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
+LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
 POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue/queue.py", "workers/consumer.py", "stores/memcached/formats.py"
 COMMIT = 'f"RELEASE verb{depth}" if depth else "COMMIT"'
 ADMITTED = """
@@ -1275,10 +1276,10 @@ MUTANTS = [
     mutant(
         "the ledger is written beside the batch",
         "interrupted_publication",
-        (SQL, "            yield batch if batch >= 0 else None", "        yield batch if batch >= 0 else None"),
+        (LEDGER, "            yield batch if batch >= 0 else None", "        yield batch if batch >= 0 else None"),
     ),
     mutant("a segment's count is not compared", "lost_segment", (PUBLISHING, "if found != count:", "if False:")),
-    mutant("dead attempts stay staged", "removes_all", (PUBLISHING, "        self._store.unstage(writer, batch)\n", "")),
+    mutant("dead attempts stay staged", "removes_all", (PUBLISHING, "        self._staging.unstage(writer, batch)\n", "")),
     mutant(
         "bodies go in under old settings",
         "change_meanwhile",
@@ -1289,11 +1290,22 @@ MUTANTS = [
         ),
     ),
     mutant("bodies have the checksum of none", "what_a_sent_one_is", (MESSAGES, "add_body(body, begun)", "begun")),
-    shared("what failed was read ahead and is gone", "cut_at_any_point_a_batch", (VERBS, '"ROLLBACK"', '"COMMIT"')),
+    shared("what failed was read ahead and is gone", "cut_at_any_point_a_batch", (STAGED_ROWS, '"ROLLBACK"', '"COMMIT"')),
     shared(
         "who read ahead is missed",
         "read_ahead_by_that_is_lost",
-        (VERBS, "return lambda: self.fetch(writer, batch, name)", "return lambda: None"),
+        (STAGED_ROWS, "return lambda: self.fetch(writer, batch, name)", "return lambda: None"),
+    ),
+    cached(
+        "who publishes does not renew its lock",
+        "outlasts_its_lock",
+        ("stores/memcached/outbox.py", "            self._writers.keep_lock(writer)\n            link", "            link"),
+        ("stores/memcached/outbox.py", "            self._writers.keep_lock(writer)\n            self", "            self"),
+    ),
+    cached(
+        "marks that have served stay",
+        "publication_leaves_no_marks",
+        ("publishing/publishing.py", "                forget()\n", "                pass\n"),
     ),
     filed(
         "what an interrupted receive has left out of the picture stays out",
@@ -1869,8 +1881,8 @@ MUTANTS = [
         (
             (
                 "broker.py",
-                "check_segment(segment), self._clock())",
-                "check_segment(segment), __import__('time').time_ns() // 1000)",
+                "durable=False), clock)",
+                "durable=False), lambda: __import__('time').time_ns() // 1000)",
             ),
         ),
         ("tests/test_clock.py",),

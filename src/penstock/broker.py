@@ -14,7 +14,7 @@ from penstock import policy
 from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
-from penstock.publishing.publishing import MAX_SEGMENT, Publishing, check_segment, check_staging
+from penstock.publishing.publishing import Desk, Publishing
 from penstock.queue.queue import Queue, check_dead_letter_queue, purge
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Store
@@ -43,6 +43,7 @@ class Broker:
         self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
         self._roster = store.roster
+        self._desk = Desk(store.outbox.staging, self.clock)
         self._publishing = Publishing(store, self.waiting, self.clock)
 
     def __enter__(self) -> Self:
@@ -122,16 +123,16 @@ class Broker:
 
     # publishing exactly once
 
-    max_segment = MAX_SEGMENT
+    max_segment = Desk.max_segment
     """How many bytes a segment may have."""
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
         """Keep messages (see `penstock.publishing.segments`) for a writer's batch, under a name that no other attempt uses."""
-        self._publishing.stage(writer, batch, name, segment)
+        self._desk.stage(writer, batch, name, segment)
 
     def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
         """Remove segments of an attempt that came to nothing."""
-        self._publishing.unstage(writer, batch, names)
+        self._desk.unstage(writer, batch, names)
 
     def publish(
         self,
@@ -183,26 +184,12 @@ def open_desk(url: str, **options: Any) -> Iterator[Broker | Desk]:
     """To stage at, and for nothing else. A SQLite database need not be opened for this."""
     if url.startswith("sqlite:"):
         path, _ = _path_and_options(url, options, {"timeout": _timeout})
-        yield Desk(path)
+        staging, clock_files = import_module("penstock.stores.staging"), import_module("penstock.stores.clock_files")
+        clock = machine_clock(clock_files.ClockFiles(clock_files.clock_folder(path), f"the queue file {path}"))
+        yield Desk(staging.StagedFiles(staging.staging_folder(path), durable=False), clock)
     else:
         with open(url, **options) as broker:
             yield broker
-
-
-class Desk:
-    """Where segments for a SQLite database are staged."""
-
-    max_segment = MAX_SEGMENT
-
-    def __init__(self, path: str) -> None:
-        staging = import_module("penstock.stores.staging")
-        self._files = staging.StagedFiles(staging.staging_folder(path), durable=False)
-        clock_files = import_module("penstock.stores.clock_files")
-        self._clock = machine_clock(clock_files.ClockFiles(clock_files.clock_folder(path), f"the queue file {path}"))
-
-    def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
-        check_staging(writer, batch, [name])
-        self._files.stage(writer, batch, name, check_segment(segment), self._clock())
 
 
 def _open_memory(url: str, options: dict[str, Any]) -> Store:

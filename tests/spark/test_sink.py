@@ -108,7 +108,7 @@ def test_a_stream_sends_every_row_and_a_replayed_batch_no_row_twice(
     run(url)
     assert found(broker) == [b"5"]
     if isinstance(broker, penstock.Broker) and hasattr(broker.store, "staged"):
-        assert broker.store.staged() == []
+        assert broker.store.outbox.staging.staged() == []
 
 
 def test_what_a_row_says_arrives(spark: SparkSession, broker: Broker, url: str) -> None:
@@ -221,4 +221,4 @@ def test_a_failed_batch_is_replayed_by_a_restart(source: Input, run: Callable[..
     sqlite.create("later")
     run(url, queue="later")
     assert found(sqlite, "later") == [b"1", b"2"]
-    assert sqlite.store.staged() == []
+    assert sqlite.store.outbox.staging.staged() == []

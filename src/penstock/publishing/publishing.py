@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from penstock import policy
 from penstock.clock import Clock
 from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreBusy, StoreError
-from penstock.message import FOREVER, OCTETS, Draft, Entry, Sent, Settings
+from penstock.message import FOREVER, OCTETS, Draft, Entry, Settings
 from penstock.policy import check_count, check_name
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Segment, Store
+from penstock.stores.ports import Segment, Staging, Store
 
 if TYPE_CHECKING:
     from penstock.publishing.segments import Piece
@@ -41,7 +41,7 @@ MANIFEST, PROGRESS, DAMAGED = ".manifest", ".progress", ".damaged"
 KEEP = 3 * 86400
 """Seconds after which what nobody published is removed."""
 REMEMBER = 7 * 86400
-"""Seconds for which a writer of one batch is remembered; and a piece's marks count, should nobody remove them before."""
+"""Seconds for which a writer of one batch is remembered."""
 ABANDONED = 60
 """Seconds after which others finish what was begun."""
 SWEEP_EVERY = 3600
@@ -49,20 +49,31 @@ ROWS, ROWS_A_STEP = 10_000, 500
 """How many messages are put into a queue at a time."""
 
 
-class Publishing:
-    def __init__(self, store: Store, waiting: Waiting, clock: Clock) -> None:
-        self._store = store
-        self._waiting = waiting
+class Desk:
+    """Where segments are staged."""
+
+    max_segment = MAX_SEGMENT
+
+    def __init__(self, staging: Staging, clock: Clock) -> None:
+        self._staging = staging
         self._clock = clock
-        self._sweep_at = 0
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
         check_staging(writer, batch, [name])
-        self._store.stage(writer, batch, name, check_segment(segment), self._clock())
+        self._staging.stage(writer, batch, name, check_segment(segment), self._clock())
 
     def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
         check_staging(writer, batch, names)
-        self._store.unstage(writer, batch, names)
+        self._staging.unstage(writer, batch, names)
+
+
+class Publishing:
+    def __init__(self, store: Store, waiting: Waiting, clock: Clock) -> None:
+        self._store = store
+        self._staging, self._ledger = store.outbox
+        self._waiting = waiting
+        self._clock = clock
+        self._sweep_at = 0
 
     def publish(
         self,
@@ -83,20 +94,20 @@ class Publishing:
         if bad_rows is not None:
             allow(check_name(bad_rows))
         work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, allow=allow)
-        with self._store.fetching(writer, batch, list(segments)) as fetched, self._store.publishing(writer) as last:
+        with self._staging.fetching(writer, batch, list(segments)) as fetched, self._ledger.publishing(writer) as last:
             if not self._store.atomic:
                 last = self._finish(writer, last)
             done = None if last is not None and batch <= last else work.publish(fetched)
-        self._store.unstage(writer, batch)
+        self._staging.unstage(writer, batch)
         self._waiting.notify()
         self._sweep(self._clock())
         return done
 
     def _finish(self, writer: str, last: int | None) -> int | None:
         """Take to its end what was begun before; the last batch after that."""
-        for staged in sorted(found for found in self._store.staged(writer) if found.name == MANIFEST):
+        for staged in sorted(found for found in self._staging.staged(writer) if found.name == MANIFEST):
             if last is None or staged.batch > last:
-                manifest = self._store.fetch(writer, staged.batch, MANIFEST)
+                manifest = self._staging.fetch(writer, staged.batch, MANIFEST)
                 work = None if manifest is None else self._begun(writer, staged.batch, manifest)
                 if work is not None:
                     work.roll_forward()
@@ -108,9 +119,9 @@ class Publishing:
         try:
             return _Work(self._store, self._clock, writer, batch, **check_manifest(json.loads(manifest)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            begun = [found.name for found in self._store.staged(writer) if found.batch == batch and found.name[:1] == "."]
-            self._store.stage(writer, batch, DAMAGED, manifest, self._clock())
-            self._store.unstage(writer, batch, [name for name in begun if name != DAMAGED])
+            begun = [found.name for found in self._staging.staged(writer) if found.batch == batch and found.name[:1] == "."]
+            self._staging.stage(writer, batch, DAMAGED, manifest, self._clock())
+            self._staging.unstage(writer, batch, [name for name in begun if name != DAMAGED])
             logger.error(
                 "the manifest of batch %d of writer %r is damaged, and kept until the batch is published again: "
                 "some of its messages may be there, and those will come twice",
@@ -131,24 +142,24 @@ class Publishing:
 
     def sweep(self, now: int) -> None:
         begun: set[str] = set()
-        for staged in self._store.staged():
+        for staged in self._staging.staged():
             if staged.name == MANIFEST and staged.staged_at <= now - policy.micros(ABANDONED):
                 begun.add(staged.writer)
         for writer in sorted(begun):
             try:
-                with self._store.publishing(writer) as last:
+                with self._ledger.publishing(writer) as last:
                     last = self._finish(writer, last)
             except StoreBusy as error:  # the others do not wait for this one
                 logger.warning("what writer %r has begun cannot be finished yet: %s", writer, error)
                 continue
             if last is not None:
-                self._store.unstage(writer, last)
-        left = self._store.staged()
+                self._staging.unstage(writer, last)
+        left = self._staging.staged()
         begun_batches = {staged[:2] for staged in left if staged.name == MANIFEST}
         for staged in left:
             if staged.staged_at <= now - policy.micros(KEEP) and staged[:2] not in begun_batches:
-                self._store.unstage(staged.writer, staged.batch, [staged.name])
-        self._store.forget_writers(now)
+                self._staging.unstage(staged.writer, staged.batch, [staged.name])
+        self._ledger.forget(now)
 
 
 class _Work:
@@ -167,6 +178,7 @@ class _Work:
         allow: Callable[[str], object] = lambda _queue: None,
     ) -> None:
         self._store = store
+        self._staging, self._ledger = store.outbox
         self._clock = clock
         self._writer = writer
         self._batch = batch
@@ -186,27 +198,24 @@ class _Work:
         for piece in self._pieces(fetched):
             self._checked(piece, now)
         manifest = {"segments": self._segments, "bad_rows": self._bad_rows, "once": self._once, "rows": self._rows}
-        self._store.stage(self._writer, self._batch, MANIFEST, json.dumps(manifest).encode(), now)
+        self._staging.stage(self._writer, self._batch, MANIFEST, json.dumps(manifest).encode(), now)
         return self.roll_forward()
 
     def roll_forward(self) -> int:
         """From the manifest on; some of it may be done already, and nothing of it may be refused any more."""
         now = self._clock()
-        noted = self._store.fetch(self._writer, self._batch, PROGRESS)
+        noted = self._staging.fetch(self._writer, self._batch, PROGRESS)
         done = 0 if noted is None else self._progress(noted)
-        fetched = (self._store.fetch(self._writer, self._batch, name) for name in self._segments)
+        fetched = (self._staging.fetch(self._writer, self._batch, name) for name in self._segments)
         for number, piece in enumerate(self._pieces(fetched)):
             if number < done:
                 continue
-            self._store.keep_publishing(self._writer)
             parts = enumerate(self._forced(piece, now))
-            marks = [self._insert_once(part, now, f"{number}.{place}") for place, part in parts]
-            # Who was too slow leaves the marks to whoever goes on: by them, what is there is not put there again.
-            self._store.keep_publishing(self._writer)
-            self._store.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
-            for queue, spent in marks:
-                self._store.unmark(queue, spent)
-        self._store.keep_publishing(self._writer)
+            spent = [self._insert_once(part, now, f"{number}.{place}") for place, part in parts]
+            # A publisher that was too slow fails here. By what it leaves, another does not put in again what is there.
+            self._staging.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
+            for forget in spent:
+                forget()
         self._note(now)
         return sum(self._segments.values())
 
@@ -221,7 +230,7 @@ class _Work:
         return 0
 
     def _note(self, now: int) -> None:
-        self._store.note_published(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
+        self._ledger.note(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
 
     def _pieces(self, fetched: Iterator[Segment | None]) -> Iterator[Piece]:
         unpack = import_module("penstock.publishing.segments").unpack if self._segments else None
@@ -297,21 +306,13 @@ class _Work:
                 entries = policy.admit_all(piece.drafts, settings, now, piece.content_type)
                 done = self._store.insert(piece.queue, entries, now, settings) is not None
 
-    def _insert_once(self, piece: Piece, now: int, place: str) -> tuple[str, list[bytes]]:
-        """By the store's journal, or by marks: in a queue that deduplicates, by its own. The queue, and these marks."""
-        sent: list[Sent] | None = None
-        marks: list[bytes] = []
-        while sent is None:
+    def _insert_once(self, piece: Piece, now: int, place: str) -> Callable[[], object]:
+        while True:
             settings, entries = self._admit(piece, now)
-            if self._store.journals:
-                step = (self._writer, self._batch, place)
-                sent = self._store.insert_once(step, piece.queue, entries, now, settings)
-                continue
-            if settings.deduplicate is False:
-                entries = policy.mark_batch(entries, f"{self._writer} {self._batch} {place}", now, window=REMEMBER)
-                marks = [entry.mark for entry in entries if entry.mark is not None]
-            sent = self._store.insert(piece.queue, entries, now, settings)
-        return piece.queue, marks
+            step = (self._writer, self._batch, place)
+            forget = self._ledger.insert_once(step, piece.queue, entries, now, settings)
+            if forget is not None:
+                return forget
 
 
 def divert(draft: Draft | bytes, queue: str, reason: str) -> Draft:

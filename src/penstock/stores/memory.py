@@ -34,7 +34,8 @@ from penstock.message import (
     State,
 )
 from penstock.policy import key_of, next_delivery, readmit, same_settings
-from penstock.stores.ports import START, Ids, Staged, Store
+from penstock.stores.memory_outbox import MemoryLedger, MemoryStaging
+from penstock.stores.ports import START, Ids, Outbox, Store
 from penstock.stores.roster import LocalRoster
 
 
@@ -80,6 +81,7 @@ class MemoryStore(Store):
         """Not ``ordered``: what is visible is claimed in the order of sending, whenever it became visible; ``by_arrival``: or
         of being moved."""
         self.roster = LocalRoster()
+        self.outbox = Outbox(MemoryStaging(self), MemoryLedger(self, self._unmark))
         self.ordered = ordered
         self.by_arrival = by_arrival
         self._lock = RLock()
@@ -87,8 +89,6 @@ class MemoryStore(Store):
         self._torn: list[_Queue] = []
         """What a verb is changing, or was when it was interrupted."""
         self._changing: FrameType | None = None
-        self._staged: dict[Staged, bytes] = {}
-        self._writers: dict[str, tuple[int, int]] = {}
         self._numbers = itertools.count(1)
         self._ids = Ids(Ids.salt())
         self._closed = False
@@ -471,42 +471,8 @@ class MemoryStore(Store):
             self._torn.clear()
             return given
 
-    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        with self.batch():
-            fresh = Staged(writer, batch, name, now)
-            self._staged[fresh] = segment
-            for found in self.staged(writer):
-                if found[:3] == fresh[:3] and found != fresh:
-                    del self._staged[found]
-
-    def staged(self, writer: str | None = None) -> list[Staged]:
-        with self.batch():
-            return [found for found in self._staged if writer in (None, found.writer)]
-
-    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
-        with self.batch():
-            return next((segment for found, segment in self._staged.items() if found[:3] == (writer, batch, name)), None)
-
-    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
-        with self.batch():
-            for found in self.staged(writer):
-                if found.batch <= batch if names is None else found.batch == batch and found.name in names:
-                    del self._staged[found]
-
-    @guarded
-    def publishing(self, writer: str) -> Generator[int | None]:
-        with self.batch():
-            yield self._writers.get(writer, (None, 0))[0]
-
-    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
-        with self.batch():
-            self._writers[writer] = batch, keep_until
-
-    def forget_writers(self, now: int) -> None:
-        with self.batch():
-            self._writers = {writer: noted for writer, noted in self._writers.items() if noted[1] > now}
-
-    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:
+    def _unmark(self, queue: str, marks: Sequence[bytes]) -> None:
+        """Forget marks that have served before they expire."""
         with self._lock:
             for mark in marks:
                 self._home(queue).marks.pop(mark, None)

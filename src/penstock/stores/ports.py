@@ -60,8 +60,67 @@ class Roster(ABC):
     def leave(self, queue: str, consumer: str) -> None: ...
 
 
+class Staging(ABC):
+    """Segments that wait for their batch to be published."""
+
+    @abstractmethod
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        """Keep a segment for its batch; again, the new one instead. If batches are not atomic, it is as safe as a message; else
+        it may be lost, since whoever publishes misses it."""
+
+    @abstractmethod
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        """What waits, of one writer or of all."""
+
+    @abstractmethod
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None: ...
+
+    @contextmanager
+    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
+        """Around `Ledger.publishing`, these segments in this order, each when it is asked for. A store may read them ahead, and
+        may have removed them when this ends well; else they stay."""
+        yield (self.fetch(writer, batch, name) for name in names)
+
+    @abstractmethod
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        """Remove these segments of a batch; with no names, all of this batch and of those before it."""
+
+
+class Ledger(ABC):
+    """The last batch that each writer has published."""
+
+    @abstractmethod
+    def publishing(self, writer: str) -> AbstractContextManager[int | None]:
+        """Inside, nobody else publishes for this writer: the last batch it published. If batches are atomic, this is one.
+
+        A lock that ends by itself is renewed by each step inside: `StoreBusy` if another process may have it by now."""
+
+    @abstractmethod
+    def note(self, writer: str, batch: int, keep_until: int) -> None:
+        """Remember, at least until then, that the writer has published all up to this batch."""
+
+    @abstractmethod
+    def forget(self, now: int) -> None:
+        """Forget the writers that need be remembered no longer."""
+
+    def insert_once(
+        self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
+    ) -> Callable[[], object] | None:
+        """Where batches are not atomic: as `Store.insert`; but if one for this step of a batch was begun before, that is
+        finished, and nothing else is added. To be called when the progress is noted: it forgets what the step is known by."""
+        raise NotImplementedError
+
+
+class Outbox(NamedTuple):
+    """What writers stage and publish."""
+
+    staging: Staging
+    ledger: Ledger
+
+
 class Store(ABC):
     roster: Roster
+    outbox: Outbox
 
     durable: bool
     """A success answer means: on stable storage."""
@@ -85,9 +144,6 @@ class Store(ABC):
 
     atomic: bool = True
     """A batch is done whole or not at all, even by who is killed in the middle of it."""
-
-    journals: bool = False
-    """Not atomic, but it has `insert_once`."""
 
     on_damage: Callable[[str], object] = staticmethod(lambda _damage: None)
     """Told of records that the store found damaged and has set aside. (A damaged message tells by itself: `Message.intact`.)"""
@@ -308,53 +364,6 @@ class Store(ABC):
     @abstractmethod
     def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
         """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
-
-    # what writers stage and publish
-
-    @abstractmethod
-    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        """Keep a segment for its batch; again, the new one instead. If batches are not atomic, it is as safe as a message; else
-        it may be lost, since who publishes misses it."""
-
-    @abstractmethod
-    def staged(self, writer: str | None = None) -> list[Staged]:
-        """What waits, of one writer or of all."""
-
-    @abstractmethod
-    def fetch(self, writer: str, batch: int, name: str) -> bytes | None: ...
-
-    @contextmanager
-    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
-        """Around `publishing`, these segments in this order, each when it is asked for. A store may read them ahead, and may
-        have removed them when this ends well; else they stay."""
-        yield (self.fetch(writer, batch, name) for name in names)
-
-    @abstractmethod
-    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
-        """Remove these segments of a batch; with no names, all of this batch and of those before it."""
-
-    @abstractmethod
-    def publishing(self, writer: str) -> AbstractContextManager[int | None]:
-        """Inside, nobody else publishes for this writer: the last batch it published. If batches are atomic, this is one."""
-
-    def keep_publishing(self, writer: str) -> None:  # noqa: B027 (for stores whose locks end by themselves)
-        """While publishing: `StoreBusy` if that has taken so long that another may be publishing for this writer by now."""
-
-    @abstractmethod
-    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
-        """Remember, at least until then, that the writer has published all up to this batch."""
-
-    @abstractmethod
-    def forget_writers(self, now: int) -> None:
-        """Forget the writers that need be remembered no longer."""
-
-    def insert_once(  # noqa: B027 (for stores that journal)
-        self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
-    ) -> list[Sent] | None:
-        """As `insert`; but if one for this step of a batch was begun before, that is finished, and nothing else is added."""
-
-    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:  # noqa: B027 (for stores that are neither atomic nor journal)
-        """Forget marks that have served before they expire."""
 
     # ids, for programs that want a UUID
 

@@ -9,12 +9,12 @@ connection and no lock.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.stores.disk import refusal, sync
-from penstock.stores.ports import Staged, Store
+from penstock.stores.ports import Staged, Staging
 
 
 def staging_folder(path: str | Path) -> Path:
@@ -22,16 +22,18 @@ def staging_folder(path: str | Path) -> Path:
     return Path(f"{path}-staged")
 
 
-class StagedFiles:
-    def __init__(self, folder: Path, *, durable: bool) -> None:
-        """``durable``: a segment is on the disk when `stage` returns."""
+class StagedFiles(Staging):
+    def __init__(self, folder: Path, *, durable: bool, admit: Callable[[int], object] = lambda _size: None) -> None:
+        """``durable``: a segment is on the disk when `stage` returns; ``admit`` is asked before so many bytes are written."""
         self.folder = folder
         self._durable = durable
+        self._admit = admit
 
     def __str__(self) -> str:
         return f"the folder {self.folder}"
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        self._admit(len(segment))
         home, path = self.folder / writer, self._path(writer, batch, name)
         with self._translating():
             while True:
@@ -98,21 +100,3 @@ class StagedFiles:
             yield
         except OSError as error:
             raise refusal(self, error) from error
-
-
-class StagesInFiles(Store):
-    """A store that keeps what is staged in files, whatever it keeps its messages in."""
-
-    _desk: StagedFiles
-
-    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        self._desk.stage(writer, batch, name, segment, now)
-
-    def staged(self, writer: str | None = None) -> list[Staged]:
-        return self._desk.staged(writer)
-
-    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
-        return self._desk.fetch(writer, batch, name)
-
-    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
-        self._desk.unstage(writer, batch, names)

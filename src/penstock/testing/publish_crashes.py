@@ -61,7 +61,7 @@ def check(url: str, name: str) -> None:
         publish(broker, "replay", True)
         taken += take_all(broker)
         assert taken == EXPECTED, f"{name}: {taken}"
-        assert broker.store.staged() == [], f"{name}: something stays staged"
+        assert broker.store.outbox.staging.staged() == [], f"{name}: something stays staged"
 
 
 class PublishCrashes:

@@ -274,7 +274,7 @@ class StagedSegments:
         assert broker.publish("w", 0, segments) == 24
         wanted = [b"%d %b" % (part, row) for part in range(12) for row in (b"a", b"b")]
         assert bodies(sorted(queue.peek(99), key=lambda message: message.number)) == wanted
-        assert broker.store.staged() == []
+        assert broker.store.outbox.staging.staged() == []
 
     @pytest.mark.parametrize("lost", [0, 3, 11])
     def test_a_publication_that_fails_leaves_its_segments(self, broker: Broker, queue: Queue, lost: int) -> None:
@@ -285,10 +285,10 @@ class StagedSegments:
         with pytest.raises(SegmentLost, match=f"'s{lost}'"):
             broker.publish("w", 0, segments)
         assert queue.stats().messages == 0
-        assert {found.name for found in broker.store.staged()} == segments.keys() - {f"s{lost}"}
+        assert {found.name for found in broker.store.outbox.staging.staged()} == segments.keys() - {f"s{lost}"}
         assert broker.publish("w", 0, segments | stage(broker, 0, f"s{lost}", b"again")) == 12
         assert queue.stats().messages == 12
-        assert broker.store.staged() == []
+        assert broker.store.outbox.staging.staged() == []
 
     def test_publishing_removes_all_that_was_staged_up_to_the_batch(self, broker: Broker, queue: Queue) -> None:
         stage(broker, 1, "zombie", b"x")
@@ -296,14 +296,14 @@ class StagedSegments:
         stage(broker, 3, "next", b"x")
         stage(broker, 1, "other", b"x", writer="v")
         broker.publish("w", 2, stage(broker, 2, "a", b"1"))
-        assert sorted(found[:3] for found in broker.store.staged()) == [("v", 1, "other"), ("w", 3, "next")]
-        assert broker.store.fetch("w", 2, "loser") is None
+        assert sorted(found[:3] for found in broker.store.outbox.staging.staged()) == [("v", 1, "other"), ("w", 3, "next")]
+        assert broker.store.outbox.staging.fetch("w", 2, "loser") is None
 
     def test_a_zombie_that_stages_after_the_publication_is_cleaned_up_by_the_next(self, broker: Broker, queue: Queue) -> None:
         broker.publish("w", 1, stage(broker, 1, "a", b"1"))
         stage(broker, 1, "zombie", b"x")
         assert broker.publish("w", 1, {}) is None
-        assert broker.store.staged() == []
+        assert broker.store.outbox.staging.staged() == []
         assert sorted_bodies(queue) == [b"1"]
 
     def test_what_nobody_published_is_removed_after_some_days(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
@@ -311,10 +311,10 @@ class StagedSegments:
         clock.advance(KEEP - 10)
         stage(broker, 0, "new", b"x", writer="living")
         broker.publish("w", 0, {})
-        assert len(broker.store.staged()) == 2
+        assert len(broker.store.outbox.staging.staged()) == 2
         clock.advance(SWEEP)
         broker.publish("w", 1, {})
-        assert [found.writer for found in broker.store.staged()] == ["living"]
+        assert [found.writer for found in broker.store.outbox.staging.staged()] == ["living"]
 
     def test_a_writer_of_one_batch_is_forgotten_in_the_end_and_others_never(
         self, broker: Broker, queue: Queue, clock: FakeClock
@@ -324,26 +324,27 @@ class StagedSegments:
         clock.advance(REMEMBER - 1)
         broker.publish("x", 0, {})
         for writer in ("job", "w"):
-            with broker.store.publishing(writer) as last:
+            with broker.store.outbox.ledger.publishing(writer) as last:
                 assert last == 0
         clock.advance(SWEEP)
         broker.publish("x", 1, {})
-        with broker.store.publishing("w") as last:
+        with broker.store.outbox.ledger.publishing("w") as last:
             assert last == 0
-        with broker.store.publishing("job") as last:
+        with broker.store.outbox.ledger.publishing("job") as last:
             assert last is None
 
     def test_an_interrupted_publication_leaves_nothing_or_is_finished(
         self, broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Interrupted at each of its calls of the store, and published again by other segments, as a replay would."""
-        store = broker.store
-        verbs = ("insert", "insert_bodies", "note_published", "stage", "fetch", "unmark", "unstage")
+        store, (staging, ledger) = broker.store, broker.store.outbox
+        verbs = [(store, "insert"), (store, "insert_bodies"), (staging, "stage"), (staging, "fetch"), (staging, "unstage")]
+        verbs += [(ledger, "note"), (ledger, "insert_once")]
         for number in range(60):
             writer, calls = f"writer {number}", [0]
             with monkeypatch.context() as patched:
-                for verb in verbs:
-                    patched.setattr(store, verb, _interrupted(getattr(store, verb), calls, number))
+                for port, verb in verbs:
+                    patched.setattr(port, verb, _interrupted(getattr(port, verb), calls, number))
                 calls[0] = -10
                 segments = stage(broker, 0, "a", b"1", b"2", writer=writer) | stage(broker, 0, "b", b"3", writer=writer)
                 calls[0] = 0
@@ -361,7 +362,7 @@ class StagedSegments:
             queue.purge()
             assert sorted(_TAKEN) == [b"1", b"2", b"3"], f"interrupted at call {number}"
             _TAKEN.clear()
-            assert [found for found in store.staged() if found.writer == writer] == []
+            assert [found for found in staging.staged() if found.writer == writer] == []
             if finished:
                 return
         raise AssertionError("a publication makes ever more calls")
@@ -385,6 +386,7 @@ def _interrupted(verb: Any, calls: list[int], number: int) -> Any:
         calls[0] += 1
         if calls[0] == number + 1:
             raise _Interrupted
-        return verb(*arguments, **named)
+        answer = verb(*arguments, **named)
+        return _interrupted(answer, calls, number) if callable(answer) else answer
 
     return call

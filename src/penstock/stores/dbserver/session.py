@@ -28,7 +28,7 @@ from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.dbserver.announcer import Announcer
 from penstock.stores.dbserver.clock import DatabaseClock
 from penstock.stores.dbserver.pool import Pool
-from penstock.stores.ports import Ids
+from penstock.stores.ports import Ids, Segment
 from penstock.stores.sql.session import Params, Row, SqlSession
 
 Answer = TypeVar("Answer")
@@ -506,6 +506,11 @@ class ServerSession(SqlSession):
     @abstractmethod
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
         """Run a named statement for each."""
+
+    def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
+        """A segment that is staged."""
+        rows, _ = self._ask(session, self._statements["fetch"], fields)
+        return rows[0][0] if rows else None
 
     @abstractmethod
     def _end(self, side: Session, lost: Session) -> None:

@@ -15,31 +15,32 @@ queues without groups by their numbers, then the queues with groups by their nam
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from penstock.errors import BadInput, QueueNotFound, StoreError, StoreUnreachable
+from penstock.errors import BadInput, QueueNotFound, StoreUnreachable
 from penstock.message import FOREVER, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement
 from penstock.policy import same_settings
 from penstock.stores.dbserver.session import Answer, ServerSession, Session
-from penstock.stores.ports import Segment
+from penstock.stores.dbserver.staging import StagedRows
+from penstock.stores.ports import Outbox
+from penstock.stores.sql.ledger import SqlLedger
 from penstock.stores.sql.session import Row
 from penstock.stores.sql.store import SqlStore
 
 BLOCK, BATCHES = 1000, 20
 """How many message numbers a process reserves at a time, and for how many batches like the one at hand: it costs a sync."""
-AHEAD = 4
-"""How many segments are read ahead of the one that is being published."""
 SESSION_DAYS = 7 * 86_400_000_000
 
 
 class SqlServerStore(ServerSession, SqlStore):
     compares = True
     exchanges = True
+
+    def __init__(self, name: str, *, timeout: float = 10, pool: int = 10) -> None:
+        """As of `ServerSession`."""
+        super().__init__(name, timeout=timeout, pool=pool)
+        self.outbox = Outbox(StagedRows(self), SqlLedger(self))
 
     # queues and locks
 
@@ -211,47 +212,6 @@ class SqlServerStore(ServerSession, SqlStore):
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         return self._surely(lambda: super(SqlServerStore, self).extend(queue, receipts, until, release=release))
 
-    # what writers stage
-
-    @contextmanager
-    def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
-        """By a connection of its own: while the server works on one segment it hands out the next, and removes it in a
-        transaction that ends as the publication does."""
-        session = None
-        if len(names) > AHEAD and not self._in_batch():  # what a batch has staged itself, only it can see
-            with suppress(StoreError):  # it has no more connections to give
-                session = self._open()
-        if session is None:
-            with super().fetching(writer, batch, names) as fetched:
-                yield fetched
-            return
-
-        def take(name: str) -> Callable[[], Segment | None]:
-            fields = {"writer": writer, "batch": batch, "name": name}
-            with suppress(StoreError):
-                segment = self._fetch(session, fields)
-                self._ask(session, self._statements["unstage"], fields)
-                return lambda: segment
-            return lambda: self.fetch(writer, batch, name)  # the connection is lost, and what it had removed is there again
-
-        try:
-            self._command(session, "BEGIN")
-            with closing(_ahead(take, names)) as taken:
-                yield (segment() for segment in taken)
-            with suppress(StoreError):  # then they are still there, to be removed with the rest
-                self._command(session, "COMMIT")
-        except BaseException:
-            if not session.asking:
-                with suppress(StoreError):
-                    self._command(session, "ROLLBACK")
-            raise
-        finally:
-            self._shut(session)
-
-    def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
-        rows, _ = self._ask(session, self._statements["fetch"], fields)
-        return rows[0][0] if rows else None
-
     def _surely(self, verb: Callable[[], Answer]) -> Answer:
         """A verb that has a batch of its own is tried again when its connection was lost: nothing of it was done, or we would
         know."""
@@ -267,16 +227,3 @@ class SqlServerStore(ServerSession, SqlStore):
         with self._joined():
             self._run("sweep_sessions", {"before": self._clock() - SESSION_DAYS})
         return False
-
-
-def _ahead(take: Callable[[str], Answer], names: Sequence[str]) -> Generator[Answer]:
-    """What ``take`` gives for each name, some of them by a thread before they are asked for."""
-    worker = ThreadPoolExecutor(1, "penstock-segments")
-    try:
-        begun = deque(worker.submit(take, name) for name in names[:AHEAD])
-        for place in range(len(names)):
-            taken = begun.popleft().result()
-            begun.extend(worker.submit(take, name) for name in names[place + AHEAD : place + AHEAD + 1])
-            yield taken
-    finally:
-        worker.shutdown(cancel_futures=True)

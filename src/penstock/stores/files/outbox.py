@@ -16,44 +16,38 @@ import json
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from penstock.guarded import guarded
-from penstock.message import Entry, Sent, Settings
+from penstock.message import Entry, Settings
 from penstock.stores.disk import read_whole, remove_folder, write_whole
 from penstock.stores.files.folder import Shelf, is_orphaned
 from penstock.stores.files.marks import Row
 from penstock.stores.files.messages import FileMessages
 from penstock.stores.files.records import DAMAGE, check_journal, check_writer, set_aside
 from penstock.stores.files.sidecar import FOLDER
-from penstock.stores.locks import TIMEOUT, FileLock, Patience
-from penstock.stores.ports import Step
-from penstock.stores.staging import StagedFiles, StagesInFiles
+from penstock.stores.locks import FileLock, Patience
+from penstock.stores.ports import Ledger, Step
+from penstock.stores.staging import StagedFiles
 
 WRITERS, DAMAGED = ".writers", ".damaged"
 """No queue's name begins with a dot."""
 JOURNAL, PUBLISHED, LOCK = ".journal", ".published", ".lock"
 
 
-class FilePublishing(StagesInFiles, FileMessages):
-    journals = True
-
-    def __init__(self, root: str | Path, *, timeout: float = TIMEOUT) -> None:
-        super().__init__(root, timeout=timeout)
-        self._desk = StagedFiles(self.root / FOLDER / WRITERS, durable=True)
-
-    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        self._reserve.admit(len(segment))
-        super().stage(writer, batch, name, segment, now)
+class FileLedger(Ledger):
+    def __init__(self, store: FileMessages, staging: StagedFiles) -> None:
+        self._store = store
+        self._staging = staging
 
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
         """Not a batch: what is done inside is durable step by step."""
-        with self.batch(durable=False):
-            home = self._desk.folder / writer
+        store = self._store
+        with store.batch(durable=False):
+            home = self._staging.folder / writer
             home.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(f"{home}/{LOCK}", f"writer {writer!r} in {self}", Patience(self._patience.timeout))
+            lock = FileLock(f"{home}/{LOCK}", f"writer {writer!r} in {store}", Patience(store._patience.timeout))
             lock.open()
         try:
             lock.take()
@@ -63,8 +57,8 @@ class FilePublishing(StagesInFiles, FileMessages):
             lock.give()
 
     def _noted(self, writer: str) -> dict[str, int] | None:
-        with self.batch(durable=False):
-            noted: dict[str, int] | None = self._read(f"{self._desk.folder}/{writer}/{PUBLISHED}", check_writer)
+        with self._store.batch(durable=False):
+            noted: dict[str, int] | None = self._read(f"{self._staging.folder}/{writer}/{PUBLISHED}", check_writer)
             return noted
 
     def _read(self, path: str, check: Callable[[Any], None]) -> Any:
@@ -76,63 +70,68 @@ class FilePublishing(StagesInFiles, FileMessages):
             record = json.loads(content)
             check(record)
         except DAMAGE:
-            set_aside(path, content, f"{self.root}/{FOLDER}/{DAMAGED}", read_whole, self.tell)
+            set_aside(path, content, f"{self._store.root}/{FOLDER}/{DAMAGED}", read_whole, self._store.tell)
             return None
         return record
 
-    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
-        with self.batch(durable=False):
+    def note(self, writer: str, batch: int, keep_until: int) -> None:
+        with self._store.batch(durable=False):
             record = {"batch": batch, "keep_until": keep_until}
-            write_whole(self._desk.folder / writer / PUBLISHED, json.dumps(record).encode())
+            write_whole(self._staging.folder / writer / PUBLISHED, json.dumps(record).encode())
 
-    def forget_writers(self, now: int) -> None:
-        with self.batch(durable=False), suppress(FileNotFoundError):
-            for writer in os.listdir(self._desk.folder):
-                noted, home = self._noted(writer), self._desk.folder / writer
-                never = noted is None and not self.staged(writer) and is_orphaned(f"{home}/{LOCK}")
+    def forget(self, now: int) -> None:
+        with self._store.batch(durable=False), suppress(FileNotFoundError):
+            for writer in os.listdir(self._staging.folder):
+                noted, home = self._noted(writer), self._staging.folder / writer
+                never = noted is None and not self._staging.staged(writer) and is_orphaned(f"{home}/{LOCK}")
                 if never or (noted is not None and noted["keep_until"] <= now):
                     remove_folder(home)
 
-    def insert_once(self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+    def insert_once(
+        self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
+    ) -> Callable[[], object] | None:
+        """By the journal, which is replaced by that of the next step, and removed with the batch."""
         writer, batch, place = step
-        with self._queue(queue) as opened:
+        store = self._store
+        with store._queue(queue) as opened:
             # A draft that came back after a power cut would be published again.
-            self._dirty.add(os.path.dirname(opened.draft("0")))
+            store._dirty.add(os.path.dirname(opened.draft("0")))
             begun = self._journal(writer, batch)
             if begun is not None and begun["place"] == place:
                 self._finish_insert(opened, begun, now)
-                return []
+                return lambda: None
 
             def journal(shelf: Shelf, rows: list[Row]) -> None:
                 packed = [row._replace(mark=row.mark and row.mark.hex()) for row in rows]  # type: ignore[arg-type]
-                record = {"place": place, "queue": queue, "born": self._born(shelf), "rows": packed}
+                record = {"place": place, "queue": queue, "born": store._born(shelf), "rows": packed}
                 shelf.beside.sync_memo()
-                self._desk.stage(writer, batch, JOURNAL, json.dumps(record).encode(), now)
+                self._staging.stage(writer, batch, JOURNAL, json.dumps(record).encode(), now)
 
-            return self.insert(queue, entries, now, settings, journal)
+            return None if store.insert(queue, entries, now, settings, journal) is None else lambda: None
 
     def _finish_insert(self, shelf: Shelf, begun: dict[str, Any], now: int) -> None:
-        if begun["born"] != self._born(shelf):
+        store = self._store
+        if begun["born"] != store._born(shelf):
             return  # that queue was deleted, with all that was for it
         rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
         with shelf.changing():
             left = [row for row in rows if shelf.is_draft(row.id)]  # what is no draft any more was published
             for row in left.copy():
-                if row.mark and self._marked_by(shelf, row.mark, now):  # an equal message was sent since
-                    self._drop_draft(shelf, row.id, None)
+                if row.mark and store._marked_by(shelf, row.mark, now):  # an equal message was sent since
+                    store._drop_draft(shelf, row.id, None)
                     left.remove(row)
-            self._write_marks(shelf, left)
+            store._write_marks(shelf, left)
             for row in left:
                 with suppress(FileNotFoundError):
-                    self._publish(shelf, row, now, {})
-        self._end_insert(shelf, rows)
+                    store._publish(shelf, row, now, {})
+        store._end_insert(shelf, rows)
 
     def _journal(self, writer: str, batch: int) -> dict[str, Any] | None:
-        with self.batch(durable=False):
-            record: dict[str, Any] | None = self._read(f"{self._desk.folder}/{writer}/{batch}.{JOURNAL}", check_journal)
+        with self._store.batch(durable=False):
+            record: dict[str, Any] | None = self._read(f"{self._staging.folder}/{writer}/{batch}.{JOURNAL}", check_journal)
             return record
 
-    def _journaled(self, queue: str) -> bool:
-        """Whether a publication into this queue has been begun and not been finished."""
-        journals = (self._journal(found.writer, found.batch) for found in self.staged() if found.name == JOURNAL)
+    def is_inserting(self, queue: str) -> bool:
+        """Whether an insert into this queue has been begun and not been finished."""
+        journals = (self._journal(found.writer, found.batch) for found in self._staging.staged() if found.name == JOURNAL)
         return any(journal is not None and journal["queue"] == queue for journal in journals)

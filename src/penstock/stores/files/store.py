@@ -14,18 +14,29 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.disk import remove_folder
 from penstock.stores.files.folder import Shelf, is_orphaned
-from penstock.stores.files.outbox import FilePublishing
+from penstock.stores.files.messages import FileMessages
+from penstock.stores.files.outbox import WRITERS, FileLedger
 from penstock.stores.files.records import ASIDE, Extra
-from penstock.stores.files.sidecar import digest
+from penstock.stores.files.sidecar import FOLDER, digest
 from penstock.stores.files.views import settled_names
+from penstock.stores.locks import TIMEOUT
+from penstock.stores.ports import Outbox
+from penstock.stores.staging import StagedFiles
 
 
-class FileStore(FilePublishing):
+class FileStore(FileMessages):
+    def __init__(self, root: str | Path, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(root, timeout=timeout)
+        staging = StagedFiles(self.root / FOLDER / WRITERS, durable=True, admit=self._reserve.admit)
+        self._ledger = FileLedger(self, staging)
+        self.outbox = Outbox(staging, self._ledger)
+
     # tending
 
     def purge(self, queue: str, limit: int) -> int:
@@ -66,7 +77,7 @@ class FileStore(FilePublishing):
 
     def _remove_orphans(self, shelf: Shelf) -> None:
         """What the dead left unfinished: drafts, and what lies beside a message that is gone or never came."""
-        if self._journaled(shelf.queue):
+        if self._ledger.is_inserting(shelf.queue):
             return  # drafts that are yet to be published
         writing: set[str] = set()
         for path in shelf.drafts():

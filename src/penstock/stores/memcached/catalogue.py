@@ -161,8 +161,10 @@ class CachedCatalogue(Store):
         self._locks[key] = link, token
 
     def _renew(self, name: str) -> None:
-        """Hold a lock for longer; `StoreBusy` if its time was over, and others may have it."""
+        """Hold a lock, if we have it, for longer; `StoreBusy` if its time was over, and others may have it."""
         key = f"{self._prefix}:lock:{digest(name.encode())}"
+        if key not in self._locks:
+            return
         link, token = self._locks[key]
         found, seen = link.gets([key]).get(key, (b"", b""))
         if found != token or not link.cas(key, token, seen, LOCK_SECONDS):

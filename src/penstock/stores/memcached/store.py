@@ -9,36 +9,28 @@ and tending. Named claims are the steps of several keys that need the lock; what
     readers    [name]
     rNAME      {"name", "settled": epoch or null, "claims": {epoch: [size, confirmed, lapses_at]}}
     rNAME.N    the numbers and deliveries of epoch N, 16 bytes each; further parts .1, .2 …
-
-And for writers, beside the queues:
-
-    PREFIX:writers        [name]
-    PREFIX:wNAME          {"published": batch or null, "keep_until", "staged": [[batch, name, parts, staged_at]]}
-    PREFIX:wNAME.N.SEG.P  part P of a segment that is staged for batch N
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-from penstock.guarded import guarded
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.memcached.catalogue import Home, digest, logger
 from penstock.stores.memcached.formats import MARKED, SETTLED, SLOTS, Page
+from penstock.stores.memcached.outbox import MemcachedLedger, MemcachedStaging
 from penstock.stores.memcached.pages import FAN
 from penstock.stores.memcached.records import MARK, mark_key
 from penstock.stores.memcached.views import CachedViews
-from penstock.stores.ports import Staged
+from penstock.stores.ports import Outbox
 
 HOLD = Struct("<qq")
 PART = 4000
 SWEEP_PAGES = 32
-STAGED = 7 * 86400
-"""Seconds after which memcached itself forgets a segment."""
 
 
 @dataclass(slots=True)
@@ -49,6 +41,10 @@ class _Reader:
 
 
 class MemcachedStore(CachedViews):
+    def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
+        super().__init__(servers, prefix, timeout=timeout)
+        self.outbox = Outbox(MemcachedStaging(self), MemcachedLedger(self))
+
     def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self.batch():
             home = self._home(queue)[0]
@@ -196,115 +192,6 @@ class MemcachedStore(CachedViews):
             for epoch in self._reader(home, name)[0].claims
             for hold in self._holds(home, name, int(epoch))
         }
-
-    # what writers stage and publish
-
-    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        with self.batch():
-            link = self._link(writer)
-            parts = [segment[at : at + link.piece()] for at in range(0, len(segment), link.piece())]
-            link.put({self._part(writer, batch, name, at): part for at, part in enumerate(parts)}, STAGED)
-
-            def change(known: dict[str, Any]) -> None:
-                known["staged"] = [found for found in known["staged"] if found[:2] != [batch, name]]
-                known["staged"].append([batch, name, len(parts), now])
-
-            self._change_writer(writer, change)
-
-    def staged(self, writer: str | None = None) -> list[Staged]:
-        with self.batch():
-            return [
-                Staged(one, batch, name, staged_at)
-                for one in (self._writer_names() if writer is None else [writer])
-                for batch, name, _, staged_at in self._writer(one)[0]["staged"]
-            ]
-
-    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
-        with self.batch():
-            for found in self._writer(writer)[0]["staged"]:
-                if found[:2] == [batch, name]:
-                    keys = [self._part(writer, batch, name, at) for at in range(found[2])]
-                    parts = self._link(writer).get(keys) if keys else {}
-                    return b"".join(parts[key] for key in keys) if len(parts) == len(keys) else None
-            return None
-
-    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
-        with self.batch():
-            gone: list[str] = []
-
-            def is_meant(found: list[Any]) -> bool:
-                return found[0] <= batch if names is None else found[0] == batch and found[1] in names
-
-            def change(known: dict[str, Any]) -> None:
-                gone[:] = [
-                    self._part(writer, found[0], found[1], at)
-                    for found in known["staged"]
-                    if is_meant(found)
-                    for at in range(found[2])
-                ]
-                known["staged"] = [found for found in known["staged"] if not is_meant(found)]
-
-            if self._writer(writer)[1] is not None:
-                self._change_writer(writer, change)
-                self._link(writer).forget(gone)
-
-    @guarded
-    def publishing(self, writer: str) -> Generator[int | None]:
-        with self.batch():
-            self.reserve(f"writer:{writer}")  # no queue has such a name
-            yield self._writer(writer)[0]["published"]
-
-    def keep_publishing(self, writer: str) -> None:
-        self._renew(f"writer:{writer}")
-
-    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
-        with self.batch():
-            self._change_writer(writer, lambda known: known.update(published=batch, keep_until=keep_until))
-
-    def forget_writers(self, now: int) -> None:
-        with self.batch():
-            for writer in self._writer_names():
-                known = self._writer(writer)[0]
-                if (known["keep_until"] <= now or known["published"] is None) and not known["staged"]:
-                    self._link(writer).forget([self._writer_key(writer)])
-                    self._list_writer(writer, present=False)  # last, as of readers
-
-    def unmark(self, queue: str, marks: Sequence[bytes]) -> None:
-        with self.batch():
-            home = self._home(queue)[0]
-            home.link.forget([mark_key(home, mark) for mark in marks])
-
-    def _writer_key(self, writer: str) -> str:
-        return f"{self._prefix}:w{digest(writer.encode())}"
-
-    def _part(self, writer: str, batch: int, name: str, part: int) -> str:
-        return f"{self._writer_key(writer)}.{batch}.{digest(name.encode())}.{part}"
-
-    def _writer(self, writer: str) -> tuple[dict[str, Any], bytes | None]:
-        key = self._writer_key(writer)
-        raw, token = self._link(writer).gets([key]).get(key, (None, None))
-        return ({"published": None, "keep_until": FOREVER, "staged": []}, None) if raw is None else (json.loads(raw), token)
-
-    def _change_writer(self, writer: str, change: Callable[[dict[str, Any]], None]) -> None:
-        while True:
-            known, token = self._writer(writer)
-            if token is None:
-                self._list_writer(writer, present=True)
-            change(known)
-            if self._link(writer).cas(self._writer_key(writer), json.dumps(known).encode(), token):
-                return
-
-    def _writer_names(self) -> list[str]:
-        key = f"{self._prefix}:writers"
-        return list(json.loads(self._links[0].get([key]).get(key, b"[]")))
-
-    def _list_writer(self, writer: str, *, present: bool) -> None:
-        key = f"{self._prefix}:writers"
-        while True:
-            raw, token = self._links[0].gets([key]).get(key, (b"[]", None))
-            names = set(json.loads(raw)) - {writer} | ({writer} if present else set())
-            if self._links[0].cas(key, json.dumps(sorted(names)).encode(), token):
-                return
 
     # tending
 

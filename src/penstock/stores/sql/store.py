@@ -1,5 +1,4 @@
-"""A store over the statements of queue.sql: all that SQL databases have in common, here with the named claims and with
-what writers stage and publish.
+"""A store over the statements of queue.sql: all that SQL databases have in common, here with the named claims.
 
 A database joins by a subclass that gives its `dialect` (the words in braces of queue.sql) and the primitives at the end of
 `penstock.stores.sql.session`: run statements, open transactions, hand out numbers.
@@ -7,10 +6,9 @@ A database joins by a subclass that gives its `dialect` (the words in braces of 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from itertools import count, repeat
 
-from penstock.guarded import guarded
 from penstock.message import (
     FOREVER,
     Claim,
@@ -20,7 +18,6 @@ from penstock.message import (
     Settlement,
     State,
 )
-from penstock.stores.ports import Staged
 from penstock.stores.sql.messages import SqlMessages
 from penstock.stores.sql.roster import SqlRoster
 from penstock.stores.sql.session import Row
@@ -101,43 +98,6 @@ class SqlStore(SqlMessages):
             if epoch is None:
                 self._run("drop_reader", {"queue": home, "reader": reader})
             return given
-
-    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        with self._joined(durable=False):
-            self.unstage(writer, batch, [name])
-            self._run("stage", {"writer": writer, "batch": batch, "name": name, "now": now, "segment": segment})
-
-    def staged(self, writer: str | None = None) -> list[Staged]:
-        rows = self._rows("staged", {}) if writer is None else self._rows("staged_by", {"writer": writer})
-        return [Staged(*row) for row in rows]
-
-    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
-        rows = self._rows("fetch", {"writer": writer, "batch": batch, "name": name})
-        return rows[0][0] if rows else None
-
-    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
-        with self._joined(durable=False):
-            if names is None:
-                self._run("unstage_all", {"writer": writer, "batch": batch})
-            for name in names or ():
-                self._run("unstage", {"writer": writer, "batch": batch, "name": name})
-
-    @guarded
-    def publishing(self, writer: str) -> Generator[int | None]:
-        with self._joined():
-            # Entered first, so that of two who publish for a new writer the second waits here.
-            self._run("enter_writer", {"writer": writer, "forever": FOREVER})
-            batch: int = self._rows("lock_writer", {"writer": writer})[0][0]
-            yield batch if batch >= 0 else None
-
-    def note_published(self, writer: str, batch: int, keep_until: int) -> None:
-        with self._joined():
-            self._run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
-
-    def forget_writers(self, now: int) -> None:
-        if self._rows("forgettable", {"now": now}):  # seen without a write lock
-            with self._joined():
-                self._run("forget_writers", {"now": now})
 
     def _settle_claim(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
         # What turned out to be damaged when it was read was set aside, and stays.

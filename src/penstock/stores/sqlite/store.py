@@ -31,13 +31,14 @@ from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import checksum, pack_settings, plain_checksum
-from penstock.stores.ports import Store
+from penstock.stores.ports import Outbox, Store
 from penstock.stores.reserve import Reserve
+from penstock.stores.sql.ledger import SqlLedger
 from penstock.stores.sql.messages import insert_row
 from penstock.stores.sql.roster import SqlRoster
 from penstock.stores.sql.session import PRESENT, Params, Row
 from penstock.stores.sqlite.runs import LATE, NotPlain, SqliteClaims
-from penstock.stores.staging import StagedFiles, StagesInFiles, staging_folder
+from penstock.stores.staging import StagedFiles, staging_folder
 
 SAFE_SQLITE = (3, 51, 3)
 """Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
@@ -74,7 +75,7 @@ def lend(path: Path) -> Iterator[bool]:
         _lent.remove(file)
 
 
-class SqliteStore(StagesInFiles, SqliteClaims):
+class SqliteStore(SqliteClaims):
     dialect: ClassVar = {
         "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "integer": "INTEGER",
@@ -133,8 +134,9 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         self._migrated = False
         self._left = 0
         """How many messages we have deleted since the last batch, which removes them."""
-        self._desk = StagedFiles(staging_folder(path), durable=False)
         self._reserve = Reserve(self, [f"{path}-reserve"], RESERVED)
+        staging = StagedFiles(staging_folder(path), durable=False, admit=self._reserve.admit)
+        self.outbox = Outbox(staging, SqlLedger(self))
         self._block = NO_BLOCK
         self._last_packed: tuple[Settings | None, str] = (None, "")
         self._homes: dict[str, int] = {}
@@ -334,7 +336,7 @@ class SqliteStore(StagesInFiles, SqliteClaims):
         """This store over a caller's connection, inside the caller's transaction. It shares no lock with us: the caller has the
         file's write lock, which a thread that has our lock may be waiting for."""
         store = copy.copy(self)
-        store.roster = SqlRoster(store)
+        store.roster, store.outbox = SqlRoster(store), Outbox(self.outbox.staging, SqlLedger(store))
         store._lock = RLock()
         store._connection, store._lent_to_us = connection, True
         store._depth, store._owner, store._looking, store._opener = 1, get_ident(), False, find_caller()
@@ -487,10 +489,6 @@ class SqliteStore(StagesInFiles, SqliteClaims):
     def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
         self._reserve.admit(3 * sum(map(len, bodies)))
         return super().insert_bodies(queue, bodies, like, settings)
-
-    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        self._reserve.admit(len(segment))
-        super().stage(writer, batch, name, segment, now)
 
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None

@@ -1,0 +1,31 @@
+"""Messages that are put in once, by marks: for stores whose batches are not atomic, and that have no journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.message import Entry, Settings
+from penstock.policy import mark_batch
+from penstock.stores.ports import Step, Store
+
+Unmark = Callable[[str, Sequence[bytes]], object]
+"""Forgets marks of a queue that have served, before they expire."""
+WINDOW = 7 * 86400
+"""Seconds for which the marks count, should nobody remove them before."""
+
+
+def insert_marked(
+    store: Store,
+    unmark: Unmark,
+    step: Step,
+    queue: str,
+    entries: Sequence[Entry],
+    now: int,
+    settings: Settings,
+) -> Callable[[], object] | None:
+    """As `Ledger.insert_once`. In a queue that deduplicates, its own marks do."""
+    spent: list[bytes] = []
+    if settings.deduplicate is False:
+        entries = mark_batch(entries, " ".join(map(str, step)), now, window=WINDOW)
+        spent = [entry.mark for entry in entries if entry.mark is not None]
+    return None if store.insert(queue, entries, now, settings) is None else lambda: unmark(queue, spent)

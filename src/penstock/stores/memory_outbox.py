@@ -1,0 +1,59 @@
+"""What writers stage and publish in a memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+from penstock.guarded import guarded
+from penstock.message import Entry, Settings
+from penstock.stores.marked import Unmark, insert_marked
+from penstock.stores.ports import Ledger, Staged, Staging, Step, Store
+
+
+class MemoryStaging(Staging):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._staged: dict[tuple[str, int, str], tuple[bytes, int]] = {}
+
+    def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
+        with self._store.batch():
+            self._staged[writer, batch, name] = segment, now
+
+    def staged(self, writer: str | None = None) -> list[Staged]:
+        with self._store.batch():
+            return [Staged(*key, now) for key, (_, now) in self._staged.items() if writer in (None, key[0])]
+
+    def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
+        with self._store.batch():
+            return self._staged.get((writer, batch, name), (None, 0))[0]
+
+    def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
+        with self._store.batch():
+            for found in self.staged(writer):
+                if found.batch <= batch if names is None else found.batch == batch and found.name in names:
+                    del self._staged[found[:3]]
+
+
+class MemoryLedger(Ledger):
+    def __init__(self, store: Store, unmark: Unmark) -> None:
+        self._store = store
+        self._unmark = unmark
+        self._writers: dict[str, tuple[int, int]] = {}
+
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
+        with self._store.batch():
+            yield self._writers.get(writer, (None, 0))[0]
+
+    def note(self, writer: str, batch: int, keep_until: int) -> None:
+        with self._store.batch():
+            self._writers[writer] = batch, keep_until
+
+    def forget(self, now: int) -> None:
+        with self._store.batch():
+            self._writers = {writer: noted for writer, noted in self._writers.items() if noted[1] > now}
+
+    def insert_once(
+        self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
+    ) -> Callable[[], object] | None:
+        return insert_marked(self._store, self._unmark, step, queue, entries, now, settings)

@@ -1,0 +1,32 @@
+"""The last batch that each writer has published, in a table: noted by the transaction that publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from penstock.guarded import guarded
+from penstock.message import FOREVER
+from penstock.stores.ports import Ledger
+from penstock.stores.sql.session import SqlSession
+
+
+class SqlLedger(Ledger):
+    def __init__(self, session: SqlSession) -> None:
+        self._session = session
+
+    @guarded
+    def publishing(self, writer: str) -> Generator[int | None]:
+        with self._session._joined():
+            # Entered first, so that of two who publish for a new writer the second waits here.
+            self._session._run("enter_writer", {"writer": writer, "forever": FOREVER})
+            batch: int = self._session._rows("lock_writer", {"writer": writer})[0][0]
+            yield batch if batch >= 0 else None
+
+    def note(self, writer: str, batch: int, keep_until: int) -> None:
+        with self._session._joined():
+            self._session._run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
+
+    def forget(self, now: int) -> None:
+        if self._session._rows("forgettable", {"now": now}):  # seen without a write lock
+            with self._session._joined():
+                self._session._run("forget_writers", {"now": now})
