@@ -24,10 +24,6 @@ class TestSpool(UngroupedStoreContract, SharedStoreContract, FilesStoreContract,
         return f"spool:///{tmp_path}/queues"
 
     @pytest.fixture
-    def make_url(self, tmp_path: Path) -> Callable[[str], str]:
-        return lambda name: f"spool:///{tmp_path}/{name}"
-
-    @pytest.fixture
     def make_url_in(self) -> Callable[[Path], str]:
         return lambda folder: f"spool:///{folder}/queues"
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -12,15 +11,9 @@ from penstock.testing.interrupted import Handled, Interrupted
 
 
 class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract, Interrupted, Handled, Forked):
-    syscalls: ClassVar = ["fdatasync", "pwrite64"]
-
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/queue.db"
-
-    @pytest.fixture
-    def make_url(self, tmp_path: Path) -> Callable[[str], str]:
-        return lambda name: f"sqlite:///{tmp_path}/{name}.db"
 
     @pytest.fixture
     def make_url_in(self) -> Callable[[Path], str]:

@@ -18,10 +18,6 @@ class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, 
         return f"vsqs:///{tmp_path}/queues"
 
     @pytest.fixture
-    def make_url(self, tmp_path: Path) -> Callable[[str], str]:
-        return lambda name: f"vsqs:///{tmp_path}/{name}"
-
-    @pytest.fixture
     def make_url_in(self) -> Callable[[Path], str]:
         return lambda folder: f"vsqs:///{folder}/queues"
 

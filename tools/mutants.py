@@ -2037,6 +2037,12 @@ MUTANTS = [
         "memcached: a sweep leaves a move that was cut short",
         ("stores/memcached/store.py", "                self._resume_page(home, at, page, page.ready(now), now)\n", ""),
     ),
+    Mutant(
+        "the filter of the crash tests does not have a call",
+        "go_past_the_filter",
+        (("testing/faults.py", '    "renameat2": (316, 276),\n', ""),),
+        ("tests/test_faults.py",),
+    ),
 ]
 
 

@@ -90,13 +90,13 @@ class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, SteppingAcross):
 class DurableStoreContract(StepCrashes, PowerLoss):
     """What a store does that writes files.
 
-    It takes the list ``syscalls``, a fixture ``make_url`` that names a new store, and ``make_url_in`` for one in a folder."""
+    It takes a fixture ``make_url_in``, which names a new store in a folder."""
 
 
 class FilesStoreContract(FileCrashes, PublishCrashes, PowerLoss):
     """What a store does that keeps a message a file, so that a batch is not one step.
 
-    It takes the fixtures ``make_url``, which names a new store below ``tmp_path``, and ``make_url_in`` for one in a folder."""
+    It takes a fixture ``make_url_in``, which names a new store in a folder."""
 
     @pytest.fixture(autouse=True)
     def _no_wait_for_locks(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

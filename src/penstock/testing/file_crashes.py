@@ -1,12 +1,10 @@
 """The contract's chapter on death, and on a failing disk, for stores that keep a message a file.
 
-    python -m penstock.testing.file_crashes PROGRAM URL LOG
-
-runs the steps of a program and writes a line into LOG once each is answered. `FileCrashes` runs this under strace: once to see
-which calls touch the store, then again and again, killed at one of them or with it failing. Of the short programs every call is
-tried, of the long one (`penstock.testing.steps` and batches) some of each kind. A batch of several files is not atomic, so what
-is checked is the account: what both the state before and the state after the step that was cut short have must be there, what
-neither has must not, no body is cut short, and a day later nothing is stuck.
+`FileCrashes` runs programs of a few steps in a child (`penstock.testing.faults`): once to see which system calls change the
+store, then again and again, killed at one of them or with it failing. Of the short programs every call is tried, of the long
+one (`penstock.testing.steps` and batches) some of each kind. A batch of several files is not atomic, so what is checked is the
+account: what both the state before and the state after the step that was cut short have must be there, what neither has must
+not, no body is cut short, and a day later nothing is stuck.
 
 After the program that sends marked messages, all of its sends are done again, as their senders would. What had been answered
 must be a duplicate, and in the end each message must have been delivered exactly once.
@@ -14,30 +12,22 @@ must be a duplicate, and in the end each message must have been delivered exactl
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 import penstock
-from penstock import Broker, Queue, Sent
+from penstock import Broker, Queue, Sent, StoreError
 from penstock.testing.clock import FakeClock
+from penstock.testing.faults import Fault, Run, run_child, short_lived, unsynced
 from penstock.testing.steps import prepare, steps
 
-NAMES = ["rename", "renameat", "renameat2", "link", "unlink", "unlinkat", "rmdir", "mkdir", "utimensat"]
-DEATHS = ["openat", "write", "pwrite64", "fsync", "syncfs", *NAMES]
-FAILURES = ["write", "pwrite64", "fsync", "syncfs", "rename", "renameat2"]
-KILLS = [(syscall, "signal=KILL") for syscall in DEATHS]
-FAULTS = [(syscall, "error={}") for syscall in FAILURES]
 ERRORS = ["EIO", "ENOSPC"]
+FAILURES = ["write", "pwrite64", "fsync", "syncfs", "rename", "renameat2"]
 DAY = 86400
 
 
@@ -108,93 +98,74 @@ class FileCrashes:
 
     @pytest.mark.parametrize("program", ["short", "long"])
     def test_killed_at_a_system_call_nothing_is_lost_or_stuck_or_comes_back(
-        self, make_url: Callable[[str], str], tmp_path: Path, program: str
+        self, make_url_in: Callable[[Path], str], program: str
     ) -> None:
-        whole = accounts(program, make_url("whole"))
-        self._check(make_url, tmp_path, program, KILLS, lambda url, log, name: check_account(url, log, whole, name))
+        with short_lived(make_url_in) as url:
+            whole = accounts(program, url)
+        self._check(make_url_in, program, [], lambda url, told, name: check_account(url, told, whole, name))
 
     @pytest.mark.parametrize("program", ["short", "long"])
     def test_where_a_system_call_fails_nothing_is_lost_or_stuck_or_half_written(
-        self, make_url: Callable[[str], str], tmp_path: Path, program: str
+        self, make_url_in: Callable[[Path], str], program: str
     ) -> None:
-        whole = accounts(program, make_url("whole"))
-        self._check(make_url, tmp_path, program, FAULTS, lambda url, log, name: check_account(url, log, whole, name))
+        with short_lived(make_url_in) as url:
+            whole = accounts(program, url)
+        self._check(make_url_in, program, ERRORS, lambda url, told, name: check_account(url, told, whole, name))
 
-    @pytest.mark.parametrize("faults", [KILLS, FAULTS], ids=["killed", "failed"])
+    @pytest.mark.parametrize("errors", [[], ERRORS], ids=["killed", "failed"])
     def test_sent_again_after_a_sender_was_cut_short_each_message_comes_once(
-        self, make_url: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, str]]
+        self, make_url_in: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch, errors: list[str]
     ) -> None:
-        monkeypatch.setattr("penstock.stores.files.folder.ORPHANED", -(10**10))  # whoever is dead has been so for long
-        self._check(make_url, tmp_path, "marked", faults, check_sent_again)
+        def check(url: str, told: list[str], name: str) -> None:
+            with monkeypatch.context() as patched:
+                patched.setattr("penstock.stores.files.folder.ORPHANED", -(10**10))  # the dead sender died long ago
+                check_sent_again(url, told, name)
+
+        self._check(make_url_in, "marked", errors, check)
 
     def _check(
         self,
-        make_url: Callable[[str], str],
-        folder: Path,
+        make_url_in: Callable[[Path], str],
         program: str,
-        faults: list[tuple[str, str]],
-        check: Callable[[str, Path, str], None],
+        errors: list[str],
+        check: Callable[[str, list[str], str], None],
     ) -> None:
-        options = ["-y", "-o", str(folder / "trace"), "-e", f"trace={','.join(DEATHS)}"]
-        _run(program, make_url("traced"), folder / "trace.log", options)
-        calls = calls_on(folder, (folder / "trace").read_text())
-        every = program != "long"
-        jobs = [
-            (syscall, fault.format(ERRORS[when % 2]), when)
-            for syscall, fault in faults
-            for when in (calls[syscall] if every else spread(calls[syscall], self.points))
-        ]
-        assert len(jobs) > 10, "the store hardly wrote: are these its system calls?"
+        def work(url: str, fault: Fault | None = None) -> Run:
+            with unsynced(), penstock.open(url, clock=FakeClock()) as broker:
+                prepare(broker)
+            return run_child(lambda tell: run_steps(program, url, tell), fault)
 
-        def die(job: tuple[str, str, int]) -> bool:
-            """Whether the fault came to pass."""
-            syscall, fault, when = job
-            name = f"{syscall}-{fault.replace('=', '-')}-{when}"
-            url, log, trace = make_url(name), folder / f"{name}.log", folder / f"{name}.trace"
-            inject = ["-o", str(trace), "-e", f"trace={syscall}", "-e", f"inject={syscall}:{fault}:when={when}"]
-            errors = _run(program, url, log, inject)
-            assert "Traceback" not in errors or "penstock.errors.Store" in errors, f"{name}: not an error of ours: {errors}"
-            check(url, log, name)
-            return re.search(r"\(INJECTED\)|killed by SIGKILL", trace.read_text()) is not None
-
-        with ThreadPoolExecutor(2) as pool:
-            reached = sum(pool.map(die, jobs))
-        # Python itself does not open quite the same number of files in each run, so the last places may lie behind the end.
-        assert reached >= 0.9 * len(jobs), f"only {reached} of {len(jobs)} faults came to pass"
+        with short_lived(make_url_in) as url:
+            calls = work(url).calls
+        places = {call: range(1, count + 1) for call, count in calls.items() if not errors or call in FAILURES}
+        if program == "long":
+            places = {call: spread(whens, self.points) for call, whens in places.items()}
+        faults = [Fault(call, when, *errors[when % 2 :][:1]) for call, whens in places.items() for when in whens]
+        assert len(faults) > 10, "the store hardly wrote"
+        for fault in faults:
+            with short_lived(make_url_in) as url:
+                run = work(url, fault)
+                assert run.came, f"{fault} did not come to pass"
+                with unsynced():
+                    check(url, run.told, str(fault))
 
 
-def calls_on(folder: Path, trace: str) -> dict[str, list[int]]:
-    """Of each system call: which ones, counted from 1, had to do with the store and not with Python or the log."""
-    found = defaultdict(list)
-    count: Counter[str] = Counter()
-    for line in trace.splitlines():
-        called = re.match(r"(?:\d+ +)?(\w+)\(", line)
-        if called:
-            count[called[1]] += 1
-            changes = called[1] != "openat" or "O_CREAT" in line
-            if str(folder) in line and "trace.log" not in line and changes:
-                found[called[1]].append(count[called[1]])
-    return found
-
-
-def spread(places: list[int], points: int) -> list[int]:
+def spread(places: range, points: int) -> range:
     step = max(1, len(places) // points)
     return places[step // 2 :: step]
 
 
-def _run(name: str, url: str, log: Path, options: list[str]) -> str:
-    """What the program wrote on stderr."""
-    with penstock.open(url, clock=FakeClock()) as broker:
-        prepare(broker)
-    strace = shutil.which("strace")
-    assert strace, "install strace (tools/provision does)"
-    program = [sys.executable, "-B", "-m", "penstock.testing.file_crashes", name, url, str(log)]
-    return subprocess.run([strace, "-f", *options, *program], check=False, stderr=subprocess.PIPE, text=True).stderr
+def run_steps(program: str, url: str, tell: Callable[[str], None]) -> None:
+    """Do the steps of a program; once each is answered, tell what the clock shows."""
+    clock = FakeClock()
+    with suppress(StoreError), penstock.open(url, clock=clock) as broker:
+        for step in PROGRAMS[program](broker, clock):
+            step()
+            tell(str(clock()))
 
 
-def check_account(url: str, log: Path, whole: list[Counter[bytes]], name: str) -> None:
-    lines = log.read_text().splitlines() if log.exists() else []
-    done, now = len(lines), int(lines[-1]) if lines else FakeClock().now
+def check_account(url: str, told: list[str], whole: list[Counter[bytes]], name: str) -> None:
+    done, now = len(told), int(told[-1]) if told else FakeClock().now
     before, after = whole[done], whole[min(done + 1, len(whole) - 1)]
     with penstock.open(url, clock=FakeClock(now)) as broker:
         there = bodies(broker)
@@ -217,8 +188,8 @@ def check_account(url: str, log: Path, whole: list[Counter[bytes]], name: str) -
         assert left == there, f"{name}: what was there could not be received after step {done}"
 
 
-def check_sent_again(url: str, log: Path, name: str) -> None:
-    done = len(log.read_text().splitlines()) if log.exists() else 0
+def check_sent_again(url: str, told: list[str], name: str) -> None:
+    done = len(told)
     clock = FakeClock()
     clock.advance(30)
     with penstock.open(url, clock=clock) as broker:
@@ -243,16 +214,3 @@ def take_all(queue: Queue) -> Counter[bytes]:
         taken.update(message.body for message in messages)
         assert all(queue.delete_many(messages))
     return taken
-
-
-def main(program: str, url: str, log: str) -> None:
-    clock = FakeClock()
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with penstock.open(url, clock=clock) as broker:
-        for step in PROGRAMS[program](broker, clock):
-            step()
-            os.write(handle, b"%d\n" % clock())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

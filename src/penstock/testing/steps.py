@@ -1,27 +1,21 @@
 """The contract's chapter on death at an exact point: a fixed list of steps, each of which is done whole or not at all.
 
-    python -m penstock.testing.steps URL LOG
-
-runs the steps and writes a line into LOG (what the clock shows) once each is answered. `StepCrashes` runs this under strace,
-which kills it at the first, second, third … system call that writes, until a run survives; each time, what is in the store
-must be what was there before the step that was cut short, or what is there after it.
+`StepCrashes` runs the steps in a child (`penstock.testing.faults`) that is killed at the first, second, third … of its system
+calls that change files. Each time, what is in the store must be what was there before the step that was cut short, or what is
+there after it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import penstock
 from penstock import Broker, Draft
 from penstock.testing.clock import FakeClock
+from penstock.testing.faults import Fault, Run, run_child, short_lived
 
 
 def prepare(broker: Broker) -> None:
@@ -92,51 +86,31 @@ def snapshots(url: str) -> list[object]:
 
 
 class StepCrashes:
-    syscalls: ClassVar[list[str]]
-    """The system calls by which the store writes."""
-
-    def test_killed_at_any_system_call_each_step_is_done_whole_or_not_at_all(
-        self, make_url: Callable[[str], str], tmp_path: Path
-    ) -> None:
-        seen = snapshots(make_url("whole"))
-        points = 0
-        for syscall in self.syscalls:
-            with ThreadPoolExecutor(2) as pool:
-                when, survived = 1, False
-                while not survived:
-                    block = range(when, when + 8)
-                    results = pool.map(lambda at: self._kill(make_url, tmp_path, syscall, at, seen), block)  # noqa: B023
-                    survived = any(results)
-                    when += 8
-                points += when
-        assert points > 20, "the store hardly wrote: are these its system calls?"
-
-    def _kill(self, make_url: Callable[[str], str], folder: Path, syscall: str, when: int, seen: list[object]) -> bool:
-        """Run the steps, killed at one point; True if it was past the last."""
-        url, log = make_url(f"{syscall}-{when}"), folder / f"{syscall}-{when}.log"
-        with penstock.open(url, clock=FakeClock()) as broker:
-            prepare(broker)
-        strace = shutil.which("strace")
-        assert strace, "install strace (tools/provision does)"
-        inject = f"inject={syscall}:signal=KILL:when={when}"
-        trace = [strace, "-f", "-qq", "-o", os.devnull, "-e", f"trace={syscall}", "-e", inject]
-        program = [sys.executable, "-m", "penstock.testing.steps", url, str(log)]
-        survived = subprocess.run([*trace, *program], check=False).returncode == 0
-        lines = log.read_text().splitlines() if log.exists() else []
-        done, now = len(lines), int(lines[-1]) if lines else FakeClock().now
-        with penstock.open(url, clock=FakeClock(now)) as broker:
-            assert look(broker) in seen[done : done + 2], f"{syscall} {when}: step {done} was left half done"
-        return survived
+    def test_killed_at_any_system_call_each_step_is_done_whole_or_not_at_all(self, make_url_in: Callable[[Path], str]) -> None:
+        with short_lived(make_url_in) as url:
+            seen = snapshots(url)
+        with short_lived(make_url_in) as url:
+            faults = _run(url).faults()
+        assert len(faults) > 20, "the store hardly wrote"
+        for fault in faults:
+            with short_lived(make_url_in) as url:
+                run = _run(url, fault)
+                assert run.came, f"{fault} did not come to pass"
+                done, now = len(run.told), int(run.told[-1]) if run.told else FakeClock().now
+                with penstock.open(url, clock=FakeClock(now)) as broker:
+                    assert look(broker) in seen[done : done + 2], f"{fault}: step {done} was left half done"
 
 
-def main(url: str, log: str) -> None:
-    clock = FakeClock()
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with penstock.open(url, clock=clock) as broker:
-        for step in steps(broker, clock):
-            step()
-            os.write(handle, b"%d\n" % clock())
+def _run(url: str, fault: Fault | None = None) -> Run:
+    """Do the steps in a child; once each is answered, it tells what the clock shows."""
 
+    def work(tell: Callable[[str], None]) -> None:
+        clock = FakeClock()
+        with penstock.open(url, clock=clock) as broker:
+            for step in steps(broker, clock):
+                step()
+                tell(str(clock()))
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with penstock.open(url, clock=FakeClock()) as broker:
+        prepare(broker)
+    return run_child(work, fault)
