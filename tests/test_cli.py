@@ -112,7 +112,7 @@ def test_a_queue_that_exists_is_bad_input_unless_that_is_ok(jobs: Shell) -> None
     assert jobs("create jobs --exist-ok --visibility 99 --json") == 0
     assert (jobs.json["created"], jobs.json["visibility"]) == (False, 30)
     assert jobs("create jobs --exist-ok") == 0
-    assert jobs.out == "jobs is there already, and was left as it is\n"
+    assert jobs.out == "jobs exists, and was left as it is\n"
 
 
 def test_queues_are_listed_with_their_counts(jobs: Shell) -> None:
@@ -139,7 +139,7 @@ def test_a_listing_can_be_had_in_parts(shell: Shell) -> None:
     assert shell("queues --offset 1 --limit 1 --json") == 0
     assert [queue["name"] for queue in shell.json] == ["b"]
     assert shell("queues --limit 2") == 0
-    assert shell.err == "penstock: 2 of 3 queues are shown\n"
+    assert shell.err == "penstock: 2 of 3 queues shown\n"
     assert shell("queues --offset -1") == 2
 
 
@@ -244,8 +244,8 @@ def test_redrive_tells_how_many_letters_stay_and_why(jobs: Shell) -> None:
     jobs("send dead direct")
     assert jobs("redrive dead") == 0
     assert jobs.out == "sent 1 message back\n"
-    assert "2 letters stay: the queue where they belong has an equal message" in jobs.err
-    assert "1 letter stays: the queue where they died is gone, or they did not die in one: say --to NAME" in jobs.err
+    assert "2 letters stay: their queue takes equal messages once, and has an equal one" in jobs.err
+    assert "1 letter stays: the queue where they died is gone, or they did not die in one: use --to NAME" in jobs.err
     assert jobs("redrive dead --json") == 1
     assert jobs.json == {"name": "dead", "redriven": 0, "duplicates": 2, "homeless": 1}
 
@@ -418,7 +418,7 @@ def test_receive_and_delete_of_what_lapsed_meanwhile_exits_1(jobs: Shell, monkey
     jobs("send jobs a")
     monkeypatch.setattr(penstock.Queue, "delete_many", lambda self, messages: [False for _ in messages])
     assert jobs("receive jobs --delete --body") == 1
-    assert re.search(r"#\d+ was not deleted: its time was over before it was printed\n$", jobs.err)
+    assert re.search(r"#\d+ was not deleted: its visibility ended before it was printed\n$", jobs.err)
 
 
 def test_at_most_once_is_settled_by_the_receive_itself(jobs: Shell) -> None:
@@ -534,8 +534,8 @@ def test_settled_shows_the_history(jobs: Shell) -> None:
         ("send jobs x --lines", 2, "BODY, --lines and --files exclude each other"),
         ("send jobs x y --key k", 2, "with one --key all messages but the first would be duplicates"),
         ("send jobs x --attribute a", 2, "attribute 'a' is not NAME=VALUE"),
-        ("send jobs x --attribute a:number=x", 2, "attribute 'a:number=x': the value is no number"),
-        ("send jobs x --attribute a:base64=?", 2, "attribute 'a:base64=?': the value is no base64"),
+        ("send jobs x --attribute a:number=x", 2, "attribute 'a:number=x': the value is not a number"),
+        ("send jobs x --attribute a:base64=?", 2, "attribute 'a:base64=?': the value is not base64"),
         ("send jobs x --attribute a:colour=x", 2, "attribute 'a:colour=x': the type after ':' is text, number or base64"),
         ("send jobs x --attribute a=1 --attribute a=2", 2, "attribute 'a' is given twice"),
         ("receive jobs --body --json", 2, "--body writes bytes and --json writes JSON: choose one"),

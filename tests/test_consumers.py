@@ -151,7 +151,7 @@ def test_work_survives_a_callback_that_takes_its_process_down(tmp_path: Path) ->
             output, errors = work.communicate(timeout=120)
     assert work.returncode == 0, errors
     assert sorted((tmp_path / "done").read_text().split()) == ["1", "2", "3"]
-    assert "a worker has ended with 3; another takes its place" in errors
+    assert "a worker has ended with 3; starting another" in errors
     assert "processed" in output
 
 
@@ -171,7 +171,7 @@ def test_work_until_empty_tells_what_it_did(tmp_path: Path) -> None:
         (["jobs", "tasks"], "is not MODULE:FUNCTION"),
         (["jobs", "no_such_module:x"], "cannot be found"),
         (["jobs", "os:no_such_function"], "cannot be found"),
-        (["jobs", "os:sep"], "is no function"),
+        (["jobs", "os:sep"], "is not a function"),
         (["jobs", "os:getpid", "--workers", "0"], "workers 0"),
         (["jobs", "os:getpid", "--batch-size", "0"], "batch_size 0"),
         (["nobody", "os:getpid"], "'nobody'"),

@@ -238,7 +238,7 @@ class Redriven(int):
     """How many messages a redrive has moved, and how many of those it chose have stayed."""
 
     duplicates: int
-    """They stay because the queue where they belong has an equal message, and takes such messages once."""
+    """They stay because their queue takes equal messages once, and has an equal one."""
     homeless: int
     """They stay because the queue where they died is gone, or because they did not die in one."""
 

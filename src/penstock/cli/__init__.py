@@ -142,12 +142,14 @@ def build() -> Parser:
     serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)
     _add_common(serve, store=argparse.SUPPRESS, json=argparse.SUPPRESS)
     serving.add(serve)
-    group = subparsers.add_parser("pipeline", help="move messages by Spark: archive, load, …", allow_abbrev=False)
+    group = subparsers.add_parser("pipeline", help="run a ready-made pipeline on Spark: archive, load, …", allow_abbrev=False)
     pipeline.add(group, lambda sub: _add_common(sub, store=argparse.SUPPRESS, json=argparse.SUPPRESS))
-    subparsers.add_parser("bench", help="measure, beside the machine's limit and the peers", add_help=False, allow_abbrev=False)
+    subparsers.add_parser(
+        "bench", help="measure against the machine's limit and other queues", add_help=False, allow_abbrev=False
+    )
     return parser
 
 
 def _add_common(parser: argparse.ArgumentParser, *, store: str | None, json: bool | str) -> None:
     parser.add_argument("--store", metavar="URL", default=store, help=f"the store; else $PENSTOCK_STORE, else {DEFAULT_STORE}")
-    parser.add_argument("--json", action="store_true", default=json, help="answer in JSON, for programs")
+    parser.add_argument("--json", action="store_true", default=json, help="print JSON, for programs")

@@ -27,8 +27,10 @@ def add(command: Commands) -> None:
 
 
 def _add_arguments(parser: Parser) -> None:
-    parser.add_argument("store", metavar="URL", nargs="?", default=argparse.SUPPRESS, help="the spool; else that of --store")
-    parser.add_argument("--once", action="store_true", help="look once and end")
+    parser.add_argument(
+        "store", metavar="URL", nargs="?", default=argparse.SUPPRESS, help="the spool; else the store of --store"
+    )
+    parser.add_argument("--once", action="store_true", help="handle what is there, then end")
 
 
 def run_mover(args: argparse.Namespace, broker: Broker) -> int:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def add(pipeline: Pipelines) -> None:
     parser = pipeline("run", run_run, "run a declared pipeline: sources, SQL steps, checks and sinks in one TOML file")
     parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--once", action="store_true", default=None, help="end with what is there now, whatever the file says")
+    parser.add_argument(
+        "--once", action="store_true", default=None, help="end when what is there now is done, whatever the file says"
+    )
 
     parser = pipeline("redrive", run_redrive, "choose dead letters by SQL, and send them back to where they came from")
     parser.add_argument("name", metavar="DLQ")
@@ -29,11 +31,11 @@ def add(pipeline: Pipelines) -> None:
         "--where", metavar="SQL", help="which letters: over a message's columns, reason, source, tries, age, json"
     )
     parser.add_argument("--summary", action="store_true", help="count them by reason, source, tries and age, and send nothing")
-    parser.add_argument("--field", metavar="PATH", help="count also by this field of JSON bodies, such as customer.name")
+    parser.add_argument("--field", metavar="PATH", help="also count by this field of JSON bodies, such as customer.name")
     parser.add_argument("--to", metavar="QUEUE", help="to this queue, wherever they came from")
     parser.add_argument("--limit", metavar="N", type=int, help="at most N letters, the oldest first")
     parser.add_argument("--rate", metavar="N", type=float, help="at most N letters a second")
-    parser.add_argument("--dry-run", action="store_true", help="tell what would be sent where, and send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="report what would be sent where, and send nothing")
 
     parser = pipeline(
         "report", run_report, "count what happened: throughput, waiting and handling times, dead letters, producers"
@@ -42,7 +44,7 @@ def add(pipeline: Pipelines) -> None:
         "what", metavar="DIR|QUEUE", nargs="+", help="folders that archive has written, and queues of the store"
     )
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures, in one file")
-    parser.add_argument("--title", metavar="TEXT", default="Penstock report", help="its title")
+    parser.add_argument("--title", metavar="TEXT", default="Penstock report", help="the title of the page")
     parser.add_argument(
         "--producer-attribute", metavar="NAME", default="producer", help="the attribute that names the sender (producer)"
     )
@@ -59,13 +61,13 @@ def run_run(args: Namespace, frame: Frame) -> int:
     text = f"{ran.taken:,} messages taken, {ran.rows:,} rows in {ran.batches:,} batches, {ran.seconds:.1f} s"
     frame.answer(f"{declared.name}: {text}{', stopped' if ran.stopped else ''}", {"name": declared.name, **asdict(ran)})
     if ran.late and not args.json:
-        complain(f"{ran.late:,} rows came later than the watermark allows, and are in no window or join")
+        complain(f"{ran.late:,} rows came later than the watermark allows, and are not in any window or join")
     return 0
 
 
 def run_redrive(args: Namespace, frame: Frame) -> int:
     if args.summary and (args.to or args.rate or args.limit or args.dry_run):
-        raise BadInput("--summary counts, and sends nothing: leave --to, --rate, --limit and --dry-run")
+        raise BadInput("--summary only counts, so it takes no --to, --rate, --limit or --dry-run")
     if args.field and not args.summary:
         raise BadInput("--field is for --summary")
     if args.limit is not None and args.limit < 1:
@@ -129,13 +131,13 @@ def _told(args: Namespace, done: Redriven, moved: int) -> str:
 
 def _tell_what_stays(done: Redriven) -> None:
     if done.homeless:
-        complain(f"{done.homeless} letters do not tell where they came from, and stay: say --to QUEUE")
+        complain(f"{done.homeless} letters do not say where they came from, and stay: use --to QUEUE")
     for name, count in done.gone.items():
-        complain(f"{count} letters stay: the queue they came from, {name!r}, is gone; say --to QUEUE")
+        complain(f"{count} letters stay: the queue they came from, {name!r}, is gone; use --to QUEUE")
     if done.duplicates:
-        complain(stays(done.duplicates, "the queue where they belong has an equal message, and takes such messages once"))
+        complain(stays(done.duplicates, "their queue takes equal messages once, and has an equal one"))
     if done.held:
-        complain(f"{done.held} letters were taken by others meanwhile")
+        complain(f"{done.held} letters were meanwhile taken by other consumers")
 
 
 def run_report(args: Namespace, frame: Frame) -> int:

@@ -17,33 +17,37 @@ RECEIVE_BATCH = 1000
 
 
 def add(command: Commands) -> None:
-    parser = command("receive", run_receive, "receive messages, which hides them from others for a while")
+    parser = command("receive", run_receive, "receive messages, and hide them from others for a while")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--limit", metavar="N", type=int, default=1, help="at most N messages (1)")
     parser.add_argument("--wait", metavar="S", type=seconds, default=0, help="if there is none, wait up to S seconds for one")
-    parser.add_argument("--visibility", metavar="S", type=seconds, help="hide them for S seconds, not for the queue's time")
-    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="not the queue's own mode")
-    parser.add_argument("--holder", metavar="TEXT", help="who receives them, as peek shows it to others")
+    parser.add_argument(
+        "--visibility", metavar="S", type=seconds, help="hide them for S seconds, instead of the queue's visibility"
+    )
+    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="instead of the queue's own mode")
+    parser.add_argument("--holder", metavar="TEXT", help="the receiver's name, which peek shows to others")
     parser.add_argument("--delete", action="store_true", help="delete them once they are printed")
-    parser.add_argument("--body", action="store_true", help="write the bodies alone, byte for byte")
+    parser.add_argument("--body", action="store_true", help="write only the bodies, byte for byte")
 
-    parser = command("delete", run_delete, "settle messages for good")
+    parser = command("delete", run_delete, "delete messages")
     _add_receipts(parser)
 
-    parser = command("release", run_release, "give received messages back")
+    parser = command("release", run_release, "return received messages to the queue")
     _add_receipts(parser)
-    parser.add_argument("--delay", metavar="S", type=seconds, default=0, help="to be received again after S seconds (0)")
+    parser.add_argument("--delay", metavar="S", type=seconds, default=0, help="make them visible after S seconds (0)")
 
     parser = command("extend", run_extend, "keep received messages hidden for longer")
     _add_receipts(parser)
-    parser.add_argument("--visibility", metavar="S", type=seconds, help="for S seconds from now; else the queue's time")
+    parser.add_argument(
+        "--visibility", metavar="S", type=seconds, help="for S seconds from now, instead of the queue's visibility"
+    )
 
     parser = command("peek", run_peek, "look at messages without receiving them")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--limit", metavar="N", type=int, default=10, help="at most N messages (10)")
     parser.add_argument("--state", choices=("queued", "consumed", "damaged"), help="only those in this state")
 
-    parser = command("settled", run_settled, "look at settled messages, where the queue keeps a history")
+    parser = command("settled", run_settled, "look at settled messages, if the queue keeps a history")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--limit", metavar="N", type=int, default=10, help="at most N messages (10)")
 
@@ -51,7 +55,7 @@ def add(command: Commands) -> None:
 def _add_receipts(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
-        "receipts", metavar="ID|RECEIPT", nargs="+", help="a receipt (ID#DELIVERY), or an id: whoever holds the message"
+        "receipts", metavar="ID|RECEIPT", nargs="+", help="a receipt (ID#DELIVERY), or an id for the message whoever holds it"
     )
 
 
@@ -96,7 +100,7 @@ def _delete(queue: Queue, messages: Sequence[Message]) -> int:
     """Settle what was printed; how many were no longer ours."""
     stale = [message for message, done in zip(messages, queue.delete_many(messages), strict=True) if not done]
     for message in stale:
-        complain(f"{receipt(message)} was not deleted: its time was over before it was printed")
+        complain(f"{receipt(message)} was not deleted: its visibility ended before it was printed")
     return len(stale)
 
 

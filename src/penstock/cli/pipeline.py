@@ -101,15 +101,17 @@ def _add_shared(parser: Parser) -> None:
     shared = parser.add_argument_group("Spark")
     shared.add_argument("--master", metavar="URL", default="local[*]", help="where Spark runs (local[*])")
     shared.add_argument("--remote", metavar="sc://HOST:PORT", help="run through Spark Connect")
-    shared.add_argument("--checkpoint", metavar="DIR", help="where the pipeline notes how far it is, to go on from there")
+    shared.add_argument(
+        "--checkpoint", metavar="DIR", help="where the pipeline records its progress; the next start continues from there"
+    )
     shared.add_argument(
         "--progress",
         choices=["line", "json", "off"],
         default="line",
-        help="on stderr: a live line, or a JSON line a batch (line)",
+        help="on stderr: a live line, or one JSON line for each batch (line)",
     )
     shared.add_argument("--metrics-port", metavar="N", type=int, help="serve the progress at http://127.0.0.1:N/metrics")
-    shared.add_argument("--debug", action="store_true", help="show Spark's log, and the whole trace of an error")
+    shared.add_argument("--debug", action="store_true", help="show Spark's log, and the whole traceback of an error")
 
 
 def run(args: Namespace) -> int:

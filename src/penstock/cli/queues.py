@@ -30,10 +30,10 @@ HEADS = ("name", "messages", "visible", "in flight", "delayed", "oldest")
 
 
 def add(command: Commands) -> None:
-    parser = command("create", run_create, "make a queue")
+    parser = command("create", run_create, "create a queue")
     parser.add_argument("name", metavar="NAME")
     _add_settings(parser)
-    parser.add_argument("--exist-ok", action="store_true", help="a queue that is there already is left as it is")
+    parser.add_argument("--exist-ok", action="store_true", help="if the queue exists, leave it as it is")
 
     parser = command("queues", run_queues, "list the queues")
     parser.add_argument("--offset", metavar="N", type=int, default=0, help="skip the first N")
@@ -41,7 +41,9 @@ def add(command: Commands) -> None:
 
     parser = command("settings", run_settings, "show a queue's settings, or change those that are given")
     parser.add_argument("name", metavar="NAME")
-    _add_settings(parser).add_argument("--no-redrive", action="store_true", help="no dead letter queue any more")
+    _add_settings(parser).add_argument(
+        "--no-redrive", action="store_true", help="remove the dead letter queue from the settings"
+    )
 
     parser = command("delete-queue", run_delete_queue, "delete a queue with all its messages")
     parser.add_argument("name", metavar="NAME")
@@ -56,11 +58,11 @@ def add(command: Commands) -> None:
     parser = command("redrive", run_redrive, "send dead letters back to the queues they died in")
     parser.add_argument("name", metavar="DLQ")
     parser.add_argument("--limit", metavar="N", type=int, help="at most N messages")
-    parser.add_argument("--to", metavar="NAME", help="all messages to this queue, wherever they died")
+    parser.add_argument("--to", metavar="NAME", help="send all messages to this queue, wherever they died")
 
-    parser = command("readers", run_readers, "show who reads a queue by named claims, such as a Spark stream")
+    parser = command("readers", run_readers, "show the readers of a queue that use named claims, such as Spark streams")
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--give-up", metavar="READER", help="forget this reader and give back all that it has claimed")
+    parser.add_argument("--give-up", metavar="READER", help="forget this reader and make what it has claimed visible again")
 
 
 def _add_settings(parser: Parser) -> Any:
@@ -75,11 +77,15 @@ def _add_settings(parser: Parser) -> Any:
         help="refuse an equal message: while one is in the queue, or within S seconds of the first",
     )
     parser.add_argument("--groups", action="store_true", default=None, help="keep order within groups (only when created)")
-    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="what a receive does unless told otherwise")
+    parser.add_argument(
+        "--mode",
+        choices=[mode.value for mode in Mode],
+        help="whether a received message must be deleted, or is settled at once",
+    )
     parser.add_argument("--history", metavar="S", type=seconds, help="seconds for which settled messages stay readable")
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
-        "--redrive", metavar="DLQ:N", type=redrive, help="a message received N times in vain goes to the queue DLQ"
+        "--redrive", metavar="DLQ:N", type=redrive, help="a message received N times and not deleted goes to the queue DLQ"
     )
     return either
 
@@ -117,7 +123,7 @@ def run_create(args: Namespace, broker: Broker) -> int:
     if args.json:
         emit({"name": args.name, "created": created, **settings_json(queue.settings)})
     else:
-        print(f"created {args.name}" if created else f"{args.name} is there already, and was left as it is")
+        print(f"created {args.name}" if created else f"{args.name} exists, and was left as it is")
     return 0
 
 
@@ -129,9 +135,9 @@ def run_queues(args: Namespace, broker: Broker) -> int:
     elif counts:
         print_table(HEADS, [cells(name, stats) for name, stats in counts])
     if not args.json and len(names) < total:
-        complain(f"{len(names)} of {total} queues are shown")
+        complain(f"{len(names)} of {total} queues shown")
     elif not args.json and not total:
-        complain("there are no queues yet; make one: penstock create NAME")
+        complain("there are no queues yet; create one: penstock create NAME")
     return 0
 
 
@@ -202,9 +208,9 @@ def run_redrive(args: Namespace, broker: Broker) -> int:
     else:
         print(f"sent {moved} messages back" if moved != 1 else "sent 1 message back")
         if moved.duplicates:
-            complain(stays(moved.duplicates, "the queue where they belong has an equal message, and takes such messages once"))
+            complain(stays(moved.duplicates, "their queue takes equal messages once, and has an equal one"))
         if moved.homeless:
-            complain(stays(moved.homeless, "the queue where they died is gone, or they did not die in one: say --to NAME"))
+            complain(stays(moved.homeless, "the queue where they died is gone, or they did not die in one: use --to NAME"))
     return 0 if moved else 1
 
 

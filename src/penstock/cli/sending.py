@@ -31,7 +31,7 @@ Advance = Callable[[int, int], None]
 
 
 def add(command: Commands) -> None:
-    parser = command("send", run_send, "send messages: each BODY is one; without any, standard input is one")
+    parser = command("send", run_send, "send messages: each BODY is one; without BODY, standard input is one message")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("bodies", metavar="BODY", nargs="*", default=[])
     parser.add_argument("--lines", action="store_true", help="each line of standard input is a message")
@@ -44,13 +44,16 @@ def add(command: Commands) -> None:
         default=[],
         help="text; a number as NAME:number=5, bytes as NAME:base64=AAEC; may be repeated",
     )
-    parser.add_argument("--delay", metavar="S", type=seconds, help="visible after S seconds, not after the queue's time")
+    parser.add_argument("--delay", metavar="S", type=seconds, help="visible after S seconds, instead of the queue's delay")
     parser.add_argument("--visibility", metavar="S", type=seconds, help="once received, hidden for S seconds")
     parser.add_argument(
-        "--deadline", metavar="S", type=deadline, help="not delivered later than in S seconds, or than 2030-01-31T12:00Z"
+        "--deadline",
+        metavar="S",
+        type=deadline,
+        help="not delivered after S seconds, or after a time such as 2030-01-31T12:00Z",
     )
-    parser.add_argument("--key", metavar="KEY", help="tells duplicates apart instead of the content")
-    parser.add_argument("--group", metavar="NAME", help="keeps its order within this group")
+    parser.add_argument("--key", metavar="KEY", help="identifies duplicates instead of the content")
+    parser.add_argument("--group", metavar="NAME", help="keep the message's order within this group")
 
 
 def run_send(args: Namespace, broker: Broker) -> int:
@@ -107,7 +110,7 @@ def _typed(text: str, kind: str, value: str) -> Attribute:
             case "base64":
                 return base64.b64decode(value, validate=True)
     except ValueError:
-        raise BadInput(f"attribute {text!r:.200}: the value is no {kind}") from None
+        raise BadInput(f"attribute {text!r:.200}: the value is not {'a number' if kind == 'number' else kind}") from None
     raise BadInput(f"attribute {text!r:.200}: the type after ':' is text, number or base64, not {kind!r:.80}")
 
 

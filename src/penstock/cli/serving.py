@@ -14,7 +14,9 @@ from penstock.errors import MissingExtra
 
 def add(parser: Parser) -> None:
     """Its flags are the server's settings; but without the extra there are none to tell."""
-    parser.add_argument("--config", metavar="FILE", help="settings; else $PENSTOCK_CONFIG, else penstock.toml if it is there")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings file; else $PENSTOCK_CONFIG, else penstock.toml if it exists"
+    )
     try:
         from penstock.server.settings import settings_by_name
     except MissingExtra:

@@ -19,21 +19,26 @@ def add(pipeline: Pipelines) -> None:
     parser = pipeline("archive", run_archive, "drain queues to Parquet, by queue and day, exactly once")
     parser.add_argument("queues", metavar="QUEUE", nargs="+", help="names, or patterns with * and ?")
     parser.add_argument("folder", metavar="DIR")
-    parser.add_argument("--once", action="store_true", help="end with what is there now, and do not wait for more")
+    parser.add_argument("--once", action="store_true", help="end when what is there now is archived")
     parser.add_argument(
-        "--compression", default="zstd", choices=["zstd", "snappy", "gzip", "lz4", "none"], help="of the files (zstd)"
+        "--compression",
+        default="zstd",
+        choices=["zstd", "snappy", "gzip", "lz4", "none"],
+        help="compression of the files (zstd)",
     )
     parser.add_argument(
         "--json-columns",
         metavar="infer|DDL",
-        help="parse JSON bodies into a column data, of this schema or of one that is inferred",
+        help="parse JSON bodies into a column data, with this schema or an inferred one",
     )
     parser.add_argument("--batch", metavar="N", type=int, help="at most N messages at a time (100000)")
 
     parser = pipeline("load", run_load, "send the rows of files to a queue, each once")
     parser.add_argument("files", metavar="FILE", nargs="+", help="files, folders or patterns: Parquet, JSON lines, CSV or text")
     parser.add_argument("queue", metavar="QUEUE")
-    parser.add_argument("--format", choices=["parquet", "json", "csv", "text"], help="else by the files' names")
+    parser.add_argument(
+        "--format", choices=["parquet", "json", "csv", "text"], help="the format of the files; else taken from their names"
+    )
     parser.add_argument("--schema", metavar="DDL", help="the types of a CSV's columns")
     parser.add_argument("--body", metavar="COLUMN|json", help="the column that is the body, or the whole row as JSON")
     parser.add_argument(
@@ -50,7 +55,7 @@ def add(pipeline: Pipelines) -> None:
     parser.add_argument("from_url", metavar="FROM_URL")
     parser.add_argument("queue", metavar="QUEUE")
     parser.add_argument("to_url", metavar="TO_URL")
-    parser.add_argument("to_queue", metavar="TO_QUEUE", nargs="?", help="else of the same name")
+    parser.add_argument("to_queue", metavar="TO_QUEUE", nargs="?", help="the target queue; else one of the same name")
 
     parser = pipeline("dedupe", run_dedupe, "remove duplicates from a queue, or move the rest to another; the first stays")
     parser.add_argument("queue", metavar="QUEUE")
@@ -59,9 +64,9 @@ def add(pipeline: Pipelines) -> None:
         "--by",
         metavar="content|body|key|FIELD",
         default="content",
-        help="what makes two alike; FIELD is of JSON bodies (content)",
+        help="what makes two messages equal; FIELD is a field of JSON bodies (content)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="count them only")
+    parser.add_argument("--dry-run", action="store_true", help="only count them")
 
 
 def mapping(text: str) -> dict[str, str]:
@@ -132,7 +137,9 @@ def run_move(args: Namespace, frame: Frame) -> int:
     text += "proven: the same messages" if moved.proven else "NOT proven: they differ"
     _answer(frame, text, moved.totals, {"queue": args.queue, "to_queue": to_queue, **proof})
     if not moved.proven:
-        complain("others have used one of the queues meanwhile, or messages expired; or some are lost, which should not be")
+        complain(
+            "someone else has used one of the queues meanwhile, or messages expired, or some were lost, which must not happen"
+        )
     return 0 if moved.proven else 1
 
 
@@ -147,14 +154,14 @@ def run_dedupe(args: Namespace, frame: Frame) -> int:
     count = done.duplicates if args.dry_run else done.removed
     text = f"{verb} {_count(count, 'duplicates')} among {_count(done.messages)}"
     if done.duplicates > done.removed and not args.dry_run:
-        text += f"; {done.duplicates - done.removed:,} are with a receiver, and were left to it"
+        text += f"; {done.duplicates - done.removed:,} are held by consumers, and were left alone"
     frame.answer(text, asdict(done))
     return 0
 
 
 def _answer(frame: Frame, text: str, done: Totals, more: dict[str, Any]) -> int:
     if done.stopped:
-        text += "; stopped: the next start goes on from here"
+        text += "; stopped: the next start continues from here"
     frame.answer(text, {"rows": done.rows, "batches": done.batches, "seconds": done.seconds, "stopped": done.stopped, **more})
     return 0
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 def add(command: Commands) -> None:
     parser = command("watch", run_watch, "show the queues live, until Ctrl-C (needs the extra penstock[cli])")
-    parser.add_argument("names", metavar="NAME", nargs="*", help="the queues; none: all")
-    parser.add_argument("--interval", metavar="S", type=seconds, default=1, help="seconds between two looks (1)")
-    parser.add_argument("--count", metavar="N", type=int, help="look N times, then end; 1 where stdout is no terminal")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="the queues; without a name, all")
+    parser.add_argument("--interval", metavar="S", type=seconds, default=1, help="seconds between two updates (1)")
+    parser.add_argument("--count", metavar="N", type=int, help="end after N updates; 1 if stdout is not a terminal")
 
 
 def run_watch(args: Namespace, broker: Broker) -> int:

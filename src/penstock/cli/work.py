@@ -27,17 +27,19 @@ RESTART_PAUSE = 1.0
 
 
 def add(command: Commands) -> None:
-    parser = command("work", run_work, "consume a queue by a function, until Ctrl-C or SIGTERM")
+    parser = command("work", run_work, "call a function for each message of a queue, until Ctrl-C or SIGTERM")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="called with the payload and the message")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="consumers, each in a process of its own (1)")
-    parser.add_argument("--threads", metavar="N", type=int, default=1, help="callbacks at a time in each (1)")
+    parser.add_argument("--threads", metavar="N", type=int, default=1, help="functions at a time in each (1)")
     parser.add_argument("--batch-size", metavar="N", type=int, default=10, help="messages to take at a time (10)")
-    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="at_most_once settles a message as it is taken")
+    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="at_most_once settles a message when it is taken")
     parser.add_argument(
-        "--visibility", metavar="S", type=seconds, help="seconds of a lease, which is extended as long as needed"
+        "--visibility", metavar="S", type=seconds, help="seconds of a lease; it is extended for as long as the function runs"
     )
-    parser.add_argument("--no-help", dest="helping", action="store_false", help="keep to the own share of the queue")
+    parser.add_argument(
+        "--no-help", dest="helping", action="store_false", help="take only messages of its own share of the queue"
+    )
     parser.add_argument("--until-empty", action="store_true", help="end when there is nothing left to take")
 
 
@@ -75,7 +77,7 @@ def find(function: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise BadInput(f"{function!r:.200} cannot be found: {error}") from None
     if not callable(found):
-        raise BadInput(f"{function!r:.200} is no function")
+        raise BadInput(f"{function!r:.200} is not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -121,7 +123,7 @@ class Supervisor:
                 pass
         end.close()
         if worker.exitcode and not self._stopping:
-            complain(f"a worker has ended with {worker.exitcode}; another takes its place")
+            complain(f"a worker has ended with {worker.exitcode}; starting another")
             time.sleep(RESTART_PAUSE)
             if not self._stopping:
                 self._start()

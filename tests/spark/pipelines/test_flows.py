@@ -74,7 +74,7 @@ def test_a_flow_is_run_its_letters_are_redriven_and_all_is_reported(shell: Shell
         assert shell("redrive", "dead", "--where", "source IS NULL") == (
             1,
             "sent 0 of 1 chosen letters back\n",
-            "penstock: 1 letters do not tell where they came from, and stay: say --to QUEUE\n",
+            "penstock: 1 letters do not say where they came from, and stay: use --to QUEUE\n",
         )
 
         code, out, _ = shell("report", "jobs", "dead", "out", "--html", "report.html")
