@@ -108,7 +108,7 @@ def test_create_makes_a_queue_with_the_settings_given(shell: Shell) -> None:
 
 def test_a_queue_that_exists_is_bad_input_unless_that_is_ok(jobs: Shell) -> None:
     assert jobs("create jobs") == 2
-    assert jobs.err == "penstock: there is a queue 'jobs' already\n"
+    assert jobs.err == "penstock: queue 'jobs' already exists\n"
     assert jobs("create jobs --exist-ok --visibility 99 --json") == 0
     assert (jobs.json["created"], jobs.json["visibility"]) == (False, 30)
     assert jobs("create jobs --exist-ok") == 0

@@ -8,19 +8,19 @@ PenstockError
 │   └── BadURL                    a store's address
 ├── QueueNotFound (LookupError)
 ├── QueueExists
-├── Unsupported                   this store cannot keep such a promise
+├── Unsupported                   this store cannot do that
 ├── ClaimError
-│   ├── ClaimLapsed               a tentative claim outlived its time and was given back
-│   └── ReaderSetBack             a reader asks for what it has settled already
+│   ├── ClaimLapsed               a tentative claim was not confirmed in time; its messages are visible again
+│   └── ReaderSetBack             a reader asks for an epoch that it has already settled
 ├── StoreError                    the storage below failed; the operation did not succeed
-│   ├── StoreBusy                 locked by others for too long
+│   ├── StoreBusy                 another process held a lock for too long
 │   ├── StoreFull                 no space left
-│   ├── SegmentLost               what was staged for a batch is not there, or not all of it; nothing was published
+│   ├── SegmentLost               a staged segment of a batch is missing or incomplete; nothing was published
 │   ├── StoreReadOnly
 │   ├── StoreCorrupt
 │   ├── StoreVersion              written by a newer Penstock
 │   ├── StoreUnreachable          no connection to the server, or it was lost; nothing was done
-│   ├── OutcomeUnknown            the connection was lost before the answer came, and the server could not be asked what it did
+│   ├── OutcomeUnknown            the connection was lost before the answer came, and the outcome could not be determined
 │   └── StoreClosed
 └── MissingExtra (ImportError)    an optional library is not installed
 """
@@ -58,7 +58,7 @@ class QueueNotFound(PenstockError, LookupError):
 
 class QueueExists(PenstockError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is a queue {name!r} already")
+        super().__init__(f"queue {name!r} already exists")
         self.name = name
 
 

@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _guarded(argv: list[str]) -> int:
-    """Run the command; whatever goes wrong is one line and an exit code."""
+    """Run the command; every failure becomes one line and an exit code."""
     try:
         return _run(argv)
     except SystemExit as stop:  # argparse after --help

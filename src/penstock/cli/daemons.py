@@ -1,4 +1,4 @@
-"""The commands mover and reaper: the daemons of an MQ-Core spool, of which none, one or several of each may run."""
+"""The commands mover and reaper: the daemons of an MQ-Core spool. None, one or several of each may run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.stores.files.inotify import Watch
 from penstock.stores.files.spool import SpoolStore
 
 LOOK_EVERY = 5.0
-"""Seconds after which to look even if nothing was heard: what another machine does is not told here."""
+"""Seconds after which to look even without an event: inotify does not report what another machine does."""
 SOON = 0.05
 """Seconds after which to look again at what is still being written."""
 
@@ -51,7 +51,7 @@ def run_reaper(args: argparse.Namespace, broker: Broker) -> int:
 
 
 def _run(args: argparse.Namespace, broker: Broker, parts: list[str], look: Callable[[SpoolStore], float]) -> int:
-    """Look at once, for what is there already, and then whenever something comes or a timer runs out."""
+    """Handle what is there, and then look whenever a file arrives or a timer expires."""
     store = broker.store
     if not isinstance(store, SpoolStore):
         raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {args.store}")
@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace, broker: Broker, parts: list[str], look: Calla
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """At any moment: every step is one rename or unlink, and the next daemon goes on."""
+    """Stop at any moment: every step is one rename or unlink, and the next daemon continues."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         yield

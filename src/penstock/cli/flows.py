@@ -101,7 +101,7 @@ def _live(args: Namespace) -> bool:
 
 
 def _advance(args: Namespace) -> Callable[[int, int], None]:
-    """How far it is, on stderr: a live line for people, a JSON line a batch for programs."""
+    """The progress on stderr: a live line for people, one JSON line for each batch for programs."""
 
     def tell(done: int, whole: int) -> None:
         if args.progress == "json" and sys.stderr is not None:

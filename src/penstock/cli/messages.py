@@ -82,7 +82,7 @@ def run_receive(args: Namespace, broker: Broker) -> int:
 
 
 def _write(args: Namespace, messages: Sequence[Message], after: int = 0) -> None:
-    """Print them, and be sure that they are out: what follows may delete them."""
+    """Print and flush the messages, because the caller may delete them next."""
     for message in messages:
         if args.body:
             sys.stdout.buffer.write(message.body)
@@ -97,7 +97,7 @@ def _write(args: Namespace, messages: Sequence[Message], after: int = 0) -> None
 
 
 def _delete(queue: Queue, messages: Sequence[Message]) -> int:
-    """Settle what was printed; how many were no longer ours."""
+    """Delete what was printed, and return how many messages were no longer held."""
     stale = [message for message, done in zip(messages, queue.delete_many(messages), strict=True) if not done]
     for message in stale:
         complain(f"{receipt(message)} was not deleted: its visibility ended before it was printed")

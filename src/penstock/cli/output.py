@@ -13,7 +13,7 @@ from typing import Any
 from penstock.message import OCTETS, Attribute, Message, Redrive, Settings, Stats, to_datetime
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What could take over a terminal, or turn its text around."""
+"""Characters that could control a terminal, or reverse its text."""
 
 
 def complain(text: str) -> None:
@@ -22,12 +22,12 @@ def complain(text: str) -> None:
 
 
 def stays(count: int, why: str) -> str:
-    """What a redrive tells of letters that it did not move."""
+    """The line about letters that a redrive did not move."""
     return f"{count:,} letters stay: {why}" if count != 1 else f"1 letter stays: {why}"
 
 
 def shown(text: str) -> str:
-    """Text from others, safe to print."""
+    """Untrusted text, made safe to print."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -37,7 +37,7 @@ def emit(value: object) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The first column to the left, numbers to the right."""
+    """The first column is left-aligned, numbers are right-aligned."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     for row in (heads, *rows):
         cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
@@ -53,7 +53,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def time(at: int) -> str:
-    """An instant as people read it; one past the calendar, such as FOREVER, never comes."""
+    """An instant for people; one beyond the calendar, such as FOREVER, is "never"."""
     try:
         moment = to_datetime(at)
     except OverflowError:
@@ -75,7 +75,7 @@ def settings_json(settings: Settings) -> dict[str, Any]:
 
 
 def print_settings(settings: Settings) -> None:
-    """As the options of `create` are written."""
+    """Print them in the syntax of the options of `create`."""
     print_pairs([(field.name, _setting(getattr(settings, field.name))) for field in fields(settings)])
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MODULES = [transfers, flows]
 """Where the pipelines are."""
 LOUD = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Who logs every error in full, before we can say it in a line."""
+"""Loggers that print every error in full, before we can report it in one line."""
 
 
 class Pipelines(Protocol):
@@ -41,7 +41,7 @@ class Pipelines(Protocol):
 
 
 class Frame:
-    """What a pipeline is given: the store, Spark (started when first asked for), and how to watch a query."""
+    """What a pipeline gets: the store, Spark (started on first use), and a way to watch a query."""
 
     def __init__(self, args: Namespace) -> None:
         self.args = args
@@ -138,7 +138,7 @@ def run(args: Namespace) -> int:
 
 
 def absolute(url: str) -> str:
-    """The store's URL for Spark, whose processes have folders of their own: files by their absolute paths."""
+    """The store's URL with an absolute path, because Spark's processes have other working directories."""
     scheme, colon, rest = url.partition(":///")
     if not colon or scheme not in ("sqlite", "vsqs", "spool") or rest.startswith("/"):
         return url
@@ -150,9 +150,9 @@ def absolute(url: str) -> str:
 
 @contextmanager
 def _hushed(hush: bool) -> Iterator[None]:
-    """Java and Spark greet everybody on stderr, and go on to write there for as long as they live; people get our lines alone.
+    """Keep Java and Spark from writing to stderr, so that people see only our own lines.
 
-    What they had said is told if they do not start."""
+    If they do not start, what they wrote is shown."""
     if not hush or sys.stderr is None:
         yield
         return

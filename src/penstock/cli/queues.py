@@ -66,7 +66,7 @@ def add(command: Commands) -> None:
 
 
 def _add_settings(parser: Parser) -> Any:
-    """The options of `Settings`; the answer takes what excludes --redrive."""
+    """Add the options of `Settings`, and return the group of options that exclude --redrive."""
     parser.add_argument("--visibility", metavar="S", type=seconds, help="seconds a received message stays hidden")
     parser.add_argument("--retention", metavar="S", type=seconds, help="seconds a message is kept")
     parser.add_argument("--delay", metavar="S", type=seconds, help="seconds before a sent message becomes visible")

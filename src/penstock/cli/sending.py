@@ -27,7 +27,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 CHUNK = 1024 * 1024
 
 Advance = Callable[[int, int], None]
-"""Told after each batch: its part of the total, and how many messages are safe by now."""
+"""Called after each batch with its part of the total, and with how many messages are safe by now."""
 
 
 def add(command: Commands) -> None:
@@ -130,7 +130,7 @@ def _whole(stream: BinaryIO) -> bytes:
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """How much there is to read, if that can be known."""
+    """How many bytes there are to read, if that is known."""
     try:
         status = os.fstat(stream.fileno())
     except OSError:
@@ -139,7 +139,7 @@ def _size(stream: BinaryIO) -> int | None:
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
-    """Batches of lines, each with its size in bytes, as they come: a slow writer's lines do not wait for a batch to fill."""
+    """Batches of lines as they arrive, each with its size in bytes: a slow writer's lines do not wait for a full batch."""
     number = 0
     rest = bytearray()
     while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ def _transfer(
 
 
 def _emit_all(sent: Sequence[Sent]) -> None:
-    """One line a message, out at once: they are the answers that a waiting producer reads."""
+    """Print and flush one line for each message: a waiting producer may read them as answers."""
     for one in sent:
         emit(one._asdict())
     sys.stdout.flush()
@@ -229,7 +229,7 @@ def _emit_all(sent: Sequence[Sent]) -> None:
 
 @contextmanager
 def _progress(args: Namespace, total: int | None) -> Iterator[Advance]:
-    """A bar on stderr, if a person may look at it and nothing else is written or typed on the same screen."""
+    """A progress bar on stderr, if that is a terminal and nothing else is written or typed on it."""
     shared = (args.lines and sys.stdin.isatty()) or (args.json and sys.stdout.isatty())
     if shared or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _size, _safe: None

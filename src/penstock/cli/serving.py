@@ -1,4 +1,4 @@
-"""The command serve: the store behind HTTP."""
+"""The command serve: the store over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import MissingExtra
 
 
 def add(parser: Parser) -> None:
-    """Its flags are the server's settings; but without the extra there are none to tell."""
+    """Add the server's settings as flags; without the extra there are none to add."""
     parser.add_argument(
         "--config", metavar="FILE", help="the settings file; else $PENSTOCK_CONFIG, else penstock.toml if it exists"
     )

@@ -171,6 +171,6 @@ def _count(number: int, what: str = "messages") -> str:
 
 
 def _checkpoint(*parts: str) -> str:
-    """Where the same command finds what it did before, when it is given from the same folder."""
+    """Where the same command, run in the same folder, finds what it did before."""
     known = "\0".join(without_password(part) for part in parts)
     return f".penstock/{parts[0]}-{hashlib.sha256(known.encode()).hexdigest()[:12]}"

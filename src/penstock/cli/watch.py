@@ -58,7 +58,7 @@ def run_watch(args: Namespace, broker: Broker) -> int:
 
 @contextmanager
 def _ctrl_c() -> Iterator[Event]:
-    """It is remembered: at some moments (while an object ends) Python only prints that it ignores an exception."""
+    """Remember the signal: at some moments (while an object is finalized) Python only prints that it ignores an exception."""
     ended = Event()
 
     def heard(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The command work: consumers in processes of their own, which are started again when a callback takes one down."""
+"""The command work: consumers in processes of their own, which are restarted when a callback kills one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run_work(args: Namespace, broker: Broker) -> int:
 
 
 def find(function: str) -> Callable[..., Any]:
-    """The callback that MODULE:FUNCTION names; the module may lie in the current folder."""
+    """The callback that MODULE:FUNCTION names; the module may be in the current folder."""
     module, colon, name = function.partition(":")
     if not colon or not module or not name:
         raise BadInput(f"{function!r:.200} is not MODULE:FUNCTION, such as tasks:handle")
