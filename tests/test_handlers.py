@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 import penstock
@@ -56,3 +57,36 @@ def test_a_signal_handler_may_have_a_batch_of_its_own(queue: penstock.Queue) -> 
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert queue.stats().messages == 3
+
+
+def test_a_signal_handler_inside_a_statement_that_waits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would become part of that statement's transaction, and be undone with it."""
+    path = tmp_path / "queue.db"
+    refused: list[StoreBusy] = []
+    with penstock.open(f"sqlite:///{path}") as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2"])
+        queue.send_many([b"3", b"4"])  # from here on, a send is one statement, as a delete is
+        message = queue.receive()[0]
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+
+        def handle(*_: object) -> None:
+            other.execute("ROLLBACK")
+            try:
+                queue.send(b"from the handler")
+            except StoreBusy as error:
+                refused.append(error)
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, StoreBusy)):
+                patch.setattr("penstock.stores.sqlite.store.time.sleep", lambda _: signal.raise_signal(signal.SIGUSR1))
+                queue.delete(message)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert ["a signal handler has interrupted" in str(error) for error in refused] == [True]
+        other.close()
+        queue.send(b"after")
+        assert sorted(message.body for message in queue.peek(9)) == [b"1", b"2", b"3", b"4", b"after"]

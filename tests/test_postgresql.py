@@ -65,7 +65,6 @@ SQLITE_ONLY = {
     "delete_alone",
     "delete_plain",
     "remove_gone",
-    "take_alone",
     "insert_together",
     "insert_alone",
     "in_run",

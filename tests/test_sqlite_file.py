@@ -382,21 +382,6 @@ def test_a_settled_claim_leaves_no_marks(url: str) -> None:
         assert broker.store.count_marked("orders") == 0
 
 
-def test_at_most_once_a_plain_message_is_taken_by_one_statement(url: str) -> None:
-    with penstock.open(url) as broker:
-        queue = broker.create("orders", mode="at_most_once")
-        queue.send_many([b"first", b"second"])
-        store = broker.store
-        assert isinstance(store, SqliteStore)
-        settings = queue.settings
-        taken = store.take("orders", system_clock(), settings)
-        assert taken is not None
-        assert (taken.body, taken.receives, taken.state.name) == (b"first", 1, "CONSUMED")
-        queue.update(visibility=7)
-        assert store.take("orders", system_clock(), settings) is None, "they are no longer its settings"
-        assert [message.body for message in queue.receive()] == [b"second"]
-
-
 @pytest.mark.parametrize("part", ["content-type/of-mine", "attribute-name", "attribute-value", "my-group-name"])
 def test_damage_to_anything_but_the_body_is_seen_too(url: str, path: Path, part: str) -> None:
     with penstock.open(url) as broker:
@@ -818,7 +803,6 @@ def test_what_is_deleted_is_not_taken_at_most_once(url: str, path: Path) -> None
         queue.send(b"2")
         assert queue.settings.mode == "at_most_once"
         assert queue.delete(one)
-        assert broker.store.take("orders", system_clock(), queue.settings) is None
         assert rows_in(path) == 2
         assert [message.body for message in queue.receive()] == [b"2"]
 

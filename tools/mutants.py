@@ -326,16 +326,6 @@ MUTANTS = [
         (SQLITE, "                self._uncounted = uncounted\n", ""),
     ),
     mutant(
-        "taken though damaged",
-        "set_aside_at_most_once",
-        (QUERIES, "_at, deadline_at) END\nAND NOT", "_at, deadline_at) END IS NOT NULL\nAND NOT"),
-    ),
-    mutant(
-        "taken by old settings",
-        "taken_by_one_statement",
-        (QUERIES, "settings = :settings AND floor_at < 0)", ":settings <> '' AND floor_at < 0)"),
-    ),
-    mutant(
         "who is buried at most once was not received",
         "before_a_burial",
         (MESSAGES, """                    self._many("claim", [(now, now, None, number)])\n""", ""),
@@ -509,11 +499,6 @@ MUTANTS = [
         "lapsed",
         (CLAIMS, "floor = self._awake(home, now)\n        if floor", "floor = self._floor(home)\n        if floor"),
     ),
-    mutant(
-        "what lapsed sleeps on, at most once",
-        "waits_behind",
-        (QUERIES, "asleep = 1 AND lapses_at <= :now)\nRETURNING", "asleep = 2)\nRETURNING"),
-    ),
     mutant("what lapses is not waited for", "whoever_looks", (CLAIMS, "(above, wakes_at)", "(above,)")),
     mutant(
         "what is sent comes to lie below the floor",
@@ -593,7 +578,6 @@ MUTANTS = [
         "after_it or do_not_get",
         (CLAIMS, "if floor == NO_FLOOR:\n            return super()._visible", "if True:\n            return super()._visible"),
     ),
-    mutant("a run is taken at most once", "after_it", (QUERIES, " AND floor_at < 0)", ")")),
     mutant(
         "a run is made of what was received",
         "from_before_a_claim",
@@ -627,12 +611,11 @@ MUTANTS = [
         "gone_for_all",
         (SESSION, "penstock_present AS", "penstock_message AS"),
     ),
-    mutant("what is gone is never removed", "nobodys", (SQLITE, "if remove and not depth:", "if False:")),
-    mutant(
-        "what is gone is taken at most once",
-        "not_taken_at_most_once",
-        (QUERIES, " AND number NOT IN (SELECT number FROM penstock_gone)\nAND receives", "\nAND receives"),
+    refused(
+        "a statement that waits",
+        (SQLITE, "elif self._pausing is not None:", "elif False:"),
     ),
+    mutant("what is gone is never removed", "nobodys", (SQLITE, "if remove and not depth:", "if False:")),
     mutant(
         "what is gone is there for those who join",
         "that_is_joined",
@@ -1712,11 +1695,6 @@ MUTANTS = [
     ),
     mutant("a run has no holder", "reader_holds", (CLAIMS, "run.lapses_at, holder=run.reader) for", "run.lapses_at) for")),
     mutant("a list has no holder", "received_before", (CLAIMS, "self._packed_holder(run.reader)", "None")),
-    mutant(
-        "at most once, nobody is named",
-        "at_most_once_names",
-        (QUEUE, "taken.home, taken.holder = self, holder", "taken.home = self"),
-    ),
     filed("a file's record does not name its holder", "sees_who_holds", (FILES, "        holder=holder,\n    )\n", "    )\n")),
     filed("a released file keeps its holder", "given_back_has_no_holder", (FILES, "hold = hold._replace(holder=None)", "pass")),
     filed(

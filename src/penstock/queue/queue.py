@@ -254,12 +254,6 @@ class Queue(Sets, NamedClaims):
                 return [], False
         known = self._known or self.settings
         chosen = mode or known.mode
-        if limit == 1 and chosen is Mode.AT_MOST_ONCE and share is None:
-            taken = self._store.take(self.name, self._clock(), known)
-            if taken is not None:
-                taken.home, taken.holder = self, holder
-                self._busy = True
-                return [taken], False
         with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
             now = self._clock()  # not before: the lock may have been long in coming
             settings = known if self._store.compares else self.settings

@@ -203,12 +203,6 @@ class Store(ABC):
 
         The answer shows them as the claim leaves them, and ``lapsed`` if they were consumed before it."""
 
-    def take(self, queue: str, now: int, settings: Settings) -> Message | None:  # noqa: ARG002
-        """The first visible message, settled by the step that finds it: only if it is surely to be delivered, if nothing is
-        left of it (no history, mark or group), and if the queue has these settings. None: claim and settle, as a store may
-        always say that gains nothing by this."""
-        return None
-
     @abstractmethod
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         """Hide held messages until ``until``; ``release`` also makes them queued, nobody's. False for each stale receipt."""

@@ -352,20 +352,6 @@ DELETE FROM penstock_message WHERE number IN (SELECT number FROM penstock_gone)
 -- name: forget_gone
 DELETE FROM penstock_gone
 
--- name: take_alone
-DELETE FROM penstock_message
-WHERE number = (
-    SELECT number FROM penstock_message
-    WHERE queue = (SELECT number FROM penstock_queue WHERE number = :queue AND settings = :settings AND floor_at < 0)
-    AND visible_at >= 0 AND visible_at <= :now ORDER BY visible_at, number LIMIT 1
-)
-AND state = 0 AND number NOT IN (SELECT number FROM penstock_gone)
-AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since
-AND deadline_at IS NULL AND grp IS NULL AND mark IS NULL AND checksum = CASE WHEN COALESCE(head, grp, mark, deadline_at) IS NULL THEN checksum_of(body, sent_at)
-    ELSE checksum_of(body, head, grp, mark, sent_at, deadline_at) END
-AND NOT EXISTS (SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND asleep = 1 AND lapses_at <= :now)
-RETURNING {columns}
-
 -- name: found
 SELECT number, delivery, visible_at, state, grp, mark, queue FROM {chosen} WHERE number {among} ORDER BY number {for_update}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from threading import RLock, get_ident
 from types import FrameType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import apsw
 
@@ -25,12 +26,11 @@ from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from penstock.forking import watch
 from penstock.guarded import guarded
-from penstock.message import FOREVER, Entry, Held, Message, Sent, Settings, Settlement
-from penstock.policy import micros
+from penstock.message import Entry, Held, Sent, Settings, Settlement
 from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
-from penstock.stores.encoding import checksum, pack_settings, plain_checksum
+from penstock.stores.encoding import pack_settings
 from penstock.stores.ports import Outbox, Store
 from penstock.stores.reserve import Reserve
 from penstock.stores.sql.ledger import SqlLedger
@@ -134,6 +134,7 @@ class SqliteStore(SqliteClaims):
         self._migrated = False
         self._left = 0
         """How many messages we have deleted since the last batch, which removes them."""
+        self._pausing: FrameType | None = None
         self._reserve = Reserve(self, [f"{path}-reserve"], RESERVED)
         staging = StagedFiles(staging_folder(path), durable=False, admit=self._reserve.admit)
         self.outbox = Outbox(staging, SqlLedger(self))
@@ -201,8 +202,6 @@ class SqliteStore(SqliteClaims):
             connection.set_busy_handler(self._wait_for_others)
             # Without this, SQLite prepares statements with a range anew for each set of values, which costs more than they do.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            connection.create_scalar_function("checksum_of", _checksum, 6, deterministic=True)
-            connection.create_scalar_function("checksum_of", _plain_checksum, 2, deterministic=True)
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
             self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -238,12 +237,16 @@ class SqliteStore(SqliteClaims):
     def _wait_for_others(self, tries: int) -> bool:
         # SQLite's own handler soon sleeps 100 ms a try; a writer here is done within one disk sync.
         pause = 0.0005 if tries < 200 else 0.005
-        if tries == 0:
-            self._waiting_since = time.monotonic()
-        if time.monotonic() - self._waiting_since > self._timeout:
-            return False
-        time.sleep(pause)
-        return True
+        try:
+            self._pausing = sys._getframe()
+            if tries == 0:
+                self._waiting_since = time.monotonic()
+            if time.monotonic() - self._waiting_since > self._timeout:
+                return False
+            time.sleep(pause)
+            return True
+        finally:
+            self._pausing = None
 
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
         return self._transaction(durable)
@@ -383,6 +386,8 @@ class SqliteStore(SqliteClaims):
     def _refuse_handlers(self) -> None:
         if self._depth or self._looking:
             refuse_handlers(self, self._opener)
+        elif self._pausing is not None:  # a statement of this thread waits, and would undo what is done inside it if it fails
+            refuse_handlers(self, self._pausing)
 
     def _in_batch(self) -> bool:
         return self._depth > 0 and self._owner == get_ident()
@@ -451,7 +456,7 @@ class SqliteStore(SqliteClaims):
                 return None
             if not connection.get_autocommit():
                 self._connect()
-                self._refuse_handlers()
+            self._refuse_handlers()
             self._set_durable(True)
             home, packed = self._known(queue, settings)
             row = insert_row(number, home, at, None if line is None else line.encode(), entry)
@@ -476,6 +481,7 @@ class SqliteStore(SqliteClaims):
                 insert_row(number, 0, entry.visible_at, None if entry.group is None else entry.group.encode(), entry)
                 for number, entry in enumerate(entries, first)
             ]
+            self._refuse_handlers()
             self._set_durable(True)
             size = 1 << (count - 1).bit_length()
             known = (*self._known(queue, settings), min(entry.visible_at for entry in entries) + LATE, last)
@@ -505,6 +511,7 @@ class SqliteStore(SqliteClaims):
         """A single message by a single statement, which changes nothing unless the case is simple."""
         with self._lock:
             connection = self._connect()
+            self._refuse_handlers()
             self._draw_on_reserve()
             self._set_durable(True)
             home, packed = self._known(queue, settings)
@@ -522,20 +529,6 @@ class SqliteStore(SqliteClaims):
         if self._left > MOST_GONE:
             with suppress(StoreError), self.batch(durable=False):  # they are deleted, whether this can be done now or not
                 pass
-
-    def take(self, queue: str, now: int, settings: Settings) -> Message | None:
-        with self._lock:
-            if self._depth or settings.history or settings.groups:
-                return None
-            self._draw_on_reserve()
-            self._set_durable(True)
-            most = settings.redrive.max_receives if settings.redrive else FOREVER
-            since = now - micros(settings.retention)
-            rows = self._rows("take_alone", (*self._known(queue, settings), now, most, since))
-            if not rows:
-                self._homes.pop(queue, None)
-                return None
-            return self._message(queue, rows[0], now)
 
     def _known(self, queue: str, settings: Settings) -> tuple[int, str]:
         """A queue's number, and these settings as the catalogue has them; mostly they are the very ones of the last call."""
@@ -642,17 +635,3 @@ class SqliteStore(SqliteClaims):
         if child and self._connection is not None:  # the thread that forked is in a batch
             self._parents, self._connection = self._connection, None
         self._lock.release()
-
-
-def _plain_checksum(*values: Any) -> int | None:
-    try:
-        return plain_checksum(*values)
-    except (TypeError, ValueError):
-        return None
-
-
-def _checksum(*values: Any) -> int | None:
-    try:
-        return checksum(*values)
-    except (TypeError, ValueError):  # damage can turn any value into any other
-        return None
