@@ -637,13 +637,17 @@ MUTANTS = [
         (QUERIES, "grp IS NULL AND mark IS NULL AND state <> 4\n", "grp IS NULL AND state <> 4\n"),
     ),
     mutant("a reader set back is not noticed", "set_back", ("queue/named_claims.py", "epoch <= settled:", "epoch < 0:")),
-    spark_damage("what is damaged is read", "left_out", ("spark/arrow_reader.py", "and not intact(rows):", "and False:")),
     spark_damage(
-        "only what is plain is checked", "left_out", ("spark/arrow_reader.py", "return _all_intact(found)", "return True")
+        "what is damaged is read", "left_out_and_stays", ("spark/arrow_reader.py", "and not intact(rows):", "and False:")
+    ),
+    spark_damage(
+        "only what is plain is checked",
+        "left_out_and_stays",
+        ("spark/arrow_reader.py", "return _all_intact(found)", "return True"),
     ),
     spark_damage(
         "what is damaged has been lost",
-        "left_out",
+        "left_out_and_stays",
         ("spark/reading.py", "found += batch.num_rows\n            whole", "found += 0\n            whole"),
     ),
     mutant(

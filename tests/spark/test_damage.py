@@ -1,15 +1,22 @@
-"""Damage in the file of a queue, found where a stream reads it: it costs its message alone, which stays."""
+"""Damage in the file of a queue, found where a stream reads it: it costs its message alone, which stays.
+
+Each damage is met by the reader as Spark calls it; one, on each store, through Spark itself."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import penstock
+from penstock.spark import columns
+from penstock.spark.options import ReadOptions
+from penstock.spark.stream import Offset, QueueStream
 
 STORES = ["sqlite", "http"]
 
@@ -18,7 +25,28 @@ STORES = ["sqlite", "http"]
     "damage",
     ["body = x'00' || body", "body = 'text'", "sent_at = sent_at + 1", "sent_at = 'x'", "head = x'7b7d'", "checksum = 1"],
 )
-def test_a_damaged_message_is_left_out_and_stays(spark: SparkSession, url: str, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_message_is_left_out_and_stays(url: str, tmp_path: Path, damage: str) -> None:
+    options = ReadOptions.parse({"url": url, "queue": "orders"})
+    first, second = (QueueStream(options, columns.schema(options)) for _ in range(2))
+
+    def read(reader: QueueStream, start: Offset, end: Offset) -> list[Any]:
+        batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+        return [body for batch in batches for body in batch["body"].to_pylist()]
+
+    with penstock.open(url) as broker:
+        queue = send_and_damage(broker, tmp_path, damage)
+        start = first.initialOffset()
+        end = first.latestOffset(start, ReadAllAvailable())
+        assert read(first, start, end) == [b"0", b"2", b""]
+        first.stop()  # the batch fails, and comes again
+        assert read(second, start, end) == [b"0", b"2", b""]
+        assert second.latestOffset(end, ReadAllAvailable()) == end
+        second.stop()
+        stats = queue.stats()
+        assert (stats.messages, stats.damaged) == (1, 1)
+
+
+def test_a_damaged_message_is_left_out_by_spark_and_stays(spark: SparkSession, url: str, tmp_path: Path) -> None:
     seen: list[list[bytes]] = []
 
     def take(frame: DataFrame, _: int) -> None:
@@ -32,14 +60,19 @@ def test_a_damaged_message_is_left_out_and_stays(spark: SparkSession, url: str, 
         writer.trigger(availableNow=True).start().awaitTermination()
 
     with penstock.open(url) as broker:
-        queue = broker.create("orders")
-        queue.send_many([b"0", b"1", b"2"])
-        queue.send(b"", attributes={"a": 1}, deadline=1000)
-        (file,) = [path for path in tmp_path.iterdir() if path.name in ("queue", "behind.db")]
-        apsw.Connection(str(file)).execute(f"UPDATE penstock_message SET {damage} WHERE number = 2")
+        queue = send_and_damage(broker, tmp_path, "body = x'00' || body")
         with pytest.raises(PySparkException, match="the sink fails"):
             run()
         run()
         assert seen == [[b"0", b"2", b""]] * 2
         stats = queue.stats()
         assert (stats.messages, stats.damaged) == (1, 1)
+
+
+def send_and_damage(broker: penstock.Broker, folder: Path, damage: str) -> penstock.Queue:
+    queue = broker.create("orders")
+    queue.send_many([b"0", b"1", b"2"])
+    queue.send(b"", attributes={"a": 1}, deadline=1000)
+    (file,) = [path for path in folder.iterdir() if path.name in ("queue", "behind.db")]
+    apsw.Connection(str(file)).execute(f"UPDATE penstock_message SET {damage} WHERE number = 2")
+    return queue
