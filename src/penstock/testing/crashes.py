@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import penstock
 from penstock.clock import system_clock
 from penstock.policy import SECOND
-from penstock.testing.races import start_worker, wait_for
+from penstock.testing.races import wait_for
+from penstock.testing.worker import main
 
 ROUNDS = 8
 
@@ -23,18 +26,29 @@ class Crashes:
         log = tmp_path / "log"
         log.touch()
         for turn in range(ROUNDS):
-            begun = log.read_text().count("ready\n")
+            done = log.read_text()
             workers = [
-                start_worker(url, "orders", role, log, f"{turn}-{number}", chance.choice([1, 3, 20]), 10**6)
+                fork_worker(url, "orders", role, str(log), f"{turn}-{number}", chance.choice([1, 3, 20]), 10**6)
                 for number, role in enumerate(["send", "send", "receive", "receive"])
             ]
-            wait_for(log, "ready\n", begun + len(workers), workers)
-            time.sleep(chance.uniform(0.05, 0.3))
+            # They die after some of the answers to senders, or to receivers, have come.
+            for word, more in [("ready\n", len(workers)), (["sent ", "deleted "][turn % 2], chance.randrange(1, 60))]:
+                wait_for(log, word, done.count(word) + more, partial(all_alive, workers))
             for worker in chance.sample(workers, len(workers)):
                 worker.kill()
             for worker in workers:
-                worker.wait()
+                worker.join()
         check_account(url, "orders", log)
+
+
+def fork_worker(*arguments: object) -> BaseProcess:
+    worker = get_context("fork").Process(target=main, args=arguments, daemon=True)
+    worker.start()
+    return worker
+
+
+def all_alive(workers: list[BaseProcess]) -> bool:
+    return all(worker.is_alive() for worker in workers)
 
 
 def check_account(url: str, name: str, log: Path, known: int | None = None) -> set[str]:

@@ -157,7 +157,7 @@ def cut_short(
             broker.create("orders", visibility=1, **settings)
         roles = enumerate(["send", "send", "receive"])
         workers = [start_worker(url, "orders", role, log, f"w{number}", 1 + 4 * turn, 10**6) for number, role in roles]
-        wait_for(log, "deleted", 40, workers)
+        wait_for(log, "deleted", 40, lambda: all(worker.poll() is None for worker in workers))
         # A sync that is under way when the power goes may be answered and yet be lost: what was answered before counts.
         known = len(log.read_text())
         cut_power(folder)

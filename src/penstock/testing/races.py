@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -19,10 +20,10 @@ def start_worker(url: str, queue: str, role: str, log: Path, name: str, batch: i
     return subprocess.Popen([sys.executable, "-m", "penstock.testing.worker", *arguments])
 
 
-def wait_for(log: Path, word: str, count: int, workers: list[subprocess.Popen[bytes]]) -> None:
+def wait_for(log: Path, word: str, count: int, alive: Callable[[], bool]) -> None:
     """Wait until the workers have written the word so often; none of them may end before."""
     while log.read_text().count(word) < count:
-        assert [worker.poll() for worker in workers] == [None] * len(workers), "a worker has ended by itself"
+        assert alive(), "a worker has ended by itself"
         time.sleep(0.01)
 
 
