@@ -3,6 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LIGHT := $(VENV)/.light
+# Tests wait more than they compute, so there are more workers than cores. What belongs together and what comes first is decided
+# in tests/conftest.py, and kept only if xdist does not sort by the number of tests.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 
@@ -25,7 +29,11 @@ example: $(READY) ## a shop on Spark: orders, totals, dead letters, a report
 .PHONY: test
 test: $(READY) ## set everything up and run all tests
 	@tools/provision
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(PYTEST)
+
+.PHONY: quick
+quick: $(READY) ## run the tests that need no server and no Spark, without the slow ones
+	$(PYTEST) --ignore tests/spark -m "not (slow or server or spark)"
 
 .PHONY: check
 check: $(READY) ## format, lint, types, import direction, the shape of the code

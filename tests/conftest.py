@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -58,3 +60,72 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     found.sparkContext.setLogLevel("OFF")
     yield found
     found.stop()
+
+
+SERVERS = {"postgresql", "mariadb", "memcached"}
+WITH_SERVERS = {
+    "test_bench",
+    "test_docs",
+    "test_mysql",
+    "test_nodes",
+    "test_postgresql",
+    "test_server_faults",
+}
+"""Modules that start servers in ways that the fixtures of their tests do not show."""
+CONTRACTS = {f"test_{name}" for name in ["memory", "sqlite", "vsqs", "spool", "postgresql", "mysql", "memcached", "dialects"]}
+"""Modules whose tests share nothing but a server, so that any worker may run any of them."""
+PORTION = 20
+SLOW = (
+    "each_message_comes_once",
+    "killed_at",
+    "killed_between",
+    "killed_and_frozen",
+    "where_a_system_call_fails",
+    "an_interrupt_at_any_instant",
+    "a_signal_at_any_moment",
+    "a_signal_handler_that_sends",
+    "random_calls",
+    "after_kill_9",
+    "power_cut",
+    "children_forked",
+    "get_each_message_once",
+    "does_not_grow_the_disk",
+    "damaged_file",
+    "examples_of_the_manual",
+    "fuzzing_finds",
+    "lease_is_extended_while",
+    "a_stranger",
+)
+"""Words of the names of tests that take more than a few seconds on some store."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests are slow or need a server or Spark, and what a worker of xdist must keep together.
+
+    A worker takes a group at a time, in the order of the list. The longest come first, so that no worker is left with one."""
+    weights: dict[str, int] = {}
+    places: dict[str, int] = {}
+    for item in items:
+        module = item.path.stem
+        params = getattr(getattr(item, "callspec", None), "params", {}).values()
+        needed = {*getattr(item, "fixturenames", ()), *(value for value in params if isinstance(value, str))}
+        slow = any(words in item.name for words in SLOW)
+        if "spark" in item.path.parts:
+            item.add_marker(pytest.mark.spark)
+            shares = "spark" in needed
+            group, weight = (f"spark {zlib.crc32(module.encode()) % 2}", 4) if shares else (module, 3)
+        elif module in CONTRACTS:
+            place = places[module] = places.get(module, 0) + 1
+            group, weight = (
+                (f"{module} {re.sub('[^a-z0-9_]', ' ', item.name)}", 2) if slow else (f"{module} {place // PORTION}", 0)
+            )
+        else:
+            group, weight = module, 1
+        if slow:
+            item.add_marker(pytest.mark.slow)
+        if SERVERS & needed or module in WITH_SERVERS or "memcached" in module:
+            item.add_marker(pytest.mark.server)
+        item.add_marker(pytest.mark.xdist_group(group))
+        weights[item.nodeid] = weight
+    items.sort(key=lambda item: -weights[item.nodeid])
