@@ -16,7 +16,6 @@ import pytest
 import penstock
 from penstock import Broker, Draft, Message, Queue, StoreUnreachable
 from penstock.message import Settlement, State
-from penstock.stores.ports import Store
 from penstock.testing import FakeClock
 from penstock.workers.consumer import Consumer
 from penstock.workers.executors import Outcome, Runner
@@ -238,7 +237,7 @@ def test_a_consumer_that_cannot_register_leaves_no_thread_behind(
 ) -> None:
     consumer = broker.consumer("orders")
     consumer.process(Clerk())
-    monkeypatch.setattr(broker.store, "beat", refuse)
+    monkeypatch.setattr(broker.store.roster, "beat", refuse)
     before = threading.active_count()
     with pytest.raises(StoreUnreachable):
         consumer.run()
@@ -307,12 +306,13 @@ def test_no_error_ends_the_heartbeats_or_the_renewals(
 ) -> None:
     queue.send(b"x")
     consumer = broker.consumer("orders", heartbeat=0.01, visibility=0.1)
-    again = {verb: fail_twice(broker.store, verb, error, monkeypatch) for verb in ("strike", "extend")}
+    verbs: list[tuple[object, str]] = [(broker.store.roster, "strike"), (broker.store, "extend")]
+    again = [fail_twice(port, verb, error, monkeypatch) for port, verb in verbs]
     with_both: list[bool] = []
 
     @consumer.process
     def handle(payload: bytes, message: Message) -> None:
-        with_both.extend(went_on.wait(30) for went_on in again.values())
+        with_both.extend(went_on.wait(30) for went_on in again)
 
     consumer.run(until_empty=True)
     assert with_both == [True, True]
@@ -320,9 +320,9 @@ def test_no_error_ends_the_heartbeats_or_the_renewals(
     assert "could not renew its leases" in caplog.text
 
 
-def fail_twice(store: Store, verb: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Event:
+def fail_twice(port: object, verb: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Event:
     """The first call in another thread and the one after it; set when it is called once more."""
-    act, calls, went_on = getattr(store, verb), [0], Event()
+    act, calls, went_on = getattr(port, verb), [0], Event()
 
     def fail(*arguments: Any, **options: Any) -> Any:
         if threading.current_thread().name == "penstock heartbeat":
@@ -332,7 +332,7 @@ def fail_twice(store: Store, verb: str, error: BaseException, monkeypatch: pytes
             went_on.set()
         return act(*arguments, **options)
 
-    monkeypatch.setattr(store, verb, fail)
+    monkeypatch.setattr(port, verb, fail)
     return went_on
 
 
