@@ -266,7 +266,7 @@ def test_other_lost_answers_are_an_error_that_says_so(server: BackgroundServer, 
     with (
         Proxy(server.url, lose=1) as proxy,
         penstock.open(proxy.url) as remote,
-        pytest.raises(penstock.OutcomeUnknown, match="not known"),
+        pytest.raises(penstock.OutcomeUnknown, match="unknown"),
     ):
         RemoteQueue("orders", remote._line).receive()  # type: ignore[attr-defined]
 
@@ -297,7 +297,7 @@ def test_a_lost_answer_is_unknown_though_nobody_listens_any_more(server: Backgro
     with (
         Proxy(server.url, lose=1, once=True) as proxy,
         penstock.open(proxy.url) as remote,
-        pytest.raises(penstock.OutcomeUnknown, match=r"gave no answer .* whether it was done is not known"),
+        pytest.raises(penstock.OutcomeUnknown, match=r"gave no answer .* whether it was done is unknown"),
     ):
         CHANGES[verb](RemoteQueue("orders", remote._line))  # type: ignore[attr-defined]
 

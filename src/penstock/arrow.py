@@ -106,7 +106,7 @@ def attribute(name: str, told: str | None, kind: str | None) -> Attribute:
             case "bytes":
                 return base64.b64decode(told, validate=True)
     except ValueError:
-        raise BadMessage(f"attribute {name!r:.80} is {told!r:.80}, which is no value of the type {kind}") from None
+        raise BadMessage(f"attribute {name!r:.80} is {told!r:.80}, which is not a value of the type {kind}") from None
     raise BadMessage(f"attribute {name!r:.80} has the type {kind!r:.80}; there are integer, number and bytes")
 
 

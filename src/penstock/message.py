@@ -204,7 +204,7 @@ class Message:
         try:
             return self.body.decode()
         except UnicodeDecodeError as error:
-            raise BadMessage(f"the body of message {self.id} is no text in UTF-8: {error}") from None
+            raise BadMessage(f"the body of message {self.id} is not UTF-8 text: {error}") from None
 
     def extend(self, visibility: float) -> bool:
         """Hide it for so many seconds from now; False if it is no longer ours."""

@@ -321,7 +321,7 @@ def _check_attributes(attributes: object) -> Mapping[str, Attribute]:
         if isinstance(value, bool) or not isinstance(value, str | int | float | bytes):
             raise BadMessage(f"attribute {name!r} must be text, a number or bytes, not {type(value).__name__}")
         if isinstance(value, float) and not math.isfinite(value):
-            raise BadMessage(f"attribute {name!r} is {value!r}, which is no finite number")
+            raise BadMessage(f"attribute {name!r} is {value!r}, which is not a finite number")
         if isinstance(value, int) and abs(value) >= 10**38:
             raise BadMessage(f"attribute {name!r} has more than 38 digits")
         size += len(_utf8(name, "attribute name")) + _size(name, value)

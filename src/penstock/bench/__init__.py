@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=Path(),
-        help="where the queues lie while measured (not a tmpfs: its sync is none)",
+        help="where the queues are kept meanwhile (not a tmpfs, where a sync does nothing)",
     )
     parser.add_argument("--no-plot", dest="plot", action="store_false", help="draw no picture")
     return parser

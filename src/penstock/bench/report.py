@@ -89,7 +89,7 @@ def _joined(parts: list[str]) -> Iterator[str]:
 def _facts(facts: dict[str, str]) -> Iterator[str]:
     yield from (f"* {name}: {value}" for name, value in facts.items())
     if facts["file system"] in ("tmpfs", "ramfs"):
-        yield f"**The files were on {facts['file system']}, where a sync does nothing: these are no rates of a disk.**"
+        yield f"**The files were on {facts['file system']}, where a sync does nothing: these are not rates of a disk.**"
     if facts["file system"] == UNJOURNALED:
         yield (
             "**The files were on ext4 without a journal, where to create a file means to look at every inode that was freed in "

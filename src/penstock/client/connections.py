@@ -128,7 +128,7 @@ class Line:
         if lost is not None and changes and isinstance(problem, StoreError):
             first = f"{self.url} {lost}"
             told = first if str(problem) == first else f"{first}, and later: {problem}"
-            raise OutcomeUnknown(f"{told}; whether it was done is not known") from lost
+            raise OutcomeUnknown(f"{told}; whether it was done is unknown") from lost
         raise problem from lost
 
     def _read(self, answer: Any, accept: str | None) -> Any:
@@ -215,4 +215,4 @@ def _foreign(url: str, status: int, answer: Any) -> PenstockError:
         return StoreBusy(f"{url} is busy: {text}")
     if status >= 500:  # a proxy's word, or that of a server that failed in the middle of it
         raise Lost(f"answered {status}: {text or 'no Penstock server said so'}")
-    return StoreError(f"{url} answered {status}: {text or 'this is no Penstock server'}")
+    return StoreError(f"{url} answered {status}: {text or 'this is not a Penstock server'}")

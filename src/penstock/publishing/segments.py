@@ -110,7 +110,7 @@ def _pieces(batch: Any) -> list[Piece]:
         return list(_by_queue(batch))
     except (BadInput, UnicodeDecodeError) as error:
         if batch.num_rows == 1:
-            problem = f"its text is no UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
+            problem = f"its text is not UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
             queue = batch.column("queue").cast(pa.binary())[0].as_py() or b""
             return [Piece(queue.decode(errors="replace"), [batch.column("body")[0].as_py() or b""], problem=problem)]
     half = batch.num_rows // 2

@@ -137,7 +137,7 @@ def read_tokens(tables: Sequence[Any], source: str, single: str) -> tuple[Token,
 
 def _read_token(table: Any, source: str) -> Token:
     if not isinstance(table, dict):
-        raise BadSetting(f"{source} is no table")
+        raise BadSetting(f"{source} is not a table")
     for name in table:
         if name not in KNOWN:
             raise BadSetting(f"{source}: there is no setting {name!r}; there are {', '.join(sorted(KNOWN))}")

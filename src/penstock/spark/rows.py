@@ -75,7 +75,7 @@ class Rows:
         if "body" not in names:
             raise BadInput(f"there is no column body, which every message has; the columns are {', '.join(names)}")
         if queue is None and "queue" not in names:
-            raise BadInput('there is no column queue: add one, or say .option("queue", …)')
+            raise BadInput('there is no column queue: add one, or use .option("queue", …)')
         for name in (queue, bad_rows):
             if name is not None:
                 policy.check_name(name)

@@ -98,7 +98,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         staged = _only(messages)
         for message in staged:
             if message.batch != batchId:
-                raise StoreError(f"batch {batchId} was asked for, and batch {message.batch} was staged")
+                raise StoreError(f"batch {batchId} was requested, but batch {message.batch} was staged")
         self._publish(staged, once=False)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 (Spark's name)

@@ -171,7 +171,7 @@ class Refusals:
             with pytest.raises(BadInput, match=words):
                 call()
         queue.send(b"\xff", delay=60)
-        with pytest.raises(BadMessage, match="no text in UTF-8"):
+        with pytest.raises(BadMessage, match="is not UTF-8 text"):
             assert queue.peek(2)[1].text
         with pytest.raises(QueueNotFound, match="'nobody'"):
             queue.redrive(to="nobody")

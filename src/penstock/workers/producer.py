@@ -55,7 +55,7 @@ class Producer:
         try:
             made = Draft(payload, deadline=deadline, **draft)
         except TypeError as error:
-            raise BadMessage(f"a message cannot be made of this: {error}") from None
+            raise BadMessage(f"this cannot be a message: {error}") from None
         now = self._clock()
         entry = policy.admit(made, Settings(), now)  # refused now, it does not spoil the batch of others
         if entry.deadline_at is not None:

@@ -98,10 +98,10 @@ def test_paths_are_spelled_as_spark_does_without_dots(tmp_path: Path) -> None:
         ("[step.priced]", "[step.Orders]", "line 17, [step.Orders]: there is a source 'orders' too"),
         ("[source.prices]", "[source.ORDERS]", "line 7, [source.ORDERS]: there is a source 'orders' too"),
         ('[dead_letters]\nqueue = "dead"', "", "line 5, [source.orders]: bodies that are not so need [dead_letters]"),
-        ('[source.prices]\nparquet = "prices"', "[source", "is no TOML.*line 7"),
+        ('[source.prices]\nparquet = "prices"', "[source", "is not TOML.*line 7"),
         ("store =", 'trigger = "now and then"\nstore =', "line 1: it is 'now and then', and must be once or a time"),
         ("FROM orders JOIN prices USING (item)", "FROM prices", "line 3, [source.orders]: no sink is made of it"),
-        ("[step.priced]", '[step."a b"]', "'a b' is no name for a table"),
+        ("[step.priced]", '[step."a b"]', "'a b' cannot name a table"),
     ],
 )
 def test_a_mistake_is_told_with_its_table_and_line(tmp_path: Path, old: str, new: str, told: str) -> None:

@@ -209,10 +209,10 @@ def test_a_mistake_in_sql_is_told_with_its_line_in_the_file(spark: SparkSession,
             (SHOP.replace("FROM priced GROUP", "FROM prized GROUP"), r"line 27, \[step.totals\]: .*prized"),
             (SHOP.replace('["at", ', '["it", '), r"line 5, \[source.orders\]: there is no column 'it'; there are n, item"),
             (SHOP.replace("prices.csv", "prizes.csv"), r"line 7, \[source.prices\]: there is no file .*prizes.csv"),
-            (SHOP + "\n[check.prices]\nwhere = 'price > 0'", r"line 45, \[check.prices\]: 'prices' is a table, and no stream"),
+            (SHOP + "\n[check.prices]\nwhere = 'price > 0'", r"line 45, \[check.prices\]: 'prices' is a table, not a stream"),
             (
                 SHOP + "\n[sink.p]\nfrom = 'prices'\nqueue = 'onward'",
-                r"line 45, \[sink.p\]: 'prices' is a table, and no stream",
+                r"line 45, \[sink.p\]: 'prices' is a table, not a stream",
             ),
             (SHOP.replace("n int, item", "n itn, item"), r"line 2, \[source.orders\]: .*ITN"),
         ):

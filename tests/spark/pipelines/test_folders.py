@@ -16,7 +16,7 @@ from penstock.spark.pipelines.folders import Folder
 
 @pytest.mark.parametrize("place", ["foo://bar/x", "s3a://bar/x", "data:2024/x", "hdfs://bar/x"])
 def test_a_place_that_nothing_here_can_open_is_told_by_its_name(place: str) -> None:
-    with pytest.raises(BadInput, match=f"'{place}' is no folder that can be opened"):
+    with pytest.raises(BadInput, match=f"'{place}' is not a folder that can be opened"):
         Folder(place)
 
 

@@ -118,7 +118,7 @@ def test_a_delay_or_deadline_that_is_none_makes_a_bad_row(spark: SparkSession, u
         load(spark, str(tmp_path / "a.csv"), url, "in", checkpoint=f"{tmp_path}/check", columns=columns)
     error = readable(caught.value)
     assert isinstance(error, BadInput)
-    assert str(error) == f"in {tmp_path}/a.csv: its delay is no double: abc: x"
+    assert str(error) == f"in {tmp_path}/a.csv: its delay is not a double: abc: x"
     assert found(url) == []
     load(spark, str(tmp_path / "a.csv"), url, "in", checkpoint=f"{tmp_path}/check-2", columns=columns, bad_queue="bad")
     sent = {message.text: message for message in found(url)}
@@ -126,14 +126,14 @@ def test_a_delay_or_deadline_that_is_none_makes_a_bad_row(spark: SparkSession, u
     assert (sent["v"].visible_at - sent["v"].sent_at, sent["w"].deadline_at) == (5_000_000, None)
     told = {message.body: message.attributes["reason"] for message in found(url, "bad")}
     assert told.keys() == {b"x", b"y", b"z"}
-    assert (told[b"x"], told[b"y"]) == ("its delay is no double: abc", "its deadline is no timestamp: tomorrow")
+    assert (told[b"x"], told[b"y"]) == ("its delay is not a double: abc", "its deadline is not a timestamp: tomorrow")
     assert "not within the years 1 to 9999" in str(told[b"z"])
 
     rows = spark.createDataFrame([(b"p", "1"), (b"q", "soon")], "body binary, wait string")
     rows.coalesce(1).write.parquet(f"{tmp_path}/rows")
     load(spark, f"{tmp_path}/rows", url, "other", checkpoint=f"{tmp_path}/check-3", columns={"delay": "wait"}, bad_queue="bad")
     assert [message.body for message in found(url, "other")] == [b"p"]
-    assert found(url, "bad")[-1].attributes["reason"] == "its delay is no double: soon"
+    assert found(url, "bad")[-1].attributes["reason"] == "its delay is not a double: soon"
 
 
 def test_a_column_is_known_by_its_whole_name(spark: SparkSession, url: str, tmp_path: Path) -> None:

@@ -107,10 +107,10 @@ class Dialect(ABC):
 
     def refuse_path(self, request: Request, allowed: str) -> Refused:
         """The answer to a path that is none of the routes', or is one only with the methods that are ``allowed``."""
-        of = f"; paths that begin with /{request.segments[0]} belong to the dialect {self.name}, and are no queue of another's"
+        of = f"; paths that begin with /{request.segments[0]} belong to the dialect {self.name}, not to a queue of another"
         of = of if self.reserved else ""
         if allowed:
-            text = f"{request.method:.20} is not done at {request.path!r:.200}, only {allowed}{of}"
+            text = f"{request.method:.20} is not allowed at {request.path!r:.200}, only {allowed}{of}"
             return Refused(405, text, {"Allow": allowed})
         return Refused(404, f"there is nothing at {request.path!r:.200}{of}")
 

@@ -138,7 +138,7 @@ class Mqs(Dialect):
             return Response(200 if sent.duplicate else 201, headers)
         parts = split_parts(request.body, boundary)
         if not 1 <= len(parts) <= MOST_MESSAGES:
-            raise BadMessage(f"there are {len(parts)} parts, there must be 1 to {MOST_MESSAGES}")
+            raise BadMessage(f"there are {len(parts)} parts; there must be 1 to {MOST_MESSAGES}")
         drafts = [
             self._draft(
                 part.headers.get("content-type", OCTETS), part.headers.get("content-encoding"), part.body, len(part.body)
@@ -154,7 +154,7 @@ class Mqs(Dialect):
         if length > MAX_BODY and self.settings.oversize == "refuse":
             raise Refused(413, f"the message has {length} bytes, the limit is {MAX_BODY}")
         if encoding is not None and not TOKENS.fullmatch(encoding):
-            raise BadMessage(f"content encoding {encoding!r:.80} is no list of names")
+            raise BadMessage(f"content encoding {encoding!r:.80} is not a list of names")
         return Draft(body[:MAX_BODY], content_type, {} if encoding is None else {ENCODING: encoding})
 
     async def receive(self, request: Request, queue: str) -> Response:
@@ -172,7 +172,7 @@ class Mqs(Dialect):
 
     async def delete(self, request: Request, id: str) -> Response:
         if not UUID.fullmatch(id):
-            raise BadMessage(f"message id {id!r:.80} is no UUID")
+            raise BadMessage(f"message id {id!r:.80} is not a UUID")
 
         def act() -> str | None:
             for name in self._candidates(id.lower()):
@@ -235,7 +235,7 @@ def read_changes(body: bytes, queue: str, now: Settings | None) -> dict[str, Any
         if name not in FIELDS and name not in ("name", "status"):
             raise BadSetting(f"there is no field {name!r:.80}; there are {', '.join(FIELDS)}")
     if given.get("name", queue) != queue:
-        raise BadSetting(f"name {given['name']!r:.80} is not that of the path")
+        raise BadSetting(f"name {given['name']!r:.80} differs from the path")
     missing = [name for name in NEEDED if name not in given]
     if missing:
         raise BadSetting(f"{missing[0]} is missing")
@@ -292,7 +292,7 @@ def _holder(request: Request) -> str | None:
     try:
         return None if given is None else given.encode("latin-1").decode()
     except UnicodeDecodeError:
-        raise BadInput(f"X-MQS-HOLDER {given!r:.80} is no text in UTF-8") from None
+        raise BadInput(f"X-MQS-HOLDER {given!r:.80} is not UTF-8 text") from None
 
 
 def _header(request: Request, name: str, least: int, most: int, default: int) -> int:

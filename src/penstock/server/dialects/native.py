@@ -173,7 +173,7 @@ class Native(Dialect):
     async def stage(self, request: Request, writer: str, batch: str, name: str) -> Response:
         _check_sender(request)
         if not (batch.isascii() and batch.isdecimal() and len(batch) < 20):
-            raise BadInput(f"batch {batch!r:.80} is no number")
+            raise BadInput(f"batch {batch!r:.80} is not a number")
         writer = _own_writer(request, writer)
         segment = bytes(request.body)
         await self.core.commits.run(lambda: self.broker.stage(writer, int(batch), name, segment), promise=False, alone=True)

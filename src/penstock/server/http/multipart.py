@@ -57,7 +57,7 @@ def _read_part(piece: bytes, number: int) -> Part:
     for line in head.split(b"\r\n"):
         found = HEADER.fullmatch(line)
         if not found:
-            raise BadMessage(f"part {number}: {line[:80]!r} is no header")
+            raise BadMessage(f"part {number}: {line[:80]!r} is not a header")
         headers[found[1].decode("ascii").lower()] = found[2].decode("latin-1")
     return Part(headers, content)
 

@@ -67,7 +67,7 @@ def read_json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise BadInput("the body is no JSON") from None
+        raise BadInput("the body is not JSON") from None
     except ValueError:  # whole numbers that long Python does not read
         raise BadInput("the body has a number of thousands of digits") from None
 

@@ -21,7 +21,7 @@ def parsed(stream: DataFrame, ddl: str) -> DataFrame:
     fields: Any = StructType.fromDDL(ddl)
     for taken in ("message", PROBLEM, CORRUPT):
         if taken in fields.fieldNames():
-            raise BadInput(f"the field {taken!r} of the JSON would hide a column of that name: read it by a step")
+            raise BadInput(f"the field {taken!r} of the JSON would hide a column of that name: read it in a step")
     whole = StructType([*fields.fields, StructField(CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     parsed = f.from_json(f.col("body").cast("string"), whole, options)

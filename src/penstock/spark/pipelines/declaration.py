@@ -136,9 +136,9 @@ def load(file: str | Path) -> Pipeline:
     except OSError as error:
         raise BadInput(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path.name} is no text in UTF-8: {error}") from None
+        raise BadInput(f"{path.name} is not UTF-8 text: {error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path.name} is no TOML: {error}") from None
+        raise BadInput(f"{path.name} is not TOML: {error}") from None
     return _Reader(path, text).pipeline(given)
 
 
@@ -202,7 +202,7 @@ class _Reader:
             raise self._bad((), kind, f"write [{kind}.NAME]")
         for name in found:
             if not NAME.fullmatch(name):
-                raise self._bad((kind, name), None, f"{name!r:.80} is no name for a table: use letters, digits and _")
+                raise self._bad((kind, name), None, f"{name!r:.80} cannot name a table: use letters, digits and _")
         return list(found.items())
 
     def _source(self, name: str, table: Any) -> Source:

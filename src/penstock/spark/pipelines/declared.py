@@ -172,7 +172,7 @@ class _Plan:
             frame = self._frames[sink.table]
             if not frame.isStreaming:
                 raise BadInput(
-                    f"{where}: {sink.table!r} is a table, and no stream; a source is one by a queue or by stream = true"
+                    f"{where}: {sink.table!r} is a table, not a stream; a source with a queue or with stream = true is a stream"
                 )
             with _told(where):
                 writer = self._sink(sink, frame).outputMode(sink.mode)
@@ -181,7 +181,7 @@ class _Plan:
             assert pipeline.dead_letters is not None
             if not frame.isStreaming:
                 raise BadInput(
-                    f"{pipeline.where('check', table)}: {table!r} is a table, and no stream: leave rows out by a step"
+                    f"{pipeline.where('check', table)}: {table!r} is a table, not a stream: filter its rows in a step"
                 )
             url = self._url(pipeline.dead_letters.store, ("dead_letters",))
             writer = dead_letters(frame, table).writeStream.format("penstock")

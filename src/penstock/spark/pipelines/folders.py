@@ -41,7 +41,7 @@ class Folder:
             try:
                 self._files, self._root = fs.FileSystem.from_uri(place)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:  # the last: no Hadoop to reach it by
-                told = without_password(f"{place!r:.200} is no folder that can be opened: {error}")
+                told = without_password(f"{place!r:.200} is not a folder that can be opened: {error}")
                 raise BadInput(f"{told}; a path with a colon in its first name is written ./…") from None
             self.url, self.local = place.rstrip("/"), False
         else:
@@ -181,4 +181,4 @@ def check_no_pattern(path: str) -> None:
     """Spark takes a path that looks like a pattern for one: it does not find it again, and a stream reads the other files of a
     batch several times."""
     if set(path) & set("{}[]*?\\"):
-        raise BadInput(f"Spark takes {path!r:.200} for a pattern: rename it, so that none of {{}}[]*?\\ is in its path")
+        raise BadInput(f"Spark takes {path!r:.200} for a pattern: rename it, so that it has none of {{}}[]*?\\")

@@ -222,7 +222,7 @@ class Shape:
     def _cast(self, target: str, column: Column, kind: str) -> Column:
         """What cannot be so makes its row a bad one."""
         cast = column.try_cast(kind)
-        told = F.concat(F.lit(f"its {target} is no {kind}: "), F.substring(column.cast("string"), 1, 80))
+        told = F.concat(F.lit(f"its {target} is not a {kind}: "), F.substring(column.cast("string"), 1, 80))
         self._problems.append(F.when(column.isNotNull() & cast.isNull(), told))
         return cast
 
@@ -313,7 +313,7 @@ def _format(paths: list[str]) -> str:
             if endings:
                 return ENDINGS[endings[-1]]
     raise BadInput(
-        f"the format of {paths[0]!r:.200} cannot be told from its name, or it is not there; say which of {', '.join(FORMATS)}"
+        f"the format of {paths[0]!r:.200} cannot be told from its name, or it is missing; choose one of {', '.join(FORMATS)}"
     )
 
 

@@ -129,7 +129,7 @@ def dedupe(
     such key or field is like no other."""
     if to is not None and not dry_run:
         if checkpoint is None:
-            raise BadInput("to move to another queue takes a checkpoint")
+            raise BadInput("moving to another queue needs a checkpoint")
         if to == queue:
             raise BadInput(
                 f"queue {queue!r} would be moved to itself: without the second name, duplicates are removed in place"

@@ -42,13 +42,13 @@ def report(
             raise BadInput(f"there is no folder {str(each)!r}")
         else:
             if url is None:
-                raise BadInput(f"queue {each!r} is of a store: say which")
+                raise BadInput(f"queue {each!r} needs a store: say which")
             with penstock.open(url) as broker:
                 broker.queue(each)
             reader = spark.read.format("penstock").options(url=url, queue=each, exact=True)
             frames += [_normal(reader.option("view", view).load(), producer) for view in ("messages", "settled")]
     if not frames:
-        raise BadInput("a report is of folders or queues: name one at least")
+        raise BadInput("a report needs at least one folder or queue")
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)

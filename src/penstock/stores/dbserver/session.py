@@ -339,7 +339,7 @@ class ServerSession(SqlSession):
             self._end(side, session)
             rows = self._ask(side, self._statements["told"], {"session": session.number})[0]
             if rows and rows[0][0] == -session.token:
-                raise OutcomeUnknown(f"{self}: of a commit whose answer was lost, a part was done, and nobody knows which")
+                raise OutcomeUnknown(f"{self}: of a commit whose answer was lost, a part was done, and which part is unknown")
             return bool(rows) and rows[0][0] == session.token
 
         try:
