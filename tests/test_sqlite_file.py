@@ -252,7 +252,7 @@ def test_what_is_settled_is_removed_some_at_a_time(url: str, monkeypatch: pytest
             assert store.tidy("orders") is True
             assert store._rows("span", {"queue": 1})[0][0] == left
         assert store.tidy("orders") is False
-        assert store._floor(1) == (-1, 0)
+        assert store._runs.floor(1) == (-1, 0)
         assert [message.body for message in queue.receive(9)] == [b"last"]
 
 
@@ -267,7 +267,7 @@ def test_a_sender_that_is_late_ends_no_run(url: str) -> None:
         for batch in ([b"3"], [b"4"] * 2, [b"5"] * 200):
             queue.send_many(batch)
         assert isinstance(broker.store, SqliteStore)
-        assert broker.store._floor(1) != (-1, 0)
+        assert broker.store._runs.floor(1) != (-1, 0)
         clock.advance(1)
         assert len(queue.receive(1000)) == 203
         assert queue.settle("spark", 1) == 2
@@ -291,7 +291,7 @@ def test_looking_ends_no_run_and_shows_it_as_it_is(url: str) -> None:
         assert [message.body for message in queue.peek(9, state="consumed")] == [b"1", b"2"]
         assert queue.span()[0] == 3
         assert isinstance(broker.store, SqliteStore)
-        assert len(broker.store._runs(1)) == 2
+        assert len(broker.store._runs.all(1)) == 2
 
 
 def test_a_run_that_lacks_a_message_is_tidied_all_the_same(url: str) -> None:
@@ -309,7 +309,7 @@ def test_a_run_that_lacks_a_message_is_tidied_all_the_same(url: str) -> None:
 
 
 def test_a_claim_is_as_long_as_its_messages_are_fresh(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.stores.sqlite.runs.LIST_AT_ONCE", 2)
+    monkeypatch.setattr("penstock.stores.sqlite.readers.LIST_AT_ONCE", 2)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         queue = broker.create("orders")

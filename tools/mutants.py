@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SQLITE, CLAIMS, QUERIES = "stores/sqlite/store.py", "stores/sqlite/runs.py", "stores/sql/queue.sql"
+SQLITE, RUNS, QUERIES = "stores/sqlite/store.py", "stores/sqlite/runs.py", "stores/sql/queue.sql"
+CLAIMS, LISTS, CLAIM_FILES = "stores/sqlite/readers.py", "stores/sql/readers.py", "stores/files/readers.py"
 SERVER, VERBS = "stores/dbserver/session.py", "stores/dbserver/store.py"
 SQL, MESSAGES, SESSION = "stores/sql/store.py", "stores/sql/messages.py", "stores/sql/session.py"
 CATALOGUE, FILES, SHELF = "stores/files/catalogue.py", "stores/files/messages.py", "stores/files/folder.py"
@@ -36,6 +37,7 @@ LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
 POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue/queue.py", "workers/consumer.py", "stores/memcached/formats.py"
 COMMIT = 'f"RELEASE verb{depth}" if depth else "COMMIT"'
 ADMITTED = """
+            entries = self._runs.lift(queue, entries)
             alone = settings.groups or any(entry.mark is not None for entry in entries)
             home, current = self._enter(queue, alone=alone)"""
 BEGIN = 'f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE"'
@@ -443,11 +445,6 @@ MUTANTS = [
             f"        with self._joined():{ADMITTED}",
             f"        if True:{ADMITTED}",
         ),
-        (
-            CLAIMS,
-            "        with self._joined():\n            return super().insert(",
-            "        if True:\n            return super().insert(",
-        ),
     ),
     mutant(
         "a window forgotten once the first is deleted",
@@ -487,45 +484,53 @@ MUTANTS = [
         "survive_a_restart",
         (QUERIES, "CREATE TABLE penstock_held", "CREATE TEMP TABLE penstock_held"),
     ),
-    mutant("a confirmed claim lapses", "never_lapses", (SQL, "claim, FOREVER, State.CONSUMED", "claim, 0, State.CONSUMED")),
+    mutant("a confirmed claim lapses", "never_lapses", (LISTS, "claim, FOREVER, State.CONSUMED", "claim, 0, State.CONSUMED")),
     mutant("a confirmed claim wakes", "never_lapses", (QUERIES, ":forever, asleep = 0 WHERE", "lapses_at WHERE")),
     mutant(
         "what lapsed sleeps on, for who looks",
         "redriven_once",
-        (CLAIMS, "        if now is not None:\n            self._awake(home, now)\n", ""),
+        (MESSAGES, "        if now is not None:\n            self._runs.wake(queue, now)\n", ""),
     ),
     mutant(
         "what lapsed sleeps on, for who receives",
         "lapsed",
-        (CLAIMS, "floor = self._awake(home, now)\n        if floor", "floor = self._floor(home)\n        if floor"),
+        (MESSAGES, "floor = self._runs.floor(home, now)", "floor = self._runs.floor(home)"),
     ),
-    mutant("what lapses is not waited for", "whoever_looks", (CLAIMS, "(above, wakes_at)", "(above,)")),
+    mutant(
+        "what lapses is not waited for",
+        "whoever_looks",
+        (RUNS, '        found += self._store._rows("wakes_at", {"queue": home})\n', ""),
+    ),
     mutant(
         "what is sent comes to lie below the floor",
         "clock_is_set_back",
-        (CLAIMS, "        if earliest >= floor_at:\n", "        if True:\n"),
+        (RUNS, "        if earliest >= floor_at:\n", "        if True:\n"),
         (QUERIES, "AND floor_at <= :earliest", "AND floor_at <= :earliest + 2000000000"),
     ),
     mutant(
         "what is released comes to lie below the floor",
         "comes_back_beside",
-        (CLAIMS, "self._keep_runs(queue, receipts, until)", "self._keep_runs(queue, receipts)"),
+        (MESSAGES, "self._runs.touch(queue, receipts, until)", "self._runs.touch(queue, receipts)"),
     ),
     mutant(
         "what is moved comes to lie below the floor",
         "moved_beside",
-        (CLAIMS, "            self._keep_runs(target, visible_at=now)\n", ""),
+        (MESSAGES, "            self._runs.touch(target, until=now)\n", ""),
     ),
     mutant(
         "the whole table is emptied too soon",
         "nothing_else",
-        (CLAIMS, 'delete_each", {}) if everything', 'delete_each", {}) if True'),
+        (RUNS, 'delete_each", {}) if everything', 'delete_each", {}) if True'),
     ),
     mutant(
         "a clock set back shows more than it gives",
         "set_back_a_little",
-        (CLAIMS, "counts = super().count(queue, now)", "counts = super().count(queue, max(now, self._floor(home)[0]))"),
-        (CLAIMS, "if now < floor_at:  #", "if False:  #"),
+        (
+            MESSAGES,
+            'fields = {"queue": home, "now": now}\n            counts',
+            'fields = {"queue": home, "now": max(now, self._runs.floor(home)[0])}\n            counts',
+        ),
+        (RUNS, "if now < floor_at:  #", "if False:  #"),
     ),
     mutant(
         "settled unconfirmed, it was hidden for good",
@@ -535,48 +540,52 @@ MUTANTS = [
     mutant(
         "whoever lapses ends all runs",
         "no_other_run_s",
-        (CLAIMS, "<= _floor_of(runs, over):", "<= FOREVER:"),
+        (RUNS, "<= floor_of(runs, over):", "<= FOREVER:"),
     ),
     mutant(
         "what is given back comes to lie below the floor",
         "with_another_claim",
-        (CLAIMS, "now <= _floor_of(runs, own) or", "now < 0 or"),
+        (CLAIMS, "now <= floor_of(runs, own) or", "now < 0 or"),
     ),
     mutant(
         "a purge takes what is in a run",
         "retention_does_not_touch",
         (
-            CLAIMS,
-            "        if floor == NO_FLOOR:\n            return super()._purgeable",
-            "        if True:\n            return super()._purgeable",
+            MESSAGES,
+            'name = "purgeable" if floor == START',
+            'name = "purgeable" if True',
         ),
     ),
     mutant("a clock set back takes of the floor", "set_back_does", (QUERIES, " AND :floor_at <= :now", "")),
-    mutant("what is extended alone sleeps on", "its_own_way", (CLAIMS, "            self._rouse(queue, receipts)\n", "")),
-    mutant("a late sender ends a run", "late_ends_no_run", (CLAIMS, "LATE = policy.SECOND", "LATE = 0")),
+    mutant(
+        "what is extended alone sleeps on",
+        "its_own_way",
+        (RUNS, "            self._rouse(home, numbers)\n", "            pass\n"),
+    ),
+    mutant("a late sender ends a run", "late_ends_no_run", (RUNS, "LATE = policy.SECOND", "LATE = 0")),
     mutant(
         "a look shows what is settled",
         "looking_ends",
         (QUERIES, "AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0", "AND reader = '?' AND visible_at >= 0"),
     ),
-    mutant("a run in parts is settled whole", "some_at_a_time", (CLAIMS, "if gone == limit:", "if False:")),
+    mutant("a run in parts is settled whole", "some_at_a_time", (RUNS, "if gone == limit:", "if False:")),
     mutant(
-        "what is settled is still counted", "gone_for_all or some_at_a_time", (CLAIMS, "messages=counts.messages - gone, ", "")
+        "what is settled is still counted", "gone_for_all or some_at_a_time", (RUNS, "messages=counts.messages - gone, ", "")
     ),
     mutant("a claim goes on over what was received", "as_long_as", (CLAIMS, "if not found or fresh < found:", "if not found:")),
     mutant(
         "a run's message is touched",
         "deleted_of_a_claim or by_its_receipt",
         (
-            CLAIMS,
-            "            self._keep_runs(queue, receipts)\n            return super().delete",
-            "            return super().delete",
+            MESSAGES,
+            "            self._runs.touch(queue, receipts)\n            keys:",
+            "            keys:",
         ),
     ),
     mutant(
         "a receive finds a run",
         "after_it or do_not_get",
-        (CLAIMS, "if floor == NO_FLOOR:\n            return super()._visible", "if True:\n            return super()._visible"),
+        (MESSAGES, "if floor != START:\n            fields", "if False:\n            fields"),
     ),
     mutant(
         "a run is made of what was received",
@@ -655,7 +664,7 @@ MUTANTS = [
         "of_a_claim",
         (QUERIES, " AND mark IS NULL AND state <> 4", " AND mark IS NULL"),
     ),
-    mutant("what is damaged is settled one by one", "of_a_claim", (SQL, "if row[3] != State.DAMAGED", "if row[3] != 99")),
+    mutant("what is damaged is settled one by one", "of_a_claim", (LISTS, "if row[3] != State.DAMAGED", "if row[3] != 99")),
     mutant(
         "what is damaged is not set aside",
         "of_a_claim",
@@ -1005,7 +1014,9 @@ MUTANTS = [
     hurt(
         "settings have no copy", (BESIDE, '        self.write_json(record, "settings.copy")\n\n    def keep', "\n    def keep")
     ),
-    hurt("a damaged message is deleted with its claim", (TENDING, "if hold is None or hold.released != ASIDE:", "if True:")),
+    hurt(
+        "a damaged message is deleted with its claim", (CLAIM_FILES, "if hold is None or hold.released != ASIDE:", "if True:")
+    ),
     hurt("what was written anew is set aside", (RECORDS, "if read(target) == content:", "if True:")),
     hurt("any last number is believed", (BESIDE, "if 0 <= last <= most else (0, 0)", "if True else (0, 0)")),
     filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
@@ -1697,8 +1708,8 @@ MUTANTS = [
             "message.visible_at < 0:\n                message.holder",
         ),
     ),
-    mutant("a run has no holder", "reader_holds", (CLAIMS, "run.lapses_at, holder=run.reader) for", "run.lapses_at) for")),
-    mutant("a list has no holder", "received_before", (CLAIMS, "self._packed_holder(run.reader)", "None")),
+    mutant("a run has no holder", "reader_holds", (MESSAGES, "run.lapses_at, holder=run.reader)", "run.lapses_at)")),
+    mutant("a list has no holder", "received_before", (RUNS, "self._store._packed_holder(run.reader)", "None")),
     filed("a file's record does not name its holder", "sees_who_holds", (FILES, "        holder=holder,\n    )\n", "    )\n")),
     filed("a released file keeps its holder", "given_back_has_no_holder", (FILES, "hold = hold._replace(holder=None)", "pass")),
     filed(

@@ -16,7 +16,7 @@ from penstock.errors import ClaimLapsed, ReaderSetBack
 from penstock.message import Claim, Message, Mode, Pulse, Settings, State
 from penstock.policy import check_count, check_seconds, micros, settlement
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Store
+from penstock.stores.ports import ClaimingReaders, Readers, Store
 
 
 class NamedClaims(ABC):
@@ -46,6 +46,10 @@ class NamedClaims(ABC):
 
     @abstractmethod
     def _set_aside(self, message: Message) -> None: ...
+
+    @property
+    def _readers(self) -> Readers:
+        return self._store.readers(self.name)
 
     def pulse(self) -> Pulse:
         """What time it is here, and when the first message became, or becomes, visible; seen without any lock."""
@@ -83,14 +87,15 @@ class NamedClaims(ABC):
             found = self._unlapsed(reader, epoch, now)
             if found is not None and _binding(found):
                 return found
-            _, claims = self._store.held(self.name, reader)
+            _, claims = self._readers.held(reader)
             for claim in claims:
                 if claim.epoch == epoch:
-                    self._store.give_back(self.name, reader, epoch, min(now, claim.lapses_at))
+                    self._readers.give_back(reader, epoch, min(now, claim.lapses_at))
             lapses_at, settings = now + micros(ttl), self.settings
-            if max_bytes is None:
+            readers = self._readers
+            if max_bytes is None and isinstance(readers, ClaimingReaders):
                 since = now if visible_by is None else min(now, visible_by)
-                size = self._store.hold_visible(self.name, reader, epoch, limit, now, since, lapses_at, settings)
+                size = readers.hold_visible(reader, epoch, limit, now, since, lapses_at, settings)
                 if size:
                     return Claim(reader, epoch, size, False, lapses_at)
             messages: list[Message] = []
@@ -106,7 +111,7 @@ class NamedClaims(ABC):
                     part = min(part, _further(messages, max_bytes) if messages else 1)
             # A message may have a visibility of its own; the claim's is for all.
             self._store.extend(self.name, [each for each in messages if each.visible_at != lapses_at], lapses_at)
-            self._store.hold(self.name, reader, epoch, messages, lapses_at)
+            self._readers.hold(reader, epoch, messages, lapses_at)
             return Claim(reader, epoch, len(messages), False, lapses_at)
 
     def confirm(self, reader: str, epoch: int) -> Claim:
@@ -115,7 +120,7 @@ class NamedClaims(ABC):
             self._store.reserve(self.name)
             claim = self._claimed(reader, epoch)
             if not claim.confirmed:
-                self._store.confirm(self.name, reader, epoch)
+                self._readers.confirm(reader, epoch)
             return self._claimed(reader, epoch)
 
     def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
@@ -127,7 +132,7 @@ class NamedClaims(ABC):
         check_count(start, "start", 0, policy.MAX_CLAIM)
         stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
         try:
-            messages = self._store.read(self.name, reader, epoch, start, stop)
+            messages = self._readers.read(reader, epoch, start, stop)
         except KeyError:  # given up, settled or lapsed since we looked
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch} any more") from None
         if all(message.intact for message in messages):
@@ -141,19 +146,19 @@ class NamedClaims(ABC):
         """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
-        settled, claims = self._store.held(self.name, reader)
+        settled, claims = self._readers.held(reader)
         if settled is not None and settled >= epoch and not any(claim.epoch <= epoch for claim in claims):
             return 0
         with self._store.batch():
             self._store.reserve(self.name)
             now = self._clock()
-            for claim in self._store.held(self.name, reader)[1]:
+            for claim in self._readers.held(reader)[1]:
                 if claim.epoch == epoch and claim.lapses_at <= now:
                     raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
                 if claim.epoch < epoch and claim.lapses_at <= now:
                     # Visible since it lapsed, not since now: who reads what was there at an instant must find it.
-                    self._store.give_back(self.name, reader, claim.epoch, claim.lapses_at)
-            gone = self._store.settle(self.name, reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
+                    self._readers.give_back(reader, claim.epoch, claim.lapses_at)
+            gone = self._readers.settle(reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
         self._waiting.notify()
         return gone
 
@@ -162,21 +167,21 @@ class NamedClaims(ABC):
         policy.check_name(reader, "reader name")
         with self._store.batch():
             self._store.reserve(self.name)
-            given = self._store.give_back(self.name, reader, None, self._clock())
+            given = self._readers.give_back(reader, None, self._clock())
         self._waiting.notify()
         return given
 
     def readers(self) -> dict[str, list[Claim]]:
         """Who has named claims here, and which."""
-        return {reader: self._store.held(self.name, reader)[1] for reader in self._store.readers(self.name)}
+        return {reader: self._readers.held(reader)[1] for reader in self._readers.names()}
 
     def settled_epoch(self, reader: str) -> int | None:
         """How far a reader has settled."""
-        return self._store.held(self.name, policy.check_name(reader, "reader name"))[0]
+        return self._readers.held(policy.check_name(reader, "reader name"))[0]
 
     def _unlapsed(self, reader: str, epoch: int, now: int) -> Claim | None:
         """The claim if it stands; None if there is none or it has lapsed; an error if the epoch is settled."""
-        settled, claims = self._store.held(self.name, reader)
+        settled, claims = self._readers.held(reader)
         if settled is not None and epoch <= settled:
             raise ReaderSetBack(f"reader {reader!r} asks for epoch {epoch}, but has settled all up to {settled}")
         for claim in claims:

@@ -217,7 +217,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 except QueueNotFound:
                     logger.warning("queue %r is gone, and with it what the stream had read of it", name)
         self._settled = done["epoch"]
-        if isinstance(broker.store, Store) and not (self._tidying and self._tidying.is_alive()):
+        if isinstance(broker.store, SqliteStore) and not (self._tidying and self._tidying.is_alive()):
             self._tidying = Thread(target=_tidy, args=(broker.store, sorted(done["claims"])), daemon=True)
             self._tidying.start()
 
@@ -298,7 +298,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logger.warning("%s; skipped, as failOnDataLoss is false", what)
 
 
-def _tidy(store: Store, queues: Sequence[str]) -> None:
+def _tidy(store: SqliteStore, queues: Sequence[str]) -> None:
     for queue in queues:
         with suppress(QueueNotFound, StoreError):  # it can wait for whoever uses the queue next
             while store.tidy(queue):

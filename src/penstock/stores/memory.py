@@ -35,7 +35,7 @@ from penstock.message import (
 )
 from penstock.policy import key_of, next_delivery, readmit, same_settings
 from penstock.stores.memory_outbox import MemoryLedger, MemoryStaging
-from penstock.stores.ports import START, Ids, Outbox, Store
+from penstock.stores.ports import START, Ids, Outbox, Readers, Store
 from penstock.stores.roster import LocalRoster
 
 
@@ -408,68 +408,8 @@ class MemoryStore(Store):
                 del home.marks[mark]
             return False
 
-    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
-        with self._lock:
-            claims = self._home(queue).readers.setdefault(reader, _Reader()).claims
-            claims[epoch] = _Held(
-                Claim(reader, epoch, len(receipts), False, lapses_at),
-                [Receipt(queue, receipt.id, receipt.delivery) for receipt in receipts],
-            )
-
-    def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
-        with self._lock:
-            known = self._home(queue).readers.get(reader, _Reader())
-            return known.settled, [known.claims[epoch].claim for epoch in sorted(known.claims)]
-
-    def readers(self, queue: str) -> list[str]:
-        with self._lock:
-            return sorted(self._home(queue).readers)
-
-    def confirm(self, queue: str, reader: str, epoch: int) -> None:
-        with self._lock:
-            home = self._home(queue)
-            held = home.readers[reader].claims[epoch]
-            self._change(home)
-            for receipt in held.receipts:
-                self._extend(home, receipt, FOREVER, release=False)
-            held.claim = replace(held.claim, confirmed=True, lapses_at=FOREVER)
-            self._torn.clear()
-
-    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
-        with self._lock:
-            home = self._home(queue)
-            rows = (self._find(home, receipt) for receipt in home.readers[reader].claims[epoch].receipts[start:stop])
-            return [_copy(row.message) for row in rows if row is not None]
-
-    def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
-        with self._lock:
-            home = self._home(queue)
-            known = home.readers.setdefault(reader, _Reader())
-            self._change(home)
-            done = [number for number in sorted(known.claims) if number <= epoch]
-            rows = ((receipt, self._find(home, receipt)) for number in done for receipt in known.claims[number].receipts)
-            # What turned out to be damaged when it was read was set aside, and stays.
-            whole = [receipt for receipt, row in rows if row is None or row.message.state is not State.DAMAGED]
-            gone = sum(self._delete(home, receipt, settlement) for receipt in whole)
-            known.settled = max(epoch, known.settled if known.settled is not None else epoch)
-            for number in done:  # not before: an interrupted one is settled again
-                del known.claims[number]
-            self._torn.clear()
-            return gone
-
-    def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
-        with self._lock:
-            home = self._home(queue)
-            known = home.readers.get(reader, _Reader())
-            self._change(home)
-            undone = list(known.claims.values()) if epoch is None else [known.claims[epoch]]
-            given = sum(self._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
-            if epoch is None:
-                home.readers.pop(reader, None)
-            else:
-                del known.claims[epoch]
-            self._torn.clear()
-            return given
+    def readers(self, queue: str) -> Readers:
+        return _Readers(self, queue)
 
     def _unmark(self, queue: str, marks: Sequence[bytes]) -> None:
         """Forget marks that have served before they expire."""
@@ -592,6 +532,80 @@ class MemoryStore(Store):
             following = home.rows[turns[0]]
             following.blocked = False
             self._show(home, following, following.message)
+
+
+class _Readers(Readers):
+    def __init__(self, store: MemoryStore, queue: str) -> None:
+        self._store = store
+        self._queue = queue
+
+    def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
+        with self._store._lock:
+            claims = self._home().readers.setdefault(reader, _Reader()).claims
+            claims[epoch] = _Held(
+                Claim(reader, epoch, len(receipts), False, lapses_at),
+                [Receipt(self._queue, receipt.id, receipt.delivery) for receipt in receipts],
+            )
+
+    def held(self, reader: str) -> tuple[int | None, list[Claim]]:
+        with self._store._lock:
+            known = self._home().readers.get(reader, _Reader())
+            return known.settled, [known.claims[epoch].claim for epoch in sorted(known.claims)]
+
+    def names(self) -> list[str]:
+        with self._store._lock:
+            return sorted(self._home().readers)
+
+    def confirm(self, reader: str, epoch: int) -> None:
+        with self._store._lock:
+            home = self._home()
+            held = home.readers[reader].claims[epoch]
+            self._store._change(home)
+            for receipt in held.receipts:
+                self._store._extend(home, receipt, FOREVER, release=False)
+            held.claim = replace(held.claim, confirmed=True, lapses_at=FOREVER)
+            self._store._torn.clear()
+
+    def read(self, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
+        with self._store._lock:
+            home = self._home()
+            rows = (self._store._find(home, receipt) for receipt in home.readers[reader].claims[epoch].receipts[start:stop])
+            return [_copy(row.message) for row in rows if row is not None]
+
+    def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
+        store = self._store
+        with store._lock:
+            home = self._home()
+            known = home.readers.setdefault(reader, _Reader())
+            store._change(home)
+            done = [number for number in sorted(known.claims) if number <= epoch]
+            rows = ((receipt, store._find(home, receipt)) for number in done for receipt in known.claims[number].receipts)
+            # What turned out to be damaged when it was read was set aside, and stays.
+            whole = [receipt for receipt, row in rows if row is None or row.message.state is not State.DAMAGED]
+            gone = sum(store._delete(home, receipt, settlement) for receipt in whole)
+            known.settled = max(epoch, known.settled if known.settled is not None else epoch)
+            for number in done:  # not before: an interrupted one is settled again
+                del known.claims[number]
+            store._torn.clear()
+            return gone
+
+    def give_back(self, reader: str, epoch: int | None, now: int) -> int:
+        store = self._store
+        with store._lock:
+            home = self._home()
+            known = home.readers.get(reader, _Reader())
+            store._change(home)
+            undone = list(known.claims.values()) if epoch is None else [known.claims[epoch]]
+            given = sum(store._extend(home, receipt, now, release=True) for held in undone for receipt in held.receipts)
+            if epoch is None:
+                home.readers.pop(reader, None)
+            else:
+                del known.claims[epoch]
+            store._torn.clear()
+            return given
+
+    def _home(self) -> _Queue:
+        return self._store._home(self._queue)
 
 
 def _copy(message: Message) -> Message:

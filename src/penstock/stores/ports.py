@@ -310,54 +310,9 @@ class Store(ABC):
     def sweep(self, queue: str, now: int) -> bool:
         """Clear away some of what no longer counts: old history and marks, free space; whether there is more."""
 
-    def tidy(self, queue: str) -> bool:  # noqa: ARG002
-        """Remove some of what is settled but lies there still, as nobody sees; whether there is more."""
-        return False
-
-    # named claims
-
     @abstractmethod
-    def hold(self, queue: str, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
-        """Keep these claimed messages, in this order, under the name (reader, epoch), as a tentative claim."""
-
-    def hold_visible(
-        self,
-        queue: str,  # noqa: ARG002
-        reader: str,  # noqa: ARG002
-        epoch: int,  # noqa: ARG002
-        limit: int,  # noqa: ARG002
-        now: int,  # noqa: ARG002
-        visible_by: int,  # noqa: ARG002
-        lapses_at: int,  # noqa: ARG002
-        settings: Settings,  # noqa: ARG002
-    ) -> int:
-        """`claim` and `hold` in one: the first of what has been visible since ``visible_by``, if every one of these messages is
-        surely to be delivered; how many. 0, and nothing happens: claim and hold, as a store may always say that gains nothing
-        by this."""
-        return 0
-
-    @abstractmethod
-    def held(self, queue: str, reader: str) -> tuple[int | None, list[Claim]]:
-        """The last epoch that the reader settled, and the claims it has, by epoch."""
-
-    @abstractmethod
-    def readers(self, queue: str) -> list[str]: ...
-
-    @abstractmethod
-    def confirm(self, queue: str, reader: str, epoch: int) -> None:
-        """Let the claim last for ever."""
-
-    @abstractmethod
-    def read(self, queue: str, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
-        """Part of a claim's messages, in the order in which they were claimed; `KeyError` if there is no such claim."""
-
-    @abstractmethod
-    def settle(self, queue: str, reader: str, epoch: int, settlement: Settlement) -> int:
-        """Delete what is held under this and earlier epochs, and remember the epoch."""
-
-    @abstractmethod
-    def give_back(self, queue: str, reader: str, epoch: int | None, now: int) -> int:
-        """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
+    def readers(self, queue: str) -> Readers:
+        """The named claims of a queue. To ask for them reads nothing: it is their verbs that find an unknown queue."""
 
     # ids, for programs that want a UUID
 
@@ -382,6 +337,49 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+
+class Readers(ABC):
+    """The named claims of one queue, each made by a reader for one of its epochs. A batch of the store is around them too."""
+
+    @abstractmethod
+    def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
+        """Keep these claimed messages, in this order, under the name (reader, epoch), as a tentative claim."""
+
+    @abstractmethod
+    def held(self, reader: str) -> tuple[int | None, list[Claim]]:
+        """The last epoch that the reader settled, and the claims it has, by epoch."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The readers, sorted."""
+
+    @abstractmethod
+    def confirm(self, reader: str, epoch: int) -> None:
+        """Let the claim last for ever."""
+
+    @abstractmethod
+    def read(self, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
+        """Part of a claim's messages, in the order in which they were claimed; `KeyError` if there is no such claim."""
+
+    @abstractmethod
+    def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
+        """Delete what is held under this and earlier epochs, and remember the epoch."""
+
+    @abstractmethod
+    def give_back(self, reader: str, epoch: int | None, now: int) -> int:
+        """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
+
+
+class ClaimingReaders(Readers):
+    """Named claims of a store that can make one without showing each message to the rules."""
+
+    @abstractmethod
+    def hold_visible(
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+    ) -> int:
+        """`Store.claim` and `hold` in one: the first of what has been visible since ``visible_by``, if every one of these
+        messages is surely to be delivered; how many. 0, and nothing happens: claim and hold."""
 
 
 class Ids:

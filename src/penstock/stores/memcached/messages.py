@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -15,6 +14,7 @@ from penstock.stores.encoding import Head, pack_head, unpack_head
 from penstock.stores.memcached.catalogue import Home
 from penstock.stores.memcached.formats import EMPTY, MOVING, NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record, moved_mark
 from penstock.stores.memcached.pages import Survey
+from penstock.stores.memcached.reader_records import ReaderRecords
 from penstock.stores.memcached.records import ARRIVED, MARK, MOVED_SECONDS, alias_key, id_of, mark_key
 from penstock.stores.memcached.sending import CachedSending
 
@@ -473,7 +473,7 @@ class CachedMessages(CachedSending):
         with self.batch():
             home, found = self._home(queue, self._claim_keys)
             survey = self._survey(home, found)
-            held = self._held_numbers(home)
+            held = ReaderRecords(home).held_numbers()
             purged = 0
             for at in range(survey.tail, survey.last + 1):
                 if purged < limit:
@@ -496,9 +496,6 @@ class CachedMessages(CachedSending):
         if before:
             self._left(home, page, before, keep=False)
         return len(before)
-
-    @abstractmethod
-    def _held_numbers(self, home: Home) -> dict[int, int]: ...
 
 
 def _note(settlement: Settlement, visible_at: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from penstock.message import (
@@ -21,6 +22,7 @@ from penstock.message import (
 from penstock.policy import readmit, same_settings
 from penstock.stores.encoding import Head, add_body, checksum, pack_head, pack_settings, pack_type
 from penstock.stores.ports import START
+from penstock.stores.sql.runs import Run
 from penstock.stores.sql.session import DELIVERY, LINE, MARK, Row, SqlSession
 
 
@@ -59,6 +61,7 @@ class SqlMessages(SqlSession):
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._joined():
+            entries = self._runs.lift(queue, entries)
             alone = settings.groups or any(entry.mark is not None for entry in entries)
             home, current = self._enter(queue, alone=alone)
             if not same_settings(current, settings):
@@ -104,6 +107,7 @@ class SqlMessages(SqlSession):
             home, current = self._enter(queue, alone=False)
             if not same_settings(current, settings):
                 return False
+            (like,) = self._runs.lift(queue, [like])
             self._add_bodies(home, self._take_numbers(len(bodies)), bodies, like)
             return True
 
@@ -140,6 +144,8 @@ class SqlMessages(SqlSession):
     ) -> list[Message] | None:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
+            if until is not None and until <= now:  # before what is in runs, perhaps
+                self._runs.touch(queue, until=until)
             rows = self._visible(home, limit, now, share)
             if until is not None:
                 packed = self._packed_holder(holder)
@@ -161,14 +167,19 @@ class SqlMessages(SqlSession):
         return number, home, delivery
 
     def _visible(self, home: int, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
+        floor = self._runs.floor(home, now)
+        place, of = share or (0, 1)
+        if floor != START:
+            fields = _above(home, floor) | {"now": now, "place": place, "of": of, "limit": limit}
+            return self._rows("visible_above", fields)
         if share is None:
             return self._rows("visible", (home, now, limit))
-        place, of = share
         return self._rows("visible_share", (home, now, of, place, limit))
 
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
         with self._joined():
             home, _ = self._queue(queue)
+            self._runs.touch(queue, receipts, until)
             return [self._extend(home, self._number(receipt), receipt.delivery, until, release) for receipt in receipts]
 
     def _extend(self, home: int, number: int, delivery: int | None, until: int, release: bool) -> bool:
@@ -182,6 +193,7 @@ class SqlMessages(SqlSession):
             home, current = self._queue(queue)
             if settings is not None and not same_settings(current, settings):
                 return None
+            self._runs.touch(queue, receipts)
             keys: list[Row] = [self._key(home, receipt) for receipt in receipts]
             gone = self._delete(home, current, keys, settlement)
             # A message that is named twice is settled once, by the receipt that is not stale.
@@ -260,6 +272,8 @@ class SqlMessages(SqlSession):
     ) -> list[Moved]:
         with self._joined():
             home, settings = self._queue(queue)
+            self._runs.touch(queue, receipts)
+            self._runs.touch(target, until=now)
             there, beyond = self._enter(target, alone=None in deaths and self._will_mark(home, receipts, target))
             moved = []
             for receipt, death in zip(receipts, deaths, strict=True):
@@ -306,6 +320,7 @@ class SqlMessages(SqlSession):
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
         with self._joined():
             home, settings = self._queue(queue)
+            self._runs.touch(queue, receipts)
             rows = [self._one(home, receipt) for receipt in receipts]
             for row in rows:
                 if row:
@@ -323,17 +338,21 @@ class SqlMessages(SqlSession):
     def browse(
         self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
     ) -> list[Message]:
+        if now is not None:
+            self._runs.wake(queue, now)
         with self._reading():
             home, _ = self._queue(queue)
-            rows = self._in_order(home, now, limit, state, after)
+            after = max(after, self._runs.floor(home))
+            place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
+            rows = self._rows("browse", {"queue": home, "state": _code(state), **place, "limit": limit})
             if now is None and len(rows) < limit:
                 rows += self._rows("browse_blocked", {"queue": home, "state": _code(state), "limit": limit - len(rows)})
-            return [self._message(queue, row) for row in rows]
-
-    def _in_order(self, home: int, now: int | None, limit: int, state: State | None, after: tuple[int, int]) -> list[Row]:
-        """What is not blocked."""
-        place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
-        return self._rows("browse", {"queue": home, "state": _code(state), **place, "limit": limit})
+            messages = [self._message(queue, row) for row in rows]
+            held = self._runs.held(queue, home, limit) if now is None and state in (None, State.CONSUMED) else []
+            if held:  # none of these is in a queue with groups, where others are blocked
+                found = {message.number: message for message in (*messages, *held)}
+                messages = sorted(found.values(), key=attrgetter("visible_at", "number"))[:limit]
+            return messages
 
     def settled(self, queue: str, limit: int) -> list[Message]:
         with self._reading():
@@ -342,17 +361,25 @@ class SqlMessages(SqlSession):
 
     def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
         with self._reading():
-            fields = {"queue": self._queue(queue)[0]}
-            count, first, last = self._rows("span_settled" if settled else "span", fields)[0]
-            return count, first or 0, last or 0
+            home, _ = self._queue(queue)
+            count, first, last = self._rows("span_settled" if settled else "span", {"queue": home})[0]
+            gone = 0 if settled else sum(run.size for run in self._runs.all(home) if not run.reader)
+            return count - gone, first or 0, last or 0
 
     def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
         with self._reading():
-            fields = {"queue": self._queue(queue)[0], "start": start, "stop": stop, "limit": limit}
+            home, _ = self._queue(queue)
+            fields = {"queue": home, "start": start, "stop": stop, "limit": limit}
             if not settled:
-                return [self._message(queue, row) for row in self._rows("scan", fields)]
+                runs = self._runs.all(home)
+                rows = self._rows("scan_unsettled" if runs else "scan", fields)
+                found = ((row, next((run for run in runs if run.has(row[1], row[0])), None)) for row in rows)
+                return [self._message(queue, row) if run is None else self._in_run(queue, row, run) for row, run in found]
             rows = self._rows("scan_settled", fields)
             return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
+
+    def _in_run(self, queue: str, row: Row, run: Run) -> Message:
+        return self._message(queue, row, run.run_at, run.lapses_at, holder=run.reader)
 
     def marked(self, queue: str, mark: bytes) -> bool:
         with self._reading():
@@ -363,6 +390,7 @@ class SqlMessages(SqlSession):
             return int(self._rows("count_marked", {"queue": self._queue(queue)[0], "forever": FOREVER})[0][0])
 
     def count(self, queue: str, now: int) -> Counts:
+        self._runs.wake(queue, now)
         with self._reading():
             home, _ = self._queue(queue)
             fields = {"queue": home, "now": now}
@@ -371,22 +399,18 @@ class SqlMessages(SqlSession):
             for kind, count, first in self._rows("count", fields):
                 counts[kind] = count
                 firsts.append(first)
-            return Counts(
+            counted = Counts(
                 messages=sum(counts.values()),
                 **counts,
                 settled=self._rows("count_settled", {"queue": home})[0][0],
                 oldest_at=self._sent_at(min(firsts)) if firsts else None,
             )
+            return self._runs.recount(home, now, counted)
 
     def _sent_at(self, number: int | None) -> int | None:
         for (sent_at,) in self._rows("sent_at", {"number": number}):
             return sent_at if isinstance(sent_at, int) else None  # damage can turn any value into any other
         return None
-
-    def due(self, queue: str) -> int | None:
-        with self._reading():
-            found = self._rows("due", (self._queue(queue)[0], FOREVER))
-            return found[0][0] if found else None
 
     def purge(self, queue: str, limit: int) -> int:
         with self._joined():
@@ -401,7 +425,9 @@ class SqlMessages(SqlSession):
             return gone
 
     def _purgeable(self, home: int, limit: int) -> list[Row]:
-        return self._rows("purgeable", {"queue": home, "limit": limit})
+        floor = self._runs.floor(home)
+        name = "purgeable" if floor == START else "purgeable_above"
+        return self._rows(name, _above(home, floor) | {"limit": limit})
 
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}
@@ -419,6 +445,10 @@ def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entr
     head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility))
     check = checksum(body, head, line, mark, sent_at, deadline_at)
     return number, home, visible_at, sent_at, expires_at, deadline_at, line, mark, head, check, body
+
+
+def _above(home: int, floor: tuple[int, int]) -> dict[str, int]:
+    return {"queue": home, "floor_at": floor[0], "floor_number": floor[1]}
 
 
 def _code(state: State | None) -> int | None:

@@ -24,6 +24,7 @@ from penstock.message import (
 from penstock.policy import key_of, next_delivery
 from penstock.stores.encoding import checksum, unpack_head, unpack_settings
 from penstock.stores.ports import Ids, Store
+from penstock.stores.sql.runs import NO_RUNS, Runs
 
 COLUMNS = (
     "number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at, "
@@ -137,6 +138,10 @@ class SqlSession(Store):
         """The queue, for putting messages into it: it cannot be dropped before the batch ends. ``alone``: and nobody else puts
         or settles messages by its groups and marks meanwhile. Here, because a batch keeps all others out anyway."""
         return self._queue(name)
+
+    @property
+    def _runs(self) -> Runs:
+        return NO_RUNS
 
     # rows and values
 

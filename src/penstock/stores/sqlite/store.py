@@ -31,13 +31,15 @@ from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import pack_settings
-from penstock.stores.ports import Outbox, Store
+from penstock.stores.ports import Outbox, Readers, Store
 from penstock.stores.reserve import Reserve
 from penstock.stores.sql.ledger import SqlLedger
 from penstock.stores.sql.messages import insert_row
 from penstock.stores.sql.roster import SqlRoster
 from penstock.stores.sql.session import PRESENT, Params, Row
-from penstock.stores.sqlite.runs import LATE, NotPlain, SqliteClaims
+from penstock.stores.sql.store import SqlStore
+from penstock.stores.sqlite.readers import NotPlain, SqliteReaders
+from penstock.stores.sqlite.runs import LATE, SqliteRuns
 from penstock.stores.staging import StagedFiles, staging_folder
 
 SAFE_SQLITE = (3, 51, 3)
@@ -75,7 +77,7 @@ def lend(path: Path) -> Iterator[bool]:
         _lent.remove(file)
 
 
-class SqliteStore(SqliteClaims):
+class SqliteStore(SqlStore):
     dialect: ClassVar = {
         "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "integer": "INTEGER",
@@ -555,6 +557,23 @@ class SqliteStore(SqliteClaims):
             return True
         return False
 
+    # named claims
+
+    def readers(self, queue: str) -> Readers:
+        return SqliteReaders(self, queue)
+
+    @property
+    def _runs(self) -> SqliteRuns:
+        return SqliteRuns(self)
+
+    def due(self, queue: str) -> int | None:
+        with self._reading():
+            return self._runs.due(self._queue(queue)[0])
+
+    def tidy(self, queue: str) -> bool:
+        """Remove some of what readers have settled but lies there still, as nobody sees; whether there is more."""
+        return self._runs.tidy(queue)
+
     def _list(self, numbers: list[int]) -> str:
         return json.dumps(numbers)
 
@@ -565,7 +584,8 @@ class SqliteStore(SqliteClaims):
         self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
 
     def sweep(self, queue: str, now: int) -> bool:
-        more = super().sweep(queue, now)
+        super().sweep(queue, now)
+        more = self.tidy(queue)
         with self._lock:
             self._reserve.make()
             if self._left and not self._depth:

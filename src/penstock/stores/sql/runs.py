@@ -1,0 +1,61 @@
+"""What a queue's verbs ask of its runs: named claims that hold messages without a word in their rows.
+
+Only SQLite makes runs (`penstock.stores.sqlite.runs`). Here is what the other databases answer: there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.message import Counts, Entry, Held, Message
+from penstock.stores.ports import START
+
+
+class Run(NamedTuple):
+    claim: int
+    reader: str
+    """Empty once the claim is settled."""
+    epoch: int
+    size: int
+    run_at: int
+    begin_at: int
+    begin_number: int
+    end_at: int
+    end_number: int
+    lapses_at: int
+
+    def has(self, visible_at: int, number: int) -> bool:
+        return (self.begin_at, self.begin_number) < (visible_at, number) <= (self.end_at, self.end_number)
+
+
+class Runs:
+    __slots__ = ()
+
+    def touch(self, queue: str, receipts: Sequence[Held] = (), until: int | None = None) -> None:
+        """In a batch, before these messages change, or before they or others become visible at ``until``."""
+
+    def lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:  # noqa: ARG002
+        """In a batch, before these are sent: as they can be."""
+        return entries
+
+    def wake(self, queue: str, now: int) -> None:
+        """Before somebody looks: what lapsed by then becomes visible."""
+
+    def floor(self, home: int, now: int | None = None) -> tuple[int, int]:  # noqa: ARG002
+        """The place, in the order of (visible_at, number), up to which all is in runs; with ``now``, after waking."""
+        return START
+
+    def all(self, home: int) -> list[Run]:  # noqa: ARG002
+        return []
+
+    def held(self, queue: str, home: int, limit: int) -> list[Message]:  # noqa: ARG002
+        """The first messages of claims whose rows do not say until when they are hidden, as they are to be shown."""
+        return []
+
+    def recount(self, home: int, now: int, counts: Counts) -> Counts:  # noqa: ARG002
+        """What the rows say, put right."""
+        return counts
+
+
+NO_RUNS = Runs()
