@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import penstock
@@ -81,9 +80,18 @@ def _check_all(make_url_in: Callable[[Path], str], choose: Callable[[Run], list[
 
 def _publish(url: str, fault: Fault | None = None) -> Run:
     def work(tell: Callable[[str], None]) -> None:
-        with penstock.open(url) as broker, suppress(StoreError):
-            publish(broker, "first", False)
+        with penstock.open(url) as broker:
+            try:
+                publish(broker, "first", False)
+                tell("published")
+            except StoreError:
+                tell("failed")
 
     with unsynced():
         prepare(url)
-    return run_child(work, fault)
+    run = run_child(work, fault)
+    if fault is None or not run.came:
+        assert run.told == ["published"]
+    elif fault.error:
+        assert run.told == ["failed"], f"{fault} was not told"
+    return run
