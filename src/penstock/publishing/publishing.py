@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,8 @@ class Publishing:
             check_count(count, "count of a segment", 0, policy.MAX_NUMBER)
         if bad_rows is not None:
             allow(check_name(bad_rows))
-        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, allow=allow)
+        rows = ROWS if self._store.atomic else ROWS_A_STEP
+        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, rows, allow)
         with self._staging.fetching(writer, batch, list(segments)) as fetched, self._ledger.publishing(writer) as last:
             if not self._store.atomic:
                 last = self._finish(writer, last)
@@ -162,92 +164,80 @@ class Publishing:
         self._ledger.forget(now)
 
 
+@dataclass(slots=True)
 class _Work:
     """One batch on its way into the queues."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        writer: str,
-        batch: int,
-        segments: dict[str, int],
-        bad_rows: str | None,
-        once: bool,
-        rows: int | None = None,
-        allow: Callable[[str], object] = lambda _queue: None,
-    ) -> None:
-        self._store = store
-        self._staging, self._ledger = store.outbox
-        self._clock = clock
-        self._writer = writer
-        self._batch = batch
-        self._segments = segments
-        self._bad_rows = bad_rows
-        self._once = once
-        self._rows = rows or (ROWS if store.atomic else ROWS_A_STEP)
-        self._allow = allow
+    store: Store
+    clock: Clock
+    writer: str
+    batch: int
+    segments: dict[str, int]
+    bad_rows: str | None
+    once: bool
+    rows: int
+    allow: Callable[[str], object] = lambda _queue: None
 
     def publish(self, fetched: Iterator[Segment | None]) -> int:
-        now = self._clock()
-        if self._store.atomic:
+        now = self.clock()
+        if self.store.atomic:
             for piece in self._pieces(fetched):
                 self._put(piece, now)
             self._note(now)
-            return sum(self._segments.values())
+            return sum(self.segments.values())
         for piece in self._pieces(fetched):
             self._checked(piece, now)
-        manifest = {"segments": self._segments, "bad_rows": self._bad_rows, "once": self._once, "rows": self._rows}
-        self._staging.stage(self._writer, self._batch, MANIFEST, json.dumps(manifest).encode(), now)
+        manifest = {"segments": self.segments, "bad_rows": self.bad_rows, "once": self.once, "rows": self.rows}
+        self.store.outbox.staging.stage(self.writer, self.batch, MANIFEST, json.dumps(manifest).encode(), now)
         return self.roll_forward()
 
     def roll_forward(self) -> int:
         """From the manifest on; some of it may be done already, and nothing of it may be refused any more."""
-        now = self._clock()
-        noted = self._staging.fetch(self._writer, self._batch, PROGRESS)
+        now = self.clock()
+        noted = self.store.outbox.staging.fetch(self.writer, self.batch, PROGRESS)
         done = 0 if noted is None else self._progress(noted)
-        fetched = (self._staging.fetch(self._writer, self._batch, name) for name in self._segments)
+        fetched = (self.store.outbox.staging.fetch(self.writer, self.batch, name) for name in self.segments)
         for number, piece in enumerate(self._pieces(fetched)):
             if number < done:
                 continue
             parts = enumerate(self._forced(piece, now))
             spent = [self._insert_once(part, now, f"{number}.{place}") for place, part in parts]
             # A publisher that was too slow fails here. By what it leaves, another does not put in again what is there.
-            self._staging.stage(self._writer, self._batch, PROGRESS, b"%d" % (number + 1), now)
+            self.store.outbox.staging.stage(self.writer, self.batch, PROGRESS, b"%d" % (number + 1), now)
             for forget in spent:
                 forget()
         self._note(now)
-        return sum(self._segments.values())
+        return sum(self.segments.values())
 
     def _progress(self, noted: bytes) -> int:
         if noted.isdigit():
             return int(noted)
         logger.error(
             "how far batch %d of writer %r has come is damaged: it is begun anew, and some of its messages may come twice",
-            self._batch,
-            self._writer,
+            self.batch,
+            self.writer,
         )
         return 0
 
     def _note(self, now: int) -> None:
-        self._ledger.note(self._writer, self._batch, now + policy.micros(REMEMBER) if self._once else FOREVER)
+        self.store.outbox.ledger.note(self.writer, self.batch, now + policy.micros(REMEMBER) if self.once else FOREVER)
 
     def _pieces(self, fetched: Iterator[Segment | None]) -> Iterator[Piece]:
-        unpack = import_module("penstock.publishing.segments").unpack if self._segments else None
-        for (name, count), segment in zip(self._segments.items(), fetched, strict=True):
+        unpack = import_module("penstock.publishing.segments").unpack if self.segments else None
+        for (name, count), segment in zip(self.segments.items(), fetched, strict=True):
             if segment is None:
-                raise SegmentLost(f"segment {name!r} of batch {self._batch} of writer {self._writer!r} is not there")
+                raise SegmentLost(f"segment {name!r} of batch {self.batch} of writer {self.writer!r} is not there")
             found = 0
-            for piece in unpack(segment, self._rows):  # type: ignore[misc]
+            for piece in unpack(segment, self.rows):  # type: ignore[misc]
                 found += len(piece.drafts)
                 yield piece
             if found != count:
                 raise SegmentLost(
-                    f"segment {name!r} of batch {self._batch} of writer {self._writer!r} has {found} messages, not {count}"
+                    f"segment {name!r} of batch {self.batch} of writer {self.writer!r} has {found} messages, not {count}"
                 )
 
     def _put(self, piece: Piece, now: int) -> None:
-        self._allow(piece.queue)
+        self.allow(piece.queue)
         try:
             self._insert(piece, now)
         except (BadInput, QueueNotFound):  # nothing of it was done
@@ -256,12 +246,12 @@ class _Work:
 
     def _checked(self, piece: Piece, now: int) -> list[Piece]:
         """The piece, if every message of it can be one; without those that cannot, if there is a queue for them."""
-        self._allow(piece.queue)
+        self.allow(piece.queue)
         try:
             self._admit(piece, now)
             return [piece]
         except (BadInput, QueueNotFound):
-            if self._bad_rows is None:
+            if self.bad_rows is None:
                 raise
         good: list[Draft | bytes] = []
         bad: list[Draft | bytes] = []
@@ -272,7 +262,7 @@ class _Work:
             except (BadInput, QueueNotFound) as error:
                 bad.append(divert(draft, piece.queue, str(error)))
         parts = [piece._replace(drafts=good)] if good else []
-        parts.append(piece._replace(queue=self._bad_rows, drafts=bad, problem=None))
+        parts.append(piece._replace(queue=self.bad_rows, drafts=bad, problem=None))
         self._admit(parts[-1], now)
         return parts
 
@@ -280,7 +270,7 @@ class _Work:
         try:
             return self._checked(piece, now)
         except QueueNotFound as error:  # it was deleted after the manifest was written, and the messages with it
-            logger.warning("%d messages of writer %r are gone: %s", len(piece.drafts), self._writer, error)
+            logger.warning("%d messages of writer %r are gone: %s", len(piece.drafts), self.writer, error)
             return []
 
     def _admit(self, piece: Piece, now: int) -> tuple[Settings, list[Entry]]:
@@ -290,7 +280,7 @@ class _Work:
     def _settings(self, piece: Piece) -> Settings:
         if piece.problem is not None:
             raise BadMessage(piece.problem)
-        settings = self._store.load(check_name(piece.queue))
+        settings = self.store.load(check_name(piece.queue))
         if settings is None:
             raise QueueNotFound(piece.queue)
         return settings
@@ -301,16 +291,16 @@ class _Work:
             settings = self._settings(piece)
             like = policy.admit_alike(piece.drafts, settings, now, piece.content_type)
             if like is not None:
-                done = self._store.insert_bodies(piece.queue, piece.drafts, like, settings)  # type: ignore[arg-type]
+                done = self.store.insert_bodies(piece.queue, piece.drafts, like, settings)  # type: ignore[arg-type]
             else:
                 entries = policy.admit_all(piece.drafts, settings, now, piece.content_type)
-                done = self._store.insert(piece.queue, entries, now, settings) is not None
+                done = self.store.insert(piece.queue, entries, now, settings) is not None
 
     def _insert_once(self, piece: Piece, now: int, place: str) -> Callable[[], object]:
         while True:
             settings, entries = self._admit(piece, now)
-            step = (self._writer, self._batch, place)
-            forget = self._ledger.insert_once(step, piece.queue, entries, now, settings)
+            step = (self.writer, self.batch, place)
+            forget = self.store.outbox.ledger.insert_once(step, piece.queue, entries, now, settings)
             if forget is not None:
                 return forget
 

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from typing import Any
 
 from penstock.errors import StoreError
 from penstock.stores.dbserver.session import Answer, ServerSession
@@ -22,13 +21,11 @@ class StagedRows(Staging):
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
         with self._server._joined(durable=False):
-            fields: dict[str, Any] = {"writer": writer, "batch": batch, "name": name}
-            self._server._run("unstage", fields)
-            self._server._run("stage", {**fields, "now": now, "segment": segment})
+            self.unstage(writer, batch, [name])
+            self._server._run("stage", {"writer": writer, "batch": batch, "name": name, "now": now, "segment": segment})
 
     def staged(self, writer: str | None = None) -> list[Staged]:
-        rows = self._server._rows("staged", {}) if writer is None else self._server._rows("staged_by", {"writer": writer})
-        return [Staged(*row) for row in rows]
+        return [Staged(*row) for row in self._server._rows("staged", {}) if writer in (None, row[0])]
 
     def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
         rows = self._server._rows("fetch", {"writer": writer, "batch": batch, "name": name})

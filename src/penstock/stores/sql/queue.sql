@@ -724,9 +724,6 @@ INSERT INTO penstock_staged (writer, batch, name, staged_at, segment) VALUES (:w
 -- name: staged
 SELECT writer, batch, name, staged_at FROM penstock_staged
 
--- name: staged_by
-SELECT writer, batch, name, staged_at FROM penstock_staged WHERE writer = :writer
-
 -- name: fetch
 SELECT segment FROM penstock_staged WHERE writer = :writer AND batch = :batch AND name = :name
 
