@@ -1,9 +1,9 @@
-"""The access log: one line of JSON for each request, gathered for a moment so that a busy server does not write each alone.
+"""The access log: one line of JSON for each request. A busy server gathers lines for a moment and writes several at once.
 
     {"time": "2026-01-31T12:00:00.123Z", "method": "POST", "path": "/messages/orders", "status": 201, "ms": 1.2, "in": 5,
      "out": 0, "token": "shop"}
 
-Values are escaped by JSON, so no name can forge a line; headers and bodies, where secrets travel, are never written.
+JSON escapes the values, so no name can forge a line. Headers and bodies, which may contain secrets, are never written.
 """
 
 from __future__ import annotations

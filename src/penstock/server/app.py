@@ -1,4 +1,4 @@
-"""The app: finds the dialect and the route of a request, lets it through or not, and answers every error."""
+"""The app: finds the dialect and the route of a request, authorizes it, and answers every error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("penstock.server")
 
 Dialects = tuple[type[Dialect], ...]
 DIALECTS: Dialects = (Mqs, Native)
-"""Those with paths of their own; MQ-Core, whose queues are at the root, has what is left."""
+"""The dialects with paths of their own; MQ-Core, whose queues are at the root, gets all other paths."""
 
 
 class App:
@@ -109,7 +109,7 @@ class App:
         }
 
     def _clock_gauges(self) -> dict[str, float]:
-        """None if the caller gave a clock of its own, which cannot tell."""
+        """None if the caller passed a clock of its own, which cannot report steps."""
         clock = self._broker.clock
         if not isinstance(clock, MachineClock | DatabaseClock):
             return {}
@@ -118,7 +118,7 @@ class App:
         return {"clock_steps_total": clock.steps, "clock_difference_seconds": clock.difference() / SECOND}
 
     def stop_accepting(self) -> None:
-        """Finish what was begun, and begin nothing: polls end, and each answer is its connection's last."""
+        """Finish the requests that were begun, and accept no more: polls end, and each answer is the last of its connection."""
         self.stopping = True
         self.polls.stop()
         self.connections.close_idle()

@@ -6,7 +6,7 @@
     scopes = ["send", "read"]
     queues = ["orders", "mail-*"]
 
-Secrets are kept as digests and compared in constant time; they are in no log and no error.
+Secrets are kept as digests and compared in constant time; no log and no error contains them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KNOWN = {"name", "secret", "sha256", "scopes", "queues"}
 
 
 class Scope(StrEnum):
-    """read: look; send; receive: take and settle; admin: make, change, empty and delete queues."""
+    """read: look; send; receive: take and settle; admin: create, change, purge and delete queues."""
 
     READ = "read"
     SEND = "send"
@@ -72,7 +72,7 @@ def digest(secret: str) -> bytes:
 
 
 class Guard:
-    """Finds out what a request may do; without any token, everything, but only from this very machine."""
+    """Decides what a request may do. Without any token it may do everything, but only from this machine."""
 
     def __init__(self, tokens: Sequence[Token], host: str) -> None:
         self._tokens = tokens
@@ -99,7 +99,7 @@ class Guard:
         return found
 
     def _check_local(self, headers: Mapping[str, str]) -> None:
-        """Without tokens, a web page in a local browser must not reach us, by its own name for us or by a form."""
+        """Without tokens, a web page in a local browser must not reach us, by its own host name or by a form."""
         host = headers.get("host", "localhost")
         name = host_name(host)
         if name != self._host and not is_loopback(name):
@@ -111,7 +111,7 @@ class Guard:
 
 @lru_cache(maxsize=64)
 def host_name(host: str) -> str:
-    """The name in a Host header; none if it cannot be read."""
+    """The name in a Host header; None if it cannot be parsed."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

@@ -1,8 +1,8 @@
 """The one bridge between the async server and the sync core: operations that come together share one commit.
 
 While a commit waits for the disk, new operations gather; the next commit takes them all. Each is answered only after the commit
-that made it durable. An operation that fails is undone alone, in a batch of its own within the other, and its neighbours go on;
-if the commit itself fails, all that were in it have failed.
+that made it durable. An operation that fails is undone alone, in a nested batch of its own, and the others continue;
+if the commit itself fails, all operations in it have failed.
 
 Sends to one queue become one `send_many`, which costs a fraction of as many sends.
 """
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 MOST = 1000
 """Operations in one commit."""
 MOST_QUEUES = 10_000
-"""Queues that are remembered as being there."""
+"""Queues that are known to exist."""
 
 
 class Operation:
@@ -57,7 +57,7 @@ class Operation:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.gone = False
-        """Nobody waits for it any more."""
+        """Its caller no longer waits for it."""
         self.wake: Callable[[], None] | None = None
         """Called in the event loop when there is an answer or an error."""
 
@@ -80,15 +80,15 @@ class Commits:
         self.pending = 0
         self.refused = 0
         self.sizes: Callable[[int, float], None] = lambda _size, _seconds: None
-        """Told of each commit: how many operations were in it, and how long it took."""
+        """Called after each commit with the number of its operations and its duration."""
         self.together: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Entered while those who waited for one commit are answered."""
+        """Entered while the operations of one commit are answered."""
         self._queues: dict[str, Queue] = {}
         self._gathered: deque[Operation] = deque()
         self._called = False
         """A commit is under way, or will be soon."""
         self._expected = 0
-        """Operations that the next commit waits for, as long as each turn of the loop brings some."""
+        """How many operations the next commit waits for, as long as each turn of the loop brings some."""
         self._groups: SimpleQueue[list[Operation]] = SimpleQueue()
         self._thread = Thread(target=self._work, name="penstock-commits", daemon=True)
         self._thread.start()
@@ -103,17 +103,17 @@ class Commits:
         promise: bool = True,
         alone: bool = False,
     ) -> Awaitable[Answer]:
-        """Call ``act`` in the next commit; its answer, once that is durable.
+        """Call ``act`` in the next commit, and return its answer once that is durable.
 
-        ``promise=False`` is for what need not be (a claim), ``alone=True`` for what makes commits of its own (a long purge).
-        ``undo`` takes back what was done for a caller who has gone."""
+        ``promise=False`` is for a claim, which need not be durable, ``alone=True`` for what makes its own commits (a long purge).
+        ``undo`` reverts what was done for a caller that is gone."""
         return self._submit(Operation(act, promise, alone, undo))
 
     def send(self, queue: str, drafts: Sequence[Draft]) -> Awaitable[list[Sent]]:
         return self._submit(Operation(None, True, False, None, queue, drafts))
 
     def soon(self, act: Callable[[], Any]) -> None:
-        """Call ``act`` in the next commit, however many wait, and for nobody's sake but the queue's."""
+        """Call ``act`` in the next commit, however many operations wait; no request waits for it."""
         operation = Operation(act)
         operation.wake = lambda: _log(operation)
         self._gather(operation)
@@ -133,7 +133,7 @@ class Commits:
             self._loop.call_soon(self._call, 0)
 
     def _call(self, before: int) -> None:
-        """Hand over what has gathered, at the end of a turn of the loop. Those who were answered together ask again together:
+        """Hand over what has gathered, at the end of a turn of the loop. Clients answered together ask again together:
         as long as there were ``before`` fewer of them, and not yet all, the next turn has more."""
         gathered = self._gathered
         if before < len(gathered) < self._expected:
@@ -145,7 +145,7 @@ class Commits:
         return [self._gathered.popleft() for _ in range(min(len(self._gathered), MOST))]
 
     def _answer(self, group: list[Operation], last: bool) -> None:
-        """``last``: no commit follows unless we call for it."""
+        """``last``: no commit follows unless it is requested."""
         self.pending -= len(group)
         if last:
             self._expected = len(group) + len(self._gathered)
@@ -198,7 +198,7 @@ class Commits:
                 self._perform(operation)
 
     def _send_at_once(self, sends: list[Operation]) -> bool:
-        """All is for one queue: one call, which makes its own commit. False, and nothing was done, if it is refused."""
+        """If all are sends to one queue, make one call, which is its own commit. False, with nothing done, if refused."""
         try:
             _share_out(self._send(sends), sends)
         except BaseException as error:
@@ -240,7 +240,7 @@ class Commits:
             raise
 
     def _perform_together(self, group: list[Operation]) -> None:
-        """Sends to one queue at once; if that is refused, or for all else, each on its own."""
+        """Make the sends to one queue in one call; if that is refused, and for all other operations, call each on its own."""
         if len(group) > 1:
             try:
                 with self._broker.store.batch():
@@ -268,7 +268,7 @@ def _share_out(sent: list[Sent], sends: list[Operation]) -> None:
 
 
 def _sort(group: list[Operation]) -> list[list[Operation]]:
-    """The operations in order, but sends to one queue with the first of them."""
+    """The operations in order, with all sends to one queue at the place of the first."""
     sorted: list[list[Operation]] = []
     sends: dict[str, list[Operation]] = {}
     for operation in group:

@@ -1,4 +1,4 @@
-"""What operators want to know, in Prometheus' text format; the number of queues that get a line of their own is bounded."""
+"""Metrics for operators in Prometheus' text format; the number of queues with lines of their own is bounded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 MOST_QUEUES = 200
 OTHERS = ":others"
-"""No queue can be named so."""
+"""No queue can have this name."""
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 

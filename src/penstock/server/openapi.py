@@ -1,4 +1,4 @@
-"""The OpenAPI description of all dialects, and a page of it for people. Tests hold it to the routes and to what they answer."""
+"""The OpenAPI description of all dialects, and a page of it for people. Tests compare it with the routes and their answers."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def document(max_wait: int) -> Spec:
 
 @cache
 def page(max_wait: int) -> str:
-    """The same for people: no script, no style sheet from elsewhere."""
+    """The same for people, without scripts and external style sheets."""
     rows = []
     for path, operations in document(max_wait)["paths"].items():
         for method, operation in operations.items():

@@ -1,7 +1,7 @@
-"""Long polls that hold no thread: a poll that found nothing rests as a future until something happens to its queue.
+"""Long polls that hold no thread: a poll that found nothing waits as a future until something happens to its queue.
 
-One watcher thread serves them all, and only while there are any: it hears what this process did and looks at what others did.
-Of the polls that rest on one queue, one looks; if it finds a message, the next may look too.
+One watcher thread serves them all, and runs only while there are any. It hears of this process' changes, and looks for others'.
+Of the polls that wait on one queue, one looks; if it finds a message, the next may look too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.server.commits import Commits
 from penstock.server.http.request_response import Request
 
 LOOK_AGAIN = 1.0
-"""Seconds until the watcher tries again after the store failed it."""
+"""Seconds until the watcher tries again after a failure of the store."""
 
 
 class Polls:
@@ -33,7 +33,7 @@ class Polls:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._stopping = False
         self.given_back = 0
-        """Messages that were claimed for clients who went away."""
+        """How many messages were claimed for clients that disconnected."""
         self._somebody = Event()
         self._thread = Thread(target=self._watch, name="penstock-polls", daemon=True)
         self._thread.start()
@@ -54,7 +54,7 @@ class Polls:
         holder: str | None = None,
         unfinished: bool = False,
     ) -> list[Message]:
-        """Up to ``limit`` messages; if there is none, rest so many seconds for one."""
+        """Up to ``limit`` messages; if there is none, wait this many seconds for one."""
 
         def take() -> tuple[list[Message], int, int | None]:
             events = self._broker.waiting.events()
@@ -92,7 +92,7 @@ class Polls:
         holder: str | None,
         unfinished: bool,
     ) -> list[Message]:
-        """Some at a time, until there are as many, or as many bytes, as one answer may hold."""
+        """Receive some at a time, until there are as many messages, or bytes, as one answer may hold."""
         messages: list[Message] = []
         step = max(1, self._max_bytes // MAX_BODY)
         while len(messages) < limit:
@@ -110,7 +110,7 @@ class Polls:
         return messages
 
     def give_back(self, messages: list[Message]) -> None:
-        """Make visible again what nobody will see."""
+        """Make messages visible again that no client will get."""
         if messages:
             self.given_back += len(messages)
             self._commits.soon(lambda: [message.release() for message in messages])
@@ -138,7 +138,7 @@ class Polls:
                 self._somebody.clear()
 
     def _wake(self, queue: str) -> None:
-        """Let the poll that has rested longest look."""
+        """Let the poll that has waited longest look."""
         line = self._resting.get(queue, ())
         for future in line:
             if not future.done():
@@ -161,7 +161,7 @@ class Polls:
             self._wake(queue)
 
     def stop(self) -> None:
-        """End every poll: what it has waited for comes to the next one."""
+        """End every poll; the messages that it waited for are for the next one."""
         self._stopping = True
         for line in self._resting.values():
             for future in line:

@@ -1,4 +1,4 @@
-"""Starting and stopping the service: listen, say where, wait for SIGTERM or Ctrl-C, finish, go."""
+"""Starting and stopping the service: listen, report the URL, wait for SIGTERM or Ctrl-C, finish, exit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.server.settings import ServerSettings
 FLUSH_EVERY = 0.5
 BACKLOG = 1024
 SWITCH_EVERY = 0.0001
-"""Seconds after which the thread of commits gets the interpreter from the event loop, which gives it up and takes it back at
+"""Seconds after which the commit thread gets the interpreter from the event loop, which releases it and takes it back at
 each system call. With Python's 5 ms, a commit waits longer for the loop than for the disk."""
 
 
@@ -63,7 +63,7 @@ class Server:
             self._log.flush()
 
     async def stop(self) -> None:
-        """No new connection, no new request; what was begun is finished, what was claimed in vain is given back."""
+        """Accept no connection and no request, finish what was begun, and give back messages that no client got."""
         self._listener.close()
         await self.app.stop()
         self._flusher.cancel()
@@ -83,7 +83,7 @@ def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
 
 
 def serve(broker: Broker, settings: ServerSettings, *, started: Callable[[str], None], dialects: Dialects = DIALECTS) -> None:
-    """Serve until SIGTERM or SIGINT, as all that this process does; ``started`` is told the URL."""
+    """Serve until SIGTERM or SIGINT, as the only task of this process; ``started`` is called with the URL."""
 
     async def run() -> None:
         server = Server(broker, settings, log=sys.stderr if settings.access_log else None, dialects=dialects)

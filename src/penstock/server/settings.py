@@ -50,7 +50,7 @@ class ServerSettings:
     """From the file's [[token]] tables, and `token`."""
 
     def __post_init__(self) -> None:
-        """A token that is given as such is one of the tokens, and its secret is not kept."""
+        """Add ``token`` to the tokens, and do not keep its secret."""
         if self.token:
             object.__setattr__(self, "tokens", (*self.tokens, *read_tokens([], "", self.token)))
             object.__setattr__(self, "token", "")
@@ -59,7 +59,7 @@ class ServerSettings:
 def read_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ, file: str | Path | None = None
 ) -> ServerSettings:
-    """Flags come before the environment (PENSTOCK_PORT, …), and that before the file. A bad value is named with its source."""
+    """Flags override the environment (PENSTOCK_PORT, …), which overrides the file. An error names the value and its source."""
     path = Path(file or environment.get("PENSTOCK_CONFIG") or FILE)
     named = file is not None or "PENSTOCK_CONFIG" in environment
     tables = _read_file(path) if named or path.exists() else {}
@@ -104,7 +104,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _value(name: str, given: Any, source: str) -> Any:
-    """Text, as flags and the environment have it, or the file's own type."""
+    """Read text, as flags and the environment give it, or the file's own type."""
     known = settings_by_name()[name]
     kind = type(known.default)
     shown = "" if name == "token" else f" is {given!r:.80}"

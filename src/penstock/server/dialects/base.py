@@ -25,7 +25,7 @@ RETRY_AFTER = "1"
 
 
 class Core:
-    """What dialects work with: the queue's verbs, through the bridge, counted."""
+    """What dialects use: the queue's verbs, called through the bridge and counted."""
 
     def __init__(self, broker: Broker, commits: Commits, polls: Polls, metrics: Metrics, settings: ServerSettings) -> None:
         self.broker = broker
@@ -50,7 +50,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method on a path such as /queues/{queue}; with a scope, its sender must have that for the queue."""
+    """A method on a path such as /queues/{queue}; if it has a scope, the sender needs it for the queue."""
 
     method: str
     path: str
@@ -78,7 +78,7 @@ class Router:
         return None
 
     def methods(self, segments: tuple[str, ...]) -> list[str]:
-        """What can be done at a path; nothing if there is no such path."""
+        """The methods of a path; none if there is no such path."""
         return sorted(route.method for route, fixed, _ in self._by_length.get(len(segments), ()) if _fits(segments, fixed))
 
 
@@ -102,11 +102,11 @@ class Dialect(ABC):
     def routes(self) -> Sequence[Route]: ...
 
     def keep(self, request: Request) -> int:
-        """How many bytes of the body are worth keeping, one more than the limit included."""
+        """How many bytes of the body to keep, including one more than the limit."""
         return MAX_BODY + 1
 
     def refuse_path(self, request: Request, allowed: str) -> Refused:
-        """The answer to a path that is none of the routes', or is one only with the methods that are ``allowed``."""
+        """The answer to a path that is not a route, or only with the methods that are ``allowed``."""
         of = f"; paths that begin with /{request.segments[0]} belong to the dialect {self.name}, not to a queue of another"
         of = of if self.reserved else ""
         if allowed:
@@ -119,7 +119,7 @@ class Dialect(ABC):
         return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
 
     def check_redrive(self, request: Request, redrive: object) -> None:
-        """Messages go to a dead letter queue without their sender: who names one needs the right that redriving to it needs."""
+        """Naming a dead letter queue needs the same right as redriving to it: messages go there without their sender."""
         checked = check_settings({"redrive": redrive}).redrive
         if checked is not None:
             request.grant.check(Scope.ADMIN, checked.dead_letter_queue)

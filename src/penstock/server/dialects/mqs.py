@@ -197,7 +197,7 @@ class Mqs(Dialect):
                 del self._homes[next(iter(self._homes))]
 
     def _candidates(self, id: str) -> Iterator[str]:
-        """The queues where a message may be: its path does not tell. Most likely it is where we last saw it."""
+        """The queues where a message may be, which its path does not say. Most likely it is where the server last saw it."""
         home = self._homes.get(id)
         if home is not None:
             yield home

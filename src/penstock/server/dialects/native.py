@@ -69,7 +69,7 @@ VERBS: dict[str, Scope] = {
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
 SETTLING = {"delete_many", "fail", "finish", "extend", "extend_many", "release"}
 LONG = {"purge", "redrive"}
-"""Done in parts, so that others get a turn in between."""
+"""Done in parts, so that other operations get a turn in between."""
 
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -195,13 +195,13 @@ class Native(Dialect):
 
 
 def _check_sender(request: Request) -> None:
-    """What a segment may be sent to is checked when it is published; who may send nowhere need not stage."""
+    """The queues of a segment are checked when it is published; a token that may send to no queue cannot stage."""
     if Scope.SEND not in request.grant.scopes:
         raise Refused(403, "this token may not send")
 
 
 def _check_target(request: Request, to: object) -> None:
-    """Where letters died stands in each of them, so that only who may change all queues need not say where they go."""
+    """Each letter says where it died, so a token must name the target unless it may change all queues."""
     if to is not None:
         request.grant.check(Scope.ADMIN, str(to))
     elif not request.grant.allows_all(Scope.ADMIN):
@@ -211,7 +211,7 @@ def _check_target(request: Request, to: object) -> None:
 
 
 def _own_writer(request: Request, writer: object) -> str:
-    """A writer's batches are known by their numbers, so that whoever publishes under its name can make its later ones be taken
+    """A writer's batches are known by their numbers, so anyone who publishes under its name can make its later ones be taken
     for published. So a token for some queues has writers of its own; with its secret renewed, they are the same."""
     name, grant = check_name(writer, "writer name"), request.grant
     if grant.allows_all(Scope.SEND):

@@ -1,4 +1,4 @@
-"""What operators ask: is it well (/health), how is it going (/metrics), what can it do (/openapi.json, /)."""
+"""For operators: /health, /metrics, and the description of the paths (/openapi.json, /)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Operators(Dialect):
         return Response(200, {"Content-Type": "text/html; charset=utf-8"}, page(self.settings.max_wait).encode())
 
     async def health(self, request: Request) -> Response:
-        """It is well if the store can be written to: a commit that changes nothing still needs its lock."""
+        """Healthy if the store can be written to: a commit that changes nothing still needs its lock."""
 
         def act() -> None:
             with self.broker.store.batch():

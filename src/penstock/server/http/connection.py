@@ -1,11 +1,11 @@
-"""One client's connection: HTTP/1.1 by httptools' strict parser, with a bound on everything that a client can make us hold.
+"""One client's connection: HTTP/1.1 with httptools' strict parser, and a bound on everything that a client can make us hold.
 
     idle ──first byte──► head ──► body ──► waiting in line ──► served ──► idle again, or closed
       │                    │       │                             │
       └ idle_timeout       └───────┴ read_timeout: 408           └ request_timeout: 503
 
 Requests of one connection are served one after the other, in order. A malformed request is answered, and the connection is
-closed after it, since nobody can tell where the next one would begin.
+closed after it, since it is unclear where the next one would begin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("penstock.server")
 
 MAX_HEADERS = 100
 LINGER = 1.0
-"""Seconds in which a client that was refused may read why, before its connection is cut."""
+"""Seconds that a refused client has to read the reason before its connection is closed."""
 
 
 @lru_cache(maxsize=256)
@@ -38,7 +38,7 @@ def _lower(name: bytes) -> str:
 
 
 UNREAD = Request("?", ("?",), "", {}, b"", 0, NOBODY)
-"""What the log has of a request whose head nobody could read."""
+"""What the log shows of a request whose head could not be parsed."""
 
 
 class Phase(Enum):
@@ -49,7 +49,7 @@ class Phase(Enum):
 
 
 IDLE, HEAD, BODY, REFUSED = Phase
-"""By names of their own: in Python 3.11 an enum looks up each of its members by a function, and a request asks ten times."""
+"""Plain names: in Python 3.11 each use of an enum's member is a function call, and a request would make ten."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
             self._job.cancel()
 
     def eof_received(self) -> bool:
-        """A client that closes its half may still read an answer. But it looks like one who has gone for good, and who must not
+        """A client that closes its half may still read an answer. But it looks like one that is gone for good, which must not
         cost a message: a long poll ends, and what is claimed for it is given back."""
         self.ended = True
         if self._phase in (HEAD, BODY):
@@ -204,8 +204,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_fields(self) -> bool:
-        """The headers by their names; False if they were refused. Who keeps a connection mostly sends the same ones again: they
-        stay known, and nobody changes them."""
+        """The headers by their names; False if they were refused. Most clients repeat their headers on a connection: they
+        are kept, and never changed."""
         headers: dict[str, str] = {}
         size = 0
         for name, value in self._fields:
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
     _keep_alive = False
 
     def _go_on(self) -> None:
-        """Serve the next request in line, once the one before it is answered and its answer is out."""
+        """Serve the next request in line, once the one before it is answered and the answer is written."""
         if self._job is not None or self._blocked_since is not None or self._transport.is_closing():
             return
         if self._line:
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _answer(self, response: Response | None) -> None:
-        """The handler has ended; with no response, because it was cancelled."""
+        """The handler has ended; without a response if it was cancelled."""
         self._job = None
         self._all.kept -= len(self._serving.body)
         bare = self._serving.method == "HEAD"
@@ -349,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
     # time
 
     def tick(self, now: float) -> None:
-        """Cut whoever is too slow; called a few times a second."""
+        """Close connections that are too slow; called a few times a second."""
         settings, spent = self._settings, now - self._since
         if self._blocked_since is not None:
             if now - self._blocked_since > settings.read_timeout:

@@ -31,10 +31,10 @@ class Handler(Protocol):
 
 
 class Open(Protocol):
-    """What is done to a connection from without."""
+    """What the server does to a connection."""
 
     ended: bool
-    """Its client sends no more."""
+    """The client will send nothing more."""
 
     def tick(self, now: float) -> None: ...
 
@@ -44,7 +44,7 @@ class Open(Protocol):
 
 
 class Connections:
-    """All connections of a server, and the one timer that cuts the slow."""
+    """All connections of a server, and the one timer that closes slow ones."""
 
     def __init__(self, handler: Handler, loop: asyncio.AbstractEventLoop) -> None:
         self.handler = handler
@@ -69,7 +69,7 @@ class Connections:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Hold what is answered meanwhile, and write it all at the end. With some work between two writes, the system puts to
+        """Hold the answers of the block, and write them all at its end. With some work between two writes, the system puts to
         sleep and wakes, for each of them, the client or the proxy that has the other end of all these connections."""
         held = self.held = []
         try:
@@ -91,7 +91,7 @@ class Connections:
             connection.close_if_idle()
 
     async def finish(self, grace: float) -> None:
-        """Wait until all is answered, but no longer than ``grace`` seconds; then cut."""
+        """Wait until everything is answered, at most ``grace`` seconds; then close the rest."""
         give_up_at = self.loop.time() + grace
         while self.open and self.loop.time() < give_up_at:
             self.close_idle()

@@ -40,7 +40,7 @@ class Request:
     length: int
     grant: Grant
     resting: bool = False
-    """It waits in a long poll: if its client goes, nobody is left to wait for."""
+    """It waits in a long poll, which ends if its client disconnects."""
     queue: str = ""
     """The queue that it is about, for the log and the metrics."""
 
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """``undo`` gives back what was claimed for this response, should it never reach the client."""
+    """``undo`` gives back what was claimed for this response if it never reaches the client."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Response:
     undo: Callable[[], None] | None = None
     close: bool = False
     bare: bool = False
-    """It answers HEAD: its body is not sent, or would be taken for the next answer."""
+    """It answers HEAD, so its body is not sent: the client would take it for the next answer."""
 
 
 def read_json(body: bytes) -> Any:

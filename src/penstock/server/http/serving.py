@@ -1,8 +1,8 @@
-"""A request that is being served: its handler begins in the turn of the loop that brought the request, and goes on in the one
+"""A request that is being served: its handler begins in the turn of the loop that brought the request, and continues in the one
 that brings what it waits for.
 
-A task of asyncio's costs more: it begins a turn later, goes on a turn later, and each turn is a system call. A handler here may
-wait for operations on the store and for futures, and for nothing else.
+An asyncio task costs more: it begins a turn later, continues a turn later, and each turn is a system call. A handler here may
+await operations on the store and futures, and nothing else.
 """
 
 from __future__ import annotations
