@@ -1,8 +1,8 @@
-"""Forks: a child must find every lock free and no connection of its parent's.
+"""Forks: a child must find every lock free, and must not inherit a connection of its parent.
 
 Before a fork, each thing that is watched comes to rest (it takes its lock, a store closes its connection), and afterwards it
-goes on, in the parent and in the child. They come to rest in the order in which they were made: a store first, then what was
-built on it. Whoever holds two of these locks must have taken them in that order too, or a fork and that thread wait for each
+resumes, in the parent and in the child. They come to rest in the order in which they were made: a store first, then what was
+built on it. A thread that holds two of these locks must have taken them in that order, or a fork and the thread wait for each
 other for ever.
 """
 

@@ -22,7 +22,7 @@ Leave = Callable[[type[BaseException] | None, BaseException | None, TracebackTyp
 
 
 class Guarded(Generic[Value]):
-    """What a `guarded` function gives: for one ``with`` statement."""
+    """What a `guarded` function returns, for one ``with`` statement."""
 
     __slots__ = ("_generator",)
 

@@ -1,7 +1,7 @@
 """The client: the same Broker and Queue, over HTTP, so that consumer code does not change.
 
-What may be asked twice is asked again when an answer is lost (looking, named claims, and sending, which carries a token by
-which the server knows it again). If no answer comes in the end, whatever was to change something is an `OutcomeUnknown`.
+Requests that can be repeated are repeated when an answer is lost (looking, named claims, and sending, which carries a token by
+which the server recognises it). If no answer comes in the end, a request that changes something raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_WAIT = 20
-"""Seconds of one long poll; a longer wait is several."""
+"""Seconds of one long poll; a longer wait is several polls."""
 LOOKS = frozenset(
     {"settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe", "names"}
     | {"pulse", "span", "scan"}
 )
 """Verbs that change nothing."""
 ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm", "settle"}
-"""What changes something has a token or a name, by which the same is done once."""
+"""Verbs that change something, but have a token or a name by which a repetition is recognised."""
 
 
 def connect(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:  # noqa: ARG001
-    """``token``: the bearer token, else $PENSTOCK_TOKEN; ``timeout``: seconds for an answer; ``cafile``: whom to trust for TLS.
+    """``token``: the bearer token, else $PENSTOCK_TOKEN; ``timeout``: seconds for an answer; ``cafile``: certificates to trust.
     The clock is the server's own."""
     known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None}
     for name in options:
@@ -53,7 +53,7 @@ def connect(url: str, *, clock: Clock | None = None, **options: Any) -> Broker: 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
-    """What can be known of the store behind the server."""
+    """What the client knows about the store behind the server."""
 
     durable: bool
     ordered: bool
@@ -119,7 +119,7 @@ class RemoteBroker(Broker):
 
     @property
     def max_segment(self) -> int:  # type: ignore[override]
-        """As a segment is one request, half of what a server takes, if that is less."""
+        """A segment is one request, so at most half of what a server accepts."""
         return min(MAX_SEGMENT, int(self._call("describe")["max_body"]) // 2)
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
@@ -158,7 +158,7 @@ class RemoteBroker(Broker):
 
 
 class RemoteQueue(Queue):
-    """A queue behind HTTP: every public verb of `Queue`, asked of the server."""
+    """A queue over HTTP: every public verb of `Queue` is a request to the server."""
 
     def __init__(self, name: str, line: Line) -> None:
         self.name = name
@@ -269,7 +269,7 @@ class RemoteQueue(Queue):
         return list(self._call("scan", start=start, stop=stop, limit=limit, settled=settled))
 
     def arrow(self, verb: str, schema: pa.Schema, **arguments: Any) -> pa.RecordBatch:
-        """What `read` or `scan` answers, as the columns of ``schema`` in one batch of Arrow, which is how it travels too."""
+        """The answer of `read` or `scan` with the columns of ``schema``, as one batch of Arrow, as on the wire."""
         from penstock import arrow
 
         path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"

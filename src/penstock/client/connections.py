@@ -30,11 +30,11 @@ from penstock.policy import check_seconds
 TRIES = 5
 MOST_IDLE = 16
 STALE = 30.0
-"""Seconds after which a resting connection is not trusted any more."""
+"""Seconds after which an idle connection is no longer trusted."""
 
 
 class Lost(Exception):
-    """No answer came that tells what became of the request: it may or may not have been carried out."""
+    """No answer came, so the request may or may not have been carried out."""
 
     def __init__(self, text: str, *, again: bool = True) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class Lost(Exception):
 
 
 class Unreached(Exception):
-    """There is no connection to the server: nobody has heard us, so nothing was done."""
+    """There is no connection to the server, so nothing was done."""
 
     def __init__(self, url: str, error: OSError) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Line:
     ) -> Any:
         """The answer's value; with another content type to ``accept``, its bytes.
 
-        ``again``: it may be asked twice. ``changes``: without an answer it is not known what came of it: `OutcomeUnknown`."""
+        ``again``: the request may be repeated. ``changes``: a lost answer is an `OutcomeUnknown`."""
         body = json.dumps({"arguments": {name: pack(value) for name, value in arguments.items()}}).encode()
         return self._call(path, body, again=again, changes=changes, wait=wait, accept=accept)
 
@@ -201,7 +201,7 @@ class Line:
 
 
 def _rests(connection: http.client.HTTPConnection) -> bool:
-    """What can be read from a resting connection is its end."""
+    """An idle connection that is readable has been closed by the server."""
     poll = select.poll()  # and not select, which knows no descriptor beyond 1023
     poll.register(connection.sock, select.POLLIN)
     return not poll.poll(0)

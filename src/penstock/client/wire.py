@@ -50,7 +50,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(packed: Any) -> Any:
-    """The value; `BadInput` if it is none of ours."""
+    """The value; `BadInput` if it is not in this format."""
     try:
         return _unpack(packed)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -83,7 +83,7 @@ def pack_error(error: PenstockError) -> dict[str, Any]:
 
 
 def unpack_error(packed: Any) -> PenstockError | None:
-    """The error that the server told; None if it is none of ours."""
+    """The error that the server reported; None if it is not one of ours."""
     if not isinstance(packed, dict) or packed.get("type") not in ERRORS:
         return None
     kind = ERRORS[packed["type"]]

@@ -105,7 +105,7 @@ class Commits:
     ) -> Awaitable[Answer]:
         """Call ``act`` in the next commit, and return its answer once that is durable.
 
-        ``promise=False`` is for a claim, which need not be durable, ``alone=True`` for what makes its own commits (a long purge).
+        ``promise=False`` is for a claim, which need not be durable, ``alone=True`` for a long purge, with its own commits.
         ``undo`` reverts what was done for a caller that is gone."""
         return self._submit(Operation(act, promise, alone, undo))
 

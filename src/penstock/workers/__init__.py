@@ -1,1 +1,1 @@
-"""Programs that work on a queue: producers, consumers, and what keeps a consumer alive."""
+"""Producers and consumers, and the parts of a consumer."""

@@ -1,11 +1,11 @@
 """A consumer takes its share of a queue and hands each message to a callback, whose outcome settles it (gq).
 
-    callback returns      processed: settled within a few milliseconds, whatever else was taken with it
+    callback returns      processed: settled within a few milliseconds, independently of its batch
     callback raises       queued again after a back-off; past its deadline, failed
-    too late to start     its lease or deadline has passed meanwhile: left to others; at most once, failed
-    the consumer dies     its leases lapse, and others take what it held (at least once)
+    too late to start     its lease or deadline has passed: left to others; at most once, failed
+    the consumer dies     its leases lapse, and other consumers take what it held (at least once)
 
-In the mode at_most_once a message is settled as it is taken, and never runs again, whatever becomes of the callback.
+In the mode at_most_once a message is settled when it is taken, and never runs again, whatever happens to the callback.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ logger = logging.getLogger("penstock")
 IDLE_WAIT = 1.0
 ERROR_PAUSE = 1.0
 NEAR = policy.SECOND
-"""So close to its deadline, a message that was processed does not wait for others to share its commit."""
+"""Microseconds before its deadline within which a processed message does not wait for others to share its commit."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the messages that a consumer took. ``lost``: their lease had lapsed by the time they were to start, or
-    someone else had them by the time they were to be settled."""
+    """What happened to the messages that a consumer took. ``lost``: their lease had lapsed when they were to start, or
+    another consumer had them when they were to be settled."""
 
     processed: int = 0
     retried: int = 0
@@ -114,7 +114,7 @@ class Consumer:
         return self._heart.share[0]
 
     def stop(self) -> None:
-        """Let `run` end: what has begun is finished, what has not is given back. For any thread or signal handler."""
+        """Let `run` end: it finishes what has begun, and gives back the rest. Call it from any thread or signal handler."""
         self._stopping.set()
 
     def run(self, *, until_empty: bool = False) -> Tally:
@@ -145,7 +145,7 @@ class Consumer:
         return self.tally
 
     def _check(self, message: Message) -> None:
-        """Right before its callback starts, in whatever thread: it may have waited for long behind others."""
+        """Check right before a callback starts, in any thread: the message may have waited for long behind others."""
         if late := policy.too_late(message, self._mode, self._clock()):
             raise TooLate(f"its {late} has passed")
 
@@ -183,7 +183,7 @@ class Consumer:
         return len(messages)
 
     def _exchange(self, processed: list[Message], limit: int) -> list[Message]:
-        """Settle and take of our own share, in one commit; none also if that could not be."""
+        """Settle, and take of our own share, in one commit; no messages either if that failed."""
         if self._mode is Mode.AT_LEAST_ONCE:
             share = self._heart.share if self._heart.share[1] > 1 else None
             self._heart.let_go(*processed)
@@ -200,7 +200,7 @@ class Consumer:
         return []
 
     def _take(self, limit: int, wait: float) -> list[Message]:
-        """The oldest of our own share; when there is none, of anyone's."""
+        """The oldest messages of our own share; if there are none, of any share."""
         share = self._heart.share
         options: dict[str, Any] = {"visibility": self._visibility, "mode": self._mode, "holder": self._heart.name}
         options["unfinished"] = True
@@ -211,7 +211,7 @@ class Consumer:
         return self.queue.receive(limit, wait=wait, **options)
 
     def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> None:
-        """Look after what has ended elsewhere."""
+        """Handle callbacks that have ended elsewhere."""
         done = runner.ended(flying)
         for outcome in [outcome for outcome in flying if outcome in done]:
             self._end(runner, outcome, flying.pop(outcome))
@@ -235,7 +235,7 @@ class Consumer:
             self._after(message, error)
 
     def _settle(self, messages: list[Message]) -> None:
-        """By the consumer's own thread or the settler's."""
+        """Called by the consumer's own thread or the settler's."""
         self._heart.let_go(*messages)
         if self._mode is Mode.AT_MOST_ONCE or not messages:
             self._finish(messages)
@@ -257,7 +257,7 @@ class Consumer:
         self._count(processed=sum(answers), lost=len(answers) - sum(answers))
 
     def _leave(self, message: Message, late: TooLate) -> None:
-        """It was too late to start: others may have it already."""
+        """It was too late to start: another consumer may have it already."""
         logger.warning("message %s of queue %r was not started: %s", message.id, self.queue.name, late)
         self._heart.let_go(message)
         if self._mode is Mode.AT_MOST_ONCE:
@@ -271,7 +271,7 @@ class Consumer:
         self._count(failed=1)
 
     def _finish(self, messages: list[Message], failed: str | None = None) -> None:
-        """At most once: tell the history, if there is one, how they ended."""
+        """At most once: record in the history, if there is one, how they ended."""
         told = [message for message in messages if message.reason == policy.UNFINISHED]
         try:
             if told:

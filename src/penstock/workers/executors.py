@@ -1,6 +1,6 @@
 """Where a consumer's callbacks run: in its own thread, in several threads or processes, or as coroutines in one loop.
 
-What only some of them need is imported by them: who only sends does not pay for it.
+Each executor imports what only it needs, so a program that only sends does not pay for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ KINDS = ("threads", "processes")
 LAND_EVERY = 0.1
 Handler = Callable[[bytes, Message], Any]
 Check = Callable[[Message], None]
-"""Asked right before a callback starts; raises `TooLate` if it must not."""
+"""Called right before a callback starts; raises `TooLate` if it must not."""
 
 
 class Outcome(Protocol):
-    """What has become of a callback, or will: a future, for what runs elsewhere."""
+    """The outcome of a callback: a future, if it runs elsewhere."""
 
     def cancelled(self) -> bool: ...
 
@@ -32,7 +32,7 @@ class Outcome(Protocol):
 
 
 class Ended:
-    """Of a callback that has run in this thread: a future would cost more than all else that is done for a message."""
+    """The outcome of a callback that has run in this thread: a future would cost more than all other work for a message."""
 
     __slots__ = ("_error", "took")
 
@@ -48,7 +48,7 @@ class Ended:
 
 
 def call(handler: Handler, payload: bytes, message: Message) -> None:
-    """Run a callback that is no coroutine function. What it returns is dropped, but for work that nobody would ever do."""
+    """Run a callback that is not a coroutine function. Its result is dropped; one that would have to be run is an error."""
     result = handler(payload, message)
     if result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
@@ -63,7 +63,7 @@ class TooLate(Exception):
 
 
 class Failure(Exception):
-    """Stands for a callback's exception that cannot be had itself: how it reads."""
+    """Stands for a callback's exception that cannot be sent from its process: its text."""
 
 
 def reads(error: BaseException) -> str:
@@ -74,7 +74,7 @@ def reads(error: BaseException) -> str:
 
 
 def call_apart(handler: Handler, payload: bytes, message: Message) -> str | None:
-    """Run a callback in another process; how its exception reads, if it fails. Not every exception can be sent to us itself:
+    """Run a callback in another process; if it fails, return the text of its exception. Not every exception can be pickled:
     one that cannot would break the pool."""
     try:
         call(handler, payload, message)
@@ -84,7 +84,7 @@ def call_apart(handler: Handler, payload: bytes, message: Message) -> str | None
 
 
 class Runner:
-    """One after the other, in the thread that asks."""
+    """Run one after the other, in the calling thread."""
 
     def __init__(self, handler: Handler, check: Check) -> None:
         self._handler = handler
@@ -100,18 +100,18 @@ class Runner:
         return Ended(began)
 
     def ended(self, flying: Collection[Any]) -> Collection[Any]:
-        """Those that have ended; if none has, wait a little for one."""
+        """The callbacks that have ended; if none has, wait a little for one."""
         return flying
 
     def broke(self, error: BaseException) -> bool:  # noqa: ARG002
-        """Whether the callback did not end, but was ended: nobody knows how far it came."""
+        """Whether the callback was killed, so that its progress is unknown."""
         return False
 
     def cancel(self) -> None:
-        """Begin with nothing more."""
+        """Start no more callbacks."""
 
     def close(self) -> None:
-        """When all have ended."""
+        """Called when all have ended."""
 
 
 class RunnerElsewhere(Runner):
@@ -145,7 +145,7 @@ class PoolRunner(RunnerElsewhere):
 
 
 class ProcessRunner(PoolRunner):
-    """In processes, of which each can die without the others: a pool of several would end all of them with the first that dies,
+    """In processes, each of which can die without the others: a pool of several would end all of them with the first that dies,
     so each is a pool of its own, for which one of our threads waits."""
 
     def __init__(self, handler: Handler, check: Check, workers: int, make: Callable[[], Executor]) -> None:

@@ -1,8 +1,8 @@
 """The life of a consumer: its heartbeats, its place among the living, and the leases of what it holds.
 
-One thread does both. A beat says that the consumer lives and asks who else does; with every ``check_every``-th one, the
-consumer strikes off those who have missed more than ``max_missed``. One that was struck off itself, because it was frozen,
-registers anew, as the last born, before it takes another message.
+One thread does all of it. A beat says that the consumer lives and reads which others do; with every ``check_every``-th one, the
+consumer strikes off others that have missed more than ``max_missed``. A consumer that was struck off, because it was frozen,
+registers again, as the youngest, before it takes another message.
 
 No error ends the thread. A lease that could not be renewed lapses, which the message's ``visible_at`` shows: a handler that has
 not started by then does not start.
@@ -68,7 +68,7 @@ class Heartbeat:
             logger.warning("consumer %s could not take its leave: %s", self.name, error)
 
     def beat(self) -> None:
-        """Say that we live, and learn our place among the living."""
+        """Record that this consumer lives, and learn its place among the living."""
         queue, now = self._queue.name, self._clock()
         with self._registering:
             self._roster.beat(queue, self.name, now)
@@ -78,12 +78,12 @@ class Heartbeat:
             self._look()
 
     def confirm(self) -> None:
-        """Before messages are taken: if others have struck us off, register again first (gq)."""
+        """Called before messages are taken: if others have struck this consumer off, register it again first (gq)."""
         if not self._look():
             self.beat()
 
     def _look(self) -> bool:
-        """Learn our place; False if we are not registered."""
+        """Learn this consumer's place; False if it is not registered."""
         living = self._roster.living(self._queue.name)
         if self.name in living:
             self.share = (living.index(self.name), len(living))
@@ -118,7 +118,7 @@ class Heartbeat:
             logger.exception("consumer %s %s", self.name, trouble)
 
     def _renew(self) -> None:
-        """Extend the leases of what is held, all by one commit: a handler may take longer than one."""
+        """Extend the leases of what is held, in one commit: a handler may take longer than one lease."""
         if self._visibility is None:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""A producer gathers messages and pushes them onto the queue by the batch (gq)."""
+"""A producer gathers messages and sends them to the queue in batches (gq)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Producer:
 
     A message is safe when a `flush` after its `push` has returned; `push` itself flushes when ``batch_size`` messages are
     gathered, and a thread does when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages, and the
-    next one sends the same batch with the same token: if the store had taken it after all, it is not taken twice. In a child
-    that was forked it goes on with nothing gathered: that is the parent's."""
+    next one sends the same batch with the same token: if the store has it after all, it is not added twice. A forked child
+    starts with an empty batch; the parent sends what was gathered."""
 
     def __init__(self, queue: Queue, clock: Callable[[], int], *, batch_size: int = 1, max_delay: float = 0.05) -> None:
         policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
@@ -37,7 +37,7 @@ class Producer:
         self._max_delay = max_delay
         self._gathered: list[Draft] = []
         self._sending: tuple[str, list[Draft]] | None = None
-        """A token and the batch that it stands for, until the store has said that the batch is safe."""
+        """A token and its batch, until the store has confirmed that the batch is safe."""
         self._oldest = 0.0
         self._condition = Condition()
         self._closed = False
@@ -51,7 +51,7 @@ class Producer:
         self.close()
 
     def push(self, payload: bytes, deadline: float | datetime | None = None, **draft: Any) -> None:
-        """Put a message with the next batch; ``deadline`` counts from now. What else a `Draft` has can be given by name."""
+        """Add a message to the next batch; ``deadline`` counts from now. Other fields of a `Draft` are keyword arguments."""
         try:
             made = Draft(payload, deadline=deadline, **draft)
         except TypeError as error:
@@ -119,7 +119,7 @@ class Producer:
             self._thread.join()
 
     def before_fork(self) -> None:
-        """Our lock is not taken: who has it may be waiting for the store, which rests by then."""
+        """Does not take our lock: its holder may be waiting for the store, which is already at rest."""
 
     def after_fork(self, *, child: bool) -> None:
         if child:  # the thread is the parent's, and so is what it gathered: it pushes that

@@ -1,4 +1,4 @@
-"""Settles what a consumer has finished, a few milliseconds later at the latest.
+"""Settles what a consumer has finished, within a few milliseconds.
 
     handler returns ──add──► waiting ──take──► settled with the consumer's next receive, in one commit (quick handlers)
                                 └─ LINGER passes ──► settled by our own thread, while a slow handler runs
@@ -29,13 +29,13 @@ class Settler:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Without this, what is added only waits to be taken: enough for a consumer that is always free to take it."""
+        """Start the thread. Without it, finished messages wait for `take`: enough for a consumer that is always free."""
         self._end = False
         self._thread = Thread(target=self._run, name="penstock settler", daemon=True)
         self._thread.start()
 
     def stop(self) -> list[Message]:
-        """End the thread; what still waits is the caller's to settle."""
+        """End the thread; the caller settles what still waits."""
         with self._condition:
             self._end = True
             self._condition.notify()
@@ -45,7 +45,7 @@ class Settler:
         return self.take()
 
     def add(self, message: Message, took: float = 0.0) -> None:
-        """Settle it soon; at once if its handler took so long that no other is likely to finish soon."""
+        """Settle it soon, or at once if its handler took so long that no other is likely to finish soon."""
         with self._condition:
             self._waiting.append(message)
             if len(self._waiting) == 1 or took >= LINGER:
@@ -54,7 +54,7 @@ class Settler:
                     self._condition.notify()
 
     def take(self) -> list[Message]:
-        """All that waits, for the caller to settle."""
+        """Everything that waits, for the caller to settle."""
         with self._condition:
             taken, self._waiting = self._waiting, []
         return taken
@@ -65,7 +65,7 @@ class Settler:
                 self._settle(messages)
 
     def _overdue(self) -> list[Message]:
-        """Sleep until the oldest has waited for LINGER: all that waits by then."""
+        """Sleep until the oldest has waited for LINGER, and return everything that waits by then."""
         with self._condition:
             if not self._waiting:
                 self._asleep = True
