@@ -1297,8 +1297,8 @@ MUTANTS = [
     cached(
         "who publishes does not renew its lock",
         "outlasts_its_lock",
-        ("stores/memcached/outbox.py", "            self._writers.keep_lock(writer)\n            link", "            link"),
-        ("stores/memcached/outbox.py", "            self._writers.keep_lock(writer)\n            self", "            self"),
+        ("stores/memcached/outbox.py", "            self._store._renew(_lock(writer))\n            link", "            link"),
+        ("stores/memcached/outbox.py", "            self._store._renew(_lock(writer))\n\n", "\n"),
     ),
     cached(
         "marks that have served stay",

@@ -9,15 +9,15 @@ The lock of whoever publishes ends by itself. Each step renews it first: `StoreB
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.guarded import guarded
 from penstock.message import FOREVER, Entry, Settings
 from penstock.stores.marked import insert_marked
 from penstock.stores.memcached.catalogue import CachedCatalogue, digest
-from penstock.stores.memcached.link import Link
+from penstock.stores.memcached.listed import ListedRecords
 from penstock.stores.memcached.records import mark_key
 from penstock.stores.ports import Ledger, Staged, Staging, Step
 
@@ -25,70 +25,37 @@ KEPT = 7 * 86400
 """Seconds after which memcached itself forgets a segment."""
 
 
-class Writers:
-    """The records of writers, each changed by compare-and-swap, and the list of their names."""
+@dataclass(slots=True)
+class Writer:
+    published: int | None = None
+    keep_until: int = FOREVER
+    staged: list[list[Any]] = field(default_factory=list)
 
-    def __init__(self, store: CachedCatalogue) -> None:
-        self._store = store
-        self._list = f"{store._prefix}:writers"
 
-    def key(self, writer: str) -> str:
-        return f"{self._store._prefix}:w{digest(writer.encode())}"
+def _writers(store: CachedCatalogue) -> ListedRecords[Writer]:
+    prefix = store._prefix
+    return ListedRecords(lambda _: Writer(), store._link, f"{prefix}:w", store._links[0], f"{prefix}:writers")
 
-    def link(self, writer: str) -> Link:
-        return self._store._link(writer)
 
-    def get(self, writer: str) -> tuple[dict[str, Any], bytes | None]:
-        key = self.key(writer)
-        raw, token = self.link(writer).gets([key]).get(key, (None, None))
-        return ({"published": None, "keep_until": FOREVER, "staged": []}, None) if raw is None else (json.loads(raw), token)
-
-    def change(self, writer: str, change: Callable[[dict[str, Any]], None]) -> None:
-        while True:
-            known, token = self.get(writer)
-            if token is None:
-                self._enter(writer, present=True)
-            change(known)
-            if self.link(writer).cas(self.key(writer), json.dumps(known).encode(), token):
-                return
-
-    def remove(self, writer: str) -> None:
-        self.link(writer).forget([self.key(writer)])
-        self._enter(writer, present=False)  # last: a writer that has a record must be in the list
-
-    def names(self) -> list[str]:
-        return list(json.loads(self._store._links[0].get([self._list]).get(self._list, b"[]")))
-
-    def _enter(self, writer: str, *, present: bool) -> None:
-        link = self._store._links[0]
-        while True:
-            raw, token = link.gets([self._list]).get(self._list, (b"[]", None))
-            names = set(json.loads(raw)) - {writer} | ({writer} if present else set())
-            if link.cas(self._list, json.dumps(sorted(names)).encode(), token):
-                return
-
-    def lock(self, writer: str) -> None:
-        self._store.reserve(f"writer:{writer}")  # no queue has such a name
-
-    def keep_lock(self, writer: str) -> None:
-        self._store._renew(f"writer:{writer}")
+def _lock(writer: str) -> str:
+    return f"writer:{writer}"  # no queue has such a name
 
 
 class MemcachedStaging(Staging):
     def __init__(self, store: CachedCatalogue) -> None:
         self._store = store
-        self._writers = Writers(store)
+        self._writers = _writers(store)
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
         with self._store.batch():
-            self._writers.keep_lock(writer)
-            link = self._writers.link(writer)
+            self._store._renew(_lock(writer))
+            link = self._store._link(writer)
             parts = [segment[at : at + link.piece()] for at in range(0, len(segment), link.piece())]
             link.put({self._part(writer, batch, name, at): part for at, part in enumerate(parts)}, KEPT)
 
-            def change(known: dict[str, Any]) -> None:
-                known["staged"] = [found for found in known["staged"] if found[:2] != [batch, name]]
-                known["staged"].append([batch, name, len(parts), now])
+            def change(known: Writer) -> None:
+                known.staged = [found for found in known.staged if found[:2] != [batch, name]]
+                known.staged.append([batch, name, len(parts), now])
 
             self._writers.change(writer, change)
 
@@ -97,15 +64,15 @@ class MemcachedStaging(Staging):
             return [
                 Staged(one, batch, name, staged_at)
                 for one in (self._writers.names() if writer is None else [writer])
-                for batch, name, _, staged_at in self._writers.get(one)[0]["staged"]
+                for batch, name, _, staged_at in self._writers.load(one)[0].staged
             ]
 
     def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
         with self._store.batch():
-            for found in self._writers.get(writer)[0]["staged"]:
+            for found in self._writers.load(writer)[0].staged:
                 if found[:2] == [batch, name]:
                     keys = [self._part(writer, batch, name, at) for at in range(found[2])]
-                    parts = self._writers.link(writer).get(keys) if keys else {}
+                    parts = self._store._link(writer).get(keys) if keys else {}
                     return b"".join(parts[key] for key in keys) if len(parts) == len(keys) else None
             return None
 
@@ -116,18 +83,18 @@ class MemcachedStaging(Staging):
             def is_meant(found: list[Any]) -> bool:
                 return found[0] <= batch if names is None else found[0] == batch and found[1] in names
 
-            def change(known: dict[str, Any]) -> None:
+            def change(known: Writer) -> None:
                 gone[:] = [
                     self._part(writer, found[0], found[1], at)
-                    for found in known["staged"]
+                    for found in known.staged
                     if is_meant(found)
                     for at in range(found[2])
                 ]
-                known["staged"] = [found for found in known["staged"] if not is_meant(found)]
+                known.staged = [found for found in known.staged if not is_meant(found)]
 
-            if self._writers.get(writer)[1] is not None:
+            if self._writers.load(writer)[1] is not None:
                 self._writers.change(writer, change)
-                self._writers.link(writer).forget(gone)
+                self._store._link(writer).forget(gone)
 
     def _part(self, writer: str, batch: int, name: str, part: int) -> str:
         return f"{self._writers.key(writer)}.{batch}.{digest(name.encode())}.{part}"
@@ -136,31 +103,35 @@ class MemcachedStaging(Staging):
 class MemcachedLedger(Ledger):
     def __init__(self, store: CachedCatalogue) -> None:
         self._store = store
-        self._writers = Writers(store)
+        self._writers = _writers(store)
 
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
         with self._store.batch():
-            self._writers.lock(writer)
-            yield self._writers.get(writer)[0]["published"]
+            self._store.reserve(_lock(writer))
+            yield self._writers.load(writer)[0].published
 
     def note(self, writer: str, batch: int, keep_until: int) -> None:
         with self._store.batch():
-            self._writers.keep_lock(writer)
-            self._writers.change(writer, lambda known: known.update(published=batch, keep_until=keep_until))
+            self._store._renew(_lock(writer))
+
+            def change(known: Writer) -> None:
+                known.published, known.keep_until = batch, keep_until
+
+            self._writers.change(writer, change)
 
     def forget(self, now: int) -> None:
         with self._store.batch():
             for writer in self._writers.names():
-                known = self._writers.get(writer)[0]
-                if (known["keep_until"] <= now or known["published"] is None) and not known["staged"]:
-                    self._writers.remove(writer)
+                known = self._writers.load(writer)[0]
+                if (known.keep_until <= now or known.published is None) and not known.staged:
+                    self._writers.forget(writer)
 
     def insert_once(
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
         with self._store.batch():
-            self._writers.keep_lock(step[0])
+            self._store._renew(_lock(step[0]))
             return insert_marked(self._store, self._unmark, step, queue, entries, now, settings)
 
     def _unmark(self, queue: str, marks: Sequence[bytes]) -> None:

@@ -7,14 +7,14 @@ rNAME.N    the numbers and deliveries of epoch N, 16 bytes each; further parts .
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
 from penstock.message import Held, Receipt
-from penstock.stores.memcached.catalogue import Home, digest, logger
+from penstock.stores.memcached.catalogue import Home, logger
+from penstock.stores.memcached.listed import ListedRecords
 
 HOLD = Struct("<qq")
 PART = 4000
@@ -31,37 +31,9 @@ class ReaderRecords:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._link = home.link
-
-    def names(self) -> list[str]:
-        key = self._home.key("readers")
-        return list(json.loads(self._link.get([key]).get(key, b"[]")))
-
-    def load(self, reader: str) -> tuple[Reader, bytes | None]:
-        """A reader, and the token by which its record is changed: None if it has none."""
-        key = self._key(reader)
-        raw, token = self._link.gets([key]).get(key, (None, None))
-        return (Reader(reader), None) if raw is None else (Reader(**json.loads(raw)), token)
-
-    def change(self, reader: str, change: Callable[[Reader], None]) -> None:
-        while True:
-            known, token = self.load(reader)
-            if token is None:
-                self._enter(reader, present=True)
-            change(known)
-            if self._link.cas(self._key(reader), json.dumps(asdict(known)).encode(), token):
-                return
-
-    def forget(self, reader: str) -> None:
-        self._link.forget([self._key(reader)])
-        self._enter(reader, present=False)  # last: a reader that has a record must be in the list
-
-    def _enter(self, reader: str, *, present: bool) -> None:
-        key = self._home.key("readers")
-        while True:
-            raw, token = self._link.gets([key]).get(key, (b"[]", None))
-            names = set(json.loads(raw)) - {reader} | ({reader} if present else set())
-            if self._link.cas(key, json.dumps(sorted(names)).encode(), token):
-                return
+        self._records = ListedRecords(Reader, lambda _: home.link, home.key("r"), home.link, home.key("readers"))
+        self.names, self.load = self._records.names, self._records.load
+        self.change, self.forget = self._records.change, self._records.forget
 
     def put_holds(self, reader: str, epoch: int, receipts: Sequence[Held]) -> None:
         """Write down the messages of a claim."""
@@ -104,11 +76,8 @@ class ReaderRecords:
         """Delete all of it, after the queue was dropped."""
         for name in self.names():
             self.forget_holds(name, list(map(int, self.load(name)[0].claims)))
-            self._link.forget([self._key(name)])
+            self._link.forget([self._records.key(name)])
         self._link.forget([self._home.key("readers")])
 
-    def _key(self, reader: str) -> str:
-        return self._home.key("r", digest(reader.encode()))
-
     def _part(self, reader: str, epoch: int, part: int) -> str:
-        return f"{self._key(reader)}.{epoch}.{part}"
+        return f"{self._records.key(reader)}.{epoch}.{part}"
