@@ -56,7 +56,7 @@ class Broker:
         self.store.close()
 
     def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> Queue:
-        """Make a queue; the settings are those of `Settings`. With ``exist_ok``, one that is there is left as it is."""
+        """Create a queue; the settings are those of `Settings`. With ``exist_ok``, an existing queue is left as it is."""
         policy.check_name(name)
         checked = policy.check_settings(settings)
         if checked.groups and not self.store.groups:
@@ -68,7 +68,7 @@ class Broker:
         return self._queue(name)
 
     def queue(self, name: str) -> Queue:
-        """A queue that is there."""
+        """An existing queue."""
         if self.store.load(policy.check_name(name)) is None:
             raise QueueNotFound(name)
         return self._queue(name)
@@ -89,7 +89,9 @@ class Broker:
         return Listing(len(names), names[offset : None if limit is None else offset + limit])
 
     def delete(self, name: str) -> Settings:
-        """Delete a queue with its messages; queues that had it for their dead letters have none then. Its last settings."""
+        """Delete a queue with its messages, and return its last settings.
+
+        Queues that had it as their dead letter queue have none afterwards."""
         policy.check_name(name)
         if self.store.load(name) is not None:
             purge(self.store, name)  # beforehand and in parts; what is left, or comes in now, goes with the queue
@@ -111,11 +113,11 @@ class Broker:
         return settings
 
     def producer(self, name: str, *, batch_size: int = 1, max_delay: float = 0.05) -> Producer:
-        """Push messages onto a queue by the batch: as soon as there are ``batch_size``, or the first is ``max_delay`` s old."""
+        """Send messages to a queue in batches: as soon as there are ``batch_size``, or the first is ``max_delay`` s old."""
         return Producer(self.queue(name), self.clock, batch_size=batch_size, max_delay=max_delay)
 
     def consumer(self, name: str, **options: Any) -> Consumer:
-        """Process a queue by a callback; the options are those of `penstock.workers.consumer.Consumer`."""
+        """Process a queue with a callback; the options are those of `penstock.workers.consumer.Consumer`."""
         try:
             return Consumer(self.queue(name), self._roster, self.clock, **options)
         except TypeError as error:
@@ -131,7 +133,7 @@ class Broker:
         self._desk.stage(writer, batch, name, segment)
 
     def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
-        """Remove segments of an attempt that came to nothing."""
+        """Remove segments of an attempt that failed."""
         self._desk.unstage(writer, batch, names)
 
     def publish(
@@ -144,11 +146,11 @@ class Broker:
         once: bool = False,
         **how: Any,
     ) -> int | None:
-        """Put the messages of these segments, which have so many each, into their queues: all, or none if one is refused.
+        """Put the messages of these segments, given with their counts, into their queues: all, or none if one is refused.
 
-        How many there are; None if the writer has published this batch before, or a later one: then nothing changes. Messages
-        that cannot be any go to the queue ``bad_rows``, with the reason. ``once``: the writer has no other batch, and may be
-        forgotten after a week. What else it had staged up to this batch is removed."""
+        Returns how many; None if the writer has already published this batch or a later one: then nothing changes. Rows
+        that cannot be messages go to the queue ``bad_rows``, with the reason. ``once``: the writer has no other batch, and is
+        forgotten after a week. Everything else it had staged up to this batch is removed."""
         return self._publishing.publish(writer, batch, segments, bad_rows=bad_rows, once=once, **how)
 
     def _queue(self, name: str) -> Queue:
@@ -175,13 +177,13 @@ def open(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:
 
 
 def without_password(url: str) -> str:
-    """To be shown, or to know a store again by: a password may change."""
+    """The URL to show, and to recognise a store by: a password may change."""
     return re.sub(r"([?&]\w*password=)[^&]*", r"\1…", re.sub("(?<=://)[^/?#]*@", "", url))
 
 
 @contextmanager
 def open_desk(url: str, **options: Any) -> Iterator[Broker | Desk]:
-    """To stage at, and for nothing else. A SQLite database need not be opened for this."""
+    """A place for staging only. A SQLite database need not be opened for this."""
     if url.startswith("sqlite:"):
         path, _ = _path_and_options(url, options, {"timeout": _timeout})
         staging, clock_files = import_module("penstock.stores.staging"), import_module("penstock.stores.clock_files")
@@ -257,7 +259,7 @@ def _open_mysql(url: str, options: dict[str, Any]) -> Store:
 
 
 def _url_and_options(url: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A server's URL without our own options in its query, and these; what is left there is for the driver."""
+    """A server's URL without our own options in its query, and these options; the rest is for the driver."""
     known: dict[str, Callable[[Any], Any]] = {"timeout": _timeout, "statement_timeout": _timeout, "pool": _pool}
     base, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
@@ -308,7 +310,7 @@ def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable
 
 
 REMOTE = ("http", "https")
-"""The URL schemes of a server, which has the store."""
+"""The URL schemes of a Penstock server."""
 STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,

@@ -24,7 +24,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_datetime(at: int) -> datetime:
-    """An instant as Python has it; OverflowError for one past the calendar."""
+    """An instant as a datetime; OverflowError for one beyond the calendar."""
     return EPOCH + timedelta(microseconds=at)
 
 
@@ -65,7 +65,7 @@ class Settings:
     deduplicate  False; True: refuse an equal message while one is in the queue; a number: within so many seconds of the first
     redrive      where messages go that were received too often
     groups       keep order within a message's group (fixed when the queue is created)
-    mode         what a receive does unless told otherwise
+    mode         whether a received message must be deleted, or is settled at once
     history      seconds for which settled messages stay readable; 0: they are deleted at once
     """
 
@@ -81,7 +81,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Draft:
-    """A message as its sender means it; what is None comes from the queue's settings."""
+    """A message as its sender gives it; a field that is None comes from the queue's settings."""
 
     body: bytes
     content_type: str = OCTETS
@@ -94,7 +94,7 @@ class Draft:
 
 
 class Entry(NamedTuple):
-    """A draft that was admitted: only instants and bytes are left. (A tuple, because a send makes one per message.)
+    """A draft that was admitted: only instants and bytes remain. (A tuple, because a send makes one for each message.)
 
     mark         what makes the message a duplicate, or None
     mark_until   the instant until which the mark counts; FOREVER: as long as the message is in the queue
@@ -122,7 +122,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The right to settle one delivery: it dies with the next one. ``delivery`` None means whoever holds the message."""
+    """The right to settle one delivery: it dies with the next one. ``delivery`` None fits any delivery."""
 
     queue: str
     id: str
@@ -150,7 +150,7 @@ class Held(Protocol):
 
 
 class Home(Protocol):
-    """The queue that a delivered message can be settled with."""
+    """The queue that can settle a delivered message."""
 
     def extend(self, message: Message, visibility: float) -> bool: ...
 
@@ -161,7 +161,7 @@ class Home(Protocol):
 
 @dataclass(slots=True)
 class Message:
-    """A message as the queue holds it. A value: to change it changes nothing but this copy."""
+    """A message as the queue holds it. A value: changing it changes only this copy."""
 
     id: str
     number: int
@@ -173,7 +173,7 @@ class Message:
     receives: int
     """How often it was received in this queue."""
     delivery: int
-    """What tells this delivery of the message from all others, also across a power cut; 0 if there was none. With queue and
+    """The number of this delivery, unique for the message even across a power cut; 0 if there was none. With queue and
     id, its receipt."""
     sent_at: int
     visible_at: int
@@ -192,7 +192,7 @@ class Message:
     """It comes again because its last receiver neither settled nor released it in time."""
     intact: bool = True
     holder: str | None = None
-    """The name that its receiver gave; None if nobody holds it, or without a name. In the history, who held it last."""
+    """The name that its receiver gave; None if nobody holds it, or without a name. In the history, the last holder's."""
     home: Home | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -207,15 +207,15 @@ class Message:
             raise BadMessage(f"the body of message {self.id} is not UTF-8 text: {error}") from None
 
     def extend(self, visibility: float) -> bool:
-        """Hide it for so many seconds from now; False if it is no longer ours."""
+        """Hide it for this many seconds from now; False if another consumer may hold it by now."""
         return self._home().extend(self, visibility)
 
     def release(self, delay: float = 0) -> bool:
-        """Give it back, to be received again after ``delay`` seconds; False if it is no longer ours."""
+        """Return it to the queue, visible after ``delay`` seconds; False if another consumer may hold it by now."""
         return self._home().release(self, delay)
 
     def delete(self) -> bool:
-        """Settle it for good; False if it is no longer ours."""
+        """Delete it: it was processed. False if another consumer may hold it by now."""
         return self._home().delete(self)
 
     def _home(self) -> Home:
@@ -225,7 +225,7 @@ class Message:
 
 
 class Moved(IntEnum):
-    """What became of a message that was to go to another queue."""
+    """What happened to a message that was to be moved to another queue."""
 
     STALE = 0
     """Nothing: its receipt is stale."""
@@ -235,7 +235,7 @@ class Moved(IntEnum):
 
 
 class Redriven(int):
-    """How many messages a redrive has moved, and how many of those it chose have stayed."""
+    """How many messages a redrive has moved, and how many of the chosen ones have stayed."""
 
     duplicates: int
     """They stay because their queue takes equal messages once, and has an equal one."""
@@ -277,7 +277,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Stats(Counts):
-    """What `Queue.stats` tells; ``oldest_age`` is in seconds, None in an empty queue."""
+    """What `Queue.stats` returns; ``oldest_age`` is in seconds, None in an empty queue."""
 
     oldest_age: float | None = None
 
@@ -295,7 +295,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What time it is for a queue, and when its first message became, or becomes, visible."""
+    """The time of a queue, and when its first message became, or becomes, visible."""
 
     at: int
     due_at: int | None

@@ -1,4 +1,4 @@
-"""The rules of a queue, without I/O: what may come in (admit) and what becomes of a claimed message (judge).
+"""The rules of a queue, without I/O: what may come in (admit) and what happens to a claimed message (judge).
 
     admit   draft + settings + now  ->  entry: instants, limits, duplicate mark
     judge   message + settings + now ->  DELIVER   hand it to the receiver
@@ -51,9 +51,9 @@ MAX_HOLDER = 200
 MAX_BATCH = 100_000
 MAX_CLAIM = 1_000_000
 UNFINISHED = "unfinished"
-"""Why a message has failed, at most once, as long as nobody has told how it ended: so one whose consumer died is told apart."""
+"""The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
-"""Seconds for which a batch that was sent with a token is known again."""
+"""Seconds for which a batch that was sent with a token is recognised."""
 
 
 def micros(seconds: float) -> int:
@@ -81,7 +81,7 @@ def check_name(name: object, what: str = "queue name") -> str:
 
 
 def shown(value: object) -> str:
-    """A value as errors name it; Python does not write whole numbers of thousands of digits."""
+    """A value as errors show it; Python does not print integers of thousands of digits."""
     try:
         return f"{value!r:.200}"
     except ValueError:
@@ -112,7 +112,7 @@ def check_share(share: object) -> None:
 
 
 def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> Settings:
-    """Apply ``changes`` (as a caller writes them) to ``base``; whether queues exist is for the broker to see."""
+    """Apply ``changes`` (as a caller writes them) to ``base``; the broker checks that queues exist."""
     known = {field.name for field in dataclasses.fields(Settings)}
     for name in changes:
         if name not in known:
@@ -136,7 +136,7 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
 
 
 def same_settings(one: Settings, other: Settings) -> bool:
-    """Equal, and not because True equals 1."""
+    """Equal; ``deduplicate=True`` differs from 1, though True == 1."""
     return one is other or (one == other and (one.deduplicate is True) == (other.deduplicate is True))
 
 
@@ -166,7 +166,7 @@ def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int, con
 
 
 def admit_alike(bodies: Sequence[Draft | bytes], settings: Settings, now: int, content_type: str = OCTETS) -> Entry | None:
-    """What all these messages are once they are admitted, but for their bodies; None if they must be admitted one by one."""
+    """The entry that all these messages share, except for their bodies; None if they must be admitted one by one."""
     if not set(map(type, bodies)) <= {bytes} or max(map(len, bodies), default=0) > MAX_BODY:  # type: ignore[arg-type]
         return None
     (entry,) = admit_all([b""], settings, now, content_type)
@@ -179,7 +179,7 @@ def admit(draft: Draft, settings: Settings, now: int) -> Entry:
 
 
 def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_at: int) -> Entry:
-    """With the instants that follow from the queue's settings, which a batch has in common."""
+    """As `admit`, with the instants that follow from the queue's settings, which a batch has in common."""
     if not isinstance(draft, Draft):
         raise BadMessage(f"a message is bytes or a Draft, not {type(draft).__name__}: {draft!r:.200}")
     body = draft.body
@@ -216,7 +216,7 @@ def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
 
 
 class Readmission(NamedTuple):
-    """What a message keeps, or gets, when it is moved to another queue.
+    """What a message keeps or gets when it is moved to another queue.
 
     mark         what makes it a duplicate, or None
     mark_until   FOREVER: the mark counts as long as the message is in its new queue; 0: it is known, but does not count there
@@ -229,12 +229,12 @@ class Readmission(NamedTuple):
 
 
 def readmit(message: Message, mark: bytes | None, death: Death | None, old: Settings, new: Settings, now: int) -> Readmission:
-    """What becomes of a message's mark and deadline as it is moved from a queue with the settings ``old`` to one with ``new``.
+    """What happens to a message's mark and deadline when it moves from a queue with the settings ``old`` to one with ``new``.
 
-    A message that dies (``death``) is let into its dead letter queue whatever is there: its mark does not count there, but its
-    key, and that it is the member of a set, stay known. One that is redriven is in its queue again as if it had never left: its
+    A message that dies (``death``) may always enter its dead letter queue: its mark does not count there, but its
+    key, and the fact that it is the member of a set, are kept. A redriven one is in its queue as if it had never left: its
     mark counts if the queue refuses equal messages, or if it is a member. A window of deduplication counts from the send, and a
-    redrive is no send. A redrive is a new life: a deadline that has passed does not end it at once."""
+    redrive is not a send. A redrive is a new life: a deadline that has passed is dropped."""
     known = mark if mark and (mark[:1] == b"k" or _is_member(message, mark, old)) else None
     if death is not None:
         return Readmission(known, 0, message.deadline_at)
@@ -247,8 +247,8 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
 
 
 def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
-    """In a queue that refuses equal messages, every message without a key has the mark of a member; a dead letter has brought
-    its mark along."""
+    """In a queue that refuses equal messages, every message without a key has the mark of a member; a dead letter keeps
+    its mark."""
     return mark[:1] == b"c" and (settings.deduplicate is not True or message.death is not None)
 
 
@@ -331,7 +331,7 @@ def _check_attributes(attributes: object) -> Mapping[str, Attribute]:
 
 
 def check_holder(holder: object) -> str | None:
-    """The name of whoever receives, which others see; it need not be unique, but must be safe to print."""
+    """The receiver's name, which others see; it need not be unique, but must be safe to print."""
     if holder is None:
         return None
     if not isinstance(holder, str):
@@ -389,7 +389,7 @@ class Verdict(Enum):
 
 
 def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[Verdict, str]:
-    """What becomes of a message that was just claimed, and why. Its ``receives`` counts this claim."""
+    """What happens to a message that was just claimed, and why. Its ``receives`` counts this claim."""
     if not message.intact:
         return Verdict.SET_ASIDE, "checksum"
     if outlived(message, settings, now):
@@ -402,19 +402,19 @@ def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[V
 
 
 def back_off(receives: int, first: float, most: float) -> float:
-    """For how many seconds a message rests whose handler has failed: twice as long each time, up to a limit."""
+    """Seconds until a message whose handler has failed is visible again: twice as long each time, up to a limit."""
     return min(most, first * 2.0 ** min(receives - 1, 60))
 
 
 def after_error(message: Message, now: int, first: float, most: float) -> float | None:
-    """What becomes of a message whose handler has failed (gq): its back-off, or None: its deadline has passed, it failed."""
+    """The back-off of a message whose handler has failed (gq); None if its deadline has passed, so that it has failed."""
     if message.deadline_at is not None and message.deadline_at <= now:
         return None
     return back_off(message.receives, first, most)
 
 
 def renewal(message: Message, until: int, now: int) -> int | None:
-    """Until when a handler may go on holding a message; None past its deadline, when others may take it (gq). One that was
+    """Until when a handler may hold a message; None past its deadline, when others may take it (gq). One that was
     received after its deadline was owed that delivery, and is held like any other."""
     deadline = message.deadline_at
     if deadline is None or (message.received_at is not None and message.received_at >= deadline):
@@ -423,7 +423,7 @@ def renewal(message: Message, until: int, now: int) -> int | None:
 
 
 def overdue(message: Message, mode: Mode, now: int) -> bool:
-    """Past its deadline, and not owed a delivery all the same."""
+    """Past its deadline, and not owed a delivery nevertheless."""
     if message.deadline_at is None or message.deadline_at > now or message.death is not None:
         return False
     # At least once, a message whose deadline passed while someone held it is still owed a delivery (gq).
@@ -431,7 +431,7 @@ def overdue(message: Message, mode: Mode, now: int) -> bool:
 
 
 def too_late(message: Message, mode: Mode, now: int) -> str | None:
-    """Why the handler of a message that was received must not start any more: its deadline has passed since, or others may
+    """Why the handler of a received message must not start any more: its deadline has passed since, or others may
     take it by now."""
     if mode is Mode.AT_MOST_ONCE:
         return "deadline" if overdue(message, mode, now) else None
@@ -439,13 +439,13 @@ def too_late(message: Message, mode: Mode, now: int) -> str | None:
 
 
 def outlived(message: Message, settings: Settings, now: int) -> bool:
-    """Past its retention: as it was when the message came, or as it is now."""
+    """Past its retention: the one when the message arrived, or the current one."""
     came_at = message.sent_at if message.moved_at is None else message.moved_at
     return message.expires_at <= now or came_at + micros(settings.retention) <= now
 
 
 def lease(message: Message, until: int, asked: bool, now: int) -> int:
-    """Until when a delivered message is hidden: what the receiver asked for, else the message's own time, else the queue's;
+    """Until when a delivered message is hidden: by the receiver's visibility, else the message's own, else the queue's;
     and not past a deadline that is still to come, when others may take it (gq)."""
     if not asked and message.visibility is not None:
         until = now + micros(message.visibility)
@@ -455,5 +455,5 @@ def lease(message: Message, until: int, asked: bool, now: int) -> int:
 
 
 def settlement(settings: Settings, state: State, reason: str | None, now: int) -> Settlement:
-    """How a message leaves the queue, and for how long that is remembered."""
+    """How a message leaves the queue, and for how long the history keeps it."""
     return Settlement(state, now, reason, now + micros(settings.history) if settings.history else None)
