@@ -309,7 +309,7 @@ def test_a_run_that_lacks_a_message_is_tidied_all_the_same(url: str) -> None:
 
 
 def test_a_claim_is_as_long_as_its_messages_are_fresh(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.stores.sqlite.readers.LIST_AT_ONCE", 2)
+    monkeypatch.setattr("penstock.stores.sqlite.runs.LIST_AT_ONCE", 2)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         queue = broker.create("orders")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SQLITE, RUNS, QUERIES = "stores/sqlite/store.py", "stores/sqlite/runs.py", "stores/sql/queue.sql"
-CLAIMS, LISTS, CLAIM_FILES = "stores/sqlite/readers.py", "stores/sql/readers.py", "stores/files/readers.py"
+LISTS, CLAIM_FILES = "stores/sql/readers.py", "stores/files/readers.py"
 SERVER, VERBS = "stores/dbserver/session.py", "stores/dbserver/store.py"
 SQL, MESSAGES, SESSION = "stores/sql/store.py", "stores/sql/messages.py", "stores/sql/session.py"
 CATALOGUE, FILES, SHELF = "stores/files/catalogue.py", "stores/files/messages.py", "stores/files/folder.py"
@@ -304,7 +304,7 @@ MUTANTS = [
     mutant(
         "given back twice",
         "gives_each_message_once",
-        (CLAIMS, " or (len(own) > 1 and now <= max(run.end_at for run in own))", ""),
+        (RUNS, " or (len(own) > 1 and now <= max(run.end_at for run in own))", ""),
     ),
     exchanged(
         "who is swept has done nothing",
@@ -535,7 +535,7 @@ MUTANTS = [
     mutant(
         "settled unconfirmed, it was hidden for good",
         "settled_unconfirmed",
-        (CLAIMS, "if sleeper == claim:  # the", "if False:  # the"),
+        (RUNS, "if sleeper == claim:  # the", "if False:  # the"),
     ),
     mutant(
         "whoever lapses ends all runs",
@@ -545,7 +545,7 @@ MUTANTS = [
     mutant(
         "what is given back comes to lie below the floor",
         "with_another_claim",
-        (CLAIMS, "now <= floor_of(runs, own) or", "now < 0 or"),
+        (RUNS, "now <= floor_of(runs, own) or", "now < 0 or"),
     ),
     mutant(
         "a purge takes what is in a run",
@@ -572,7 +572,7 @@ MUTANTS = [
     mutant(
         "what is settled is still counted", "gone_for_all or some_at_a_time", (RUNS, "messages=counts.messages - gone, ", "")
     ),
-    mutant("a claim goes on over what was received", "as_long_as", (CLAIMS, "if not found or fresh < found:", "if not found:")),
+    mutant("a claim goes on over what was received", "as_long_as", (RUNS, "if not found or fresh < found:", "if not found:")),
     mutant(
         "a run's message is touched",
         "deleted_of_a_claim or by_its_receipt",
@@ -595,7 +595,7 @@ MUTANTS = [
     mutant(
         "settled without its history",
         "changed_beside",
-        (CLAIMS, "if run.claim == claim and settlement.keep_until is None:", "if run.claim == claim:"),
+        (RUNS, "if run.claim == claim and settlement.keep_until is None:", "if run.claim == claim:"),
     ),
     mutant(
         "a claim takes what is too old",

@@ -378,6 +378,10 @@ class SqlMessages(SqlSession):
             rows = self._rows("scan_settled", fields)
             return [self._message(queue, row[:-2], settled_at=row[-2], reason=row[-1]) for row in rows]
 
+    def _read_run(self, queue: str, home: int, run: Run, start: int, stop: int) -> list[Message]:
+        fields = {"queue": home, "start": start, "count": max(0, min(stop, run.size) - start)}
+        return [self._in_run(queue, row, run) for row in self._rows("read_run", run._asdict() | fields)]
+
     def _in_run(self, queue: str, row: Row, run: Run) -> Message:
         return self._message(queue, row, run.run_at, run.lapses_at, holder=run.reader)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count, repeat
 
 from penstock.message import FOREVER, Claim, Held, Message, Settings, Settlement, State
-from penstock.stores.ports import Readers
+from penstock.stores.ports import ClaimingReaders
 from penstock.stores.sql.messages import SqlMessages
 from penstock.stores.sql.session import Row
 
@@ -58,10 +59,11 @@ class ClaimRows:
         return self._store._find(home, keys)
 
 
-class SqlReaders(Readers):
+class SqlReaders(ClaimingReaders):
     def __init__(self, store: SqlMessages, queue: str) -> None:
         self._store = store
         self._claims = ClaimRows(store)
+        self._runs = store._runs
         self._queue = queue
 
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
@@ -71,6 +73,11 @@ class SqlReaders(Readers):
             numbers = [receipt.number if isinstance(receipt, Message) else store._number(receipt) for receipt in receipts]
             deliveries = [receipt.delivery for receipt in receipts]
             store._many("add_held", zip(repeat(claim), count(), numbers, deliveries))
+
+    def hold_visible(
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+    ) -> int:
+        return self._runs.hold_visible(self._queue, reader, epoch, limit, now, visible_by, lapses_at, settings)
 
     def held(self, reader: str) -> tuple[int | None, list[Claim]]:
         with self._store._reading():
@@ -88,21 +95,30 @@ class SqlReaders(Readers):
     def confirm(self, reader: str, epoch: int) -> None:
         with self._store._joined():
             home, _ = self._home()
-            claim = self._claims.of(home, reader)[epoch][0]
+            claim, *_, asleep, _ = self._claims.of(home, reader)[epoch]
             self._store._run("confirm", {"claim": claim, "forever": FOREVER})
-            self._claims.extend(home, claim, FOREVER, State.CONSUMED)
+            if not asleep:
+                self._claims.extend(home, claim, FOREVER, State.CONSUMED)
 
     def read(self, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
         with self._store._reading():
-            claim = self._claims.of(self._home()[0], reader)[epoch][0]
+            home, _ = self._home()
+            claim, _, _, _, lapses_at, asleep, _ = self._claims.of(home, reader)[epoch]
+            for run in self._runs.all(home):
+                if run.claim == claim:
+                    return self._store._read_run(self._queue, home, run, start, stop)
             rows = self._store._rows("read", {"claim": claim, "start": start, "stop": stop})
-            return [self._store._message(self._queue, row) for row in rows]
+            messages = [self._store._message(self._queue, row) for row in rows]
+            return [replace(message, visible_at=lapses_at) for message in messages] if asleep else messages
 
     def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
         with self._store._joined():
             home, settings = self._home()
             claims = [row[0] for known, row in self._claims.of(home, reader).items() if known <= epoch]
-            gone = sum(self._claims.settle(home, settings, claim, settlement) for claim in claims)
+            gone = 0
+            for claim in claims:
+                whole = self._runs.settle(home, claim, settlement)
+                gone += self._claims.settle(home, settings, claim, settlement) if whole is None else whole
             self._claims.add_reader(home, reader)
             self._store._run("settle_reader", {"queue": home, "reader": reader, "epoch": epoch})
             return gone
@@ -110,11 +126,11 @@ class SqlReaders(Readers):
     def give_back(self, reader: str, epoch: int | None, now: int) -> int:
         with self._store._joined():
             home, _ = self._home()
-            claims = self._claims.of(home, reader)
-            given = 0
-            for claim, *_ in claims.values() if epoch is None else [claims[epoch]]:
-                given += self._claims.extend(home, claim, now, State.QUEUED)
-                self._claims.forget(claim)
+            given = self._runs.give_back(home, reader, epoch, now)
+            for known, (claim, *_) in self._claims.of(home, reader).items():
+                if epoch in (None, known):
+                    given += self._claims.extend(home, claim, now, State.QUEUED)
+                    self._claims.forget(claim)
             if epoch is None:
                 self._store._run("drop_reader", {"queue": home, "reader": reader})
             return given

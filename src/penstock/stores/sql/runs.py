@@ -3,12 +3,14 @@
 Only SQLite makes runs (`penstock.stores.sqlite.runs`). Here is what the other databases answer: there are none.
 """
 
+# ruff: noqa: ARG002
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.message import Counts, Entry, Held, Message
+from penstock.message import Counts, Entry, Held, Message, Settings, Settlement
 from penstock.stores.ports import START
 
 
@@ -32,28 +34,41 @@ class Run(NamedTuple):
 class Runs:
     __slots__ = ()
 
+    def hold_visible(
+        self, queue: str, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+    ) -> int:
+        """See `ClaimingReaders.hold_visible`."""
+        return 0
+
+    def settle(self, home: int, claim: int, settlement: Settlement) -> int | None:
+        """Settle a claim without asking after each message; how many. None: it is to be done one by one."""
+
+    def give_back(self, home: int, reader: str, epoch: int | None, now: int) -> int:
+        """Undo the claims of the reader that are runs, as far as that can be done at once; how many messages."""
+        return 0
+
     def touch(self, queue: str, receipts: Sequence[Held] = (), until: int | None = None) -> None:
         """In a batch, before these messages change, or before they or others become visible at ``until``."""
 
-    def lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:  # noqa: ARG002
+    def lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:
         """In a batch, before these are sent: as they can be."""
         return entries
 
     def wake(self, queue: str, now: int) -> None:
         """Before somebody looks: what lapsed by then becomes visible."""
 
-    def floor(self, home: int, now: int | None = None) -> tuple[int, int]:  # noqa: ARG002
+    def floor(self, home: int, now: int | None = None) -> tuple[int, int]:
         """The place, in the order of (visible_at, number), up to which all is in runs; with ``now``, after waking."""
         return START
 
-    def all(self, home: int) -> list[Run]:  # noqa: ARG002
+    def all(self, home: int) -> list[Run]:
         return []
 
-    def held(self, queue: str, home: int, limit: int) -> list[Message]:  # noqa: ARG002
+    def held(self, queue: str, home: int, limit: int) -> list[Message]:
         """The first messages of claims whose rows do not say until when they are hidden, as they are to be shown."""
         return []
 
-    def recount(self, home: int, now: int, counts: Counts) -> Counts:  # noqa: ARG002
+    def recount(self, home: int, now: int, counts: Counts) -> Counts:
         """What the rows say, put right."""
         return counts
 

@@ -16,19 +16,27 @@ lapsed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from penstock import policy
-from penstock.message import FOREVER, Counts, Entry, Held, Message, State
+from penstock.message import FOREVER, Counts, Entry, Held, Message, Settings, Settlement, State
 from penstock.stores.ports import START
 from penstock.stores.sql.messages import SqlMessages
 from penstock.stores.sql.readers import ClaimRows
 from penstock.stores.sql.runs import Run, Runs
+from penstock.stores.sql.session import Row
 
+LIST_AT_ONCE = policy.MAX_BATCH
+"""How many messages are weighed before the next are; no list is longer."""
 TIDY_AT_ONCE = 5000
 LATE = policy.SECOND
 """By how much a sender may be late, who reads the clock before it gets its turn: what it sends lies at the floor then, as its
 number is higher than all that are there."""
+
+
+class NotPlain(Exception):
+    """The short way does not serve; what was done of it is undone."""
 
 
 class SqliteRuns(Runs):
@@ -41,9 +49,85 @@ class SqliteRuns(Runs):
     def all(self, home: int) -> list[Run]:
         return [Run(*row) for row in self._store._rows("runs", {"queue": home})]
 
-    def read(self, queue: str, home: int, run: Run, start: int, stop: int) -> list[Message]:
-        fields = {"queue": home, "start": start, "count": max(0, min(stop, run.size) - start)}
-        return [self._store._in_run(queue, row, run) for row in self._store._rows("read_run", run._asdict() | fields)]
+    # claims that are made, settled and given back whole
+
+    def hold_visible(
+        self, queue: str, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+    ) -> int:
+        store = self._store
+        with suppress(NotPlain), store.batch():
+            home, _ = store._queue(queue)
+            floor_at, floor_number = self.floor(home, now)
+            fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "visible_by": visible_by, "now": now}
+            fields |= {"most": settings.redrive.max_receives if settings.redrive else FOREVER, "forever": FOREVER}
+            fields |= {"since": now - policy.micros(settings.retention), "limit": min(limit, LIST_AT_ONCE)}
+            size, (end_at, end_number) = self._fresh(fields, 0 if settings.groups or settings.history else limit)
+            if size:
+                claim = self._claims.add(home, reader, epoch, size, lapses_at)
+                places = {"begin_at": floor_at, "begin_number": floor_number, "end_at": end_at, "end_number": end_number}
+                store._run("begin_run", places | {"claim": claim, "run_at": now})
+                store._run("set_floor", {"queue": home})
+            else:
+                size, sure, _ = self._weigh(fields)
+                if settings.groups or not size or sure < size:
+                    raise NotPlain
+                claim = self._claims.add(home, reader, epoch, size, lapses_at)
+                end_at, end_number = store._rows("place_above", fields | {"place": size - 1})[0]
+                run = Run(claim, reader, epoch, size, now, floor_at, floor_number, end_at, end_number, lapses_at)
+                self.hide(home, run)
+            store._run("fall_asleep", {"claim": claim})
+            return size
+        return 0
+
+    def _fresh(self, fields: dict[str, int], limit: int) -> tuple[int, Row]:
+        """How many of the first messages were never received, and where these end."""
+        size, end = 0, (fields["floor_at"], fields["floor_number"])
+        while size < limit:
+            part = fields | {"floor_at": end[0], "floor_number": end[1], "limit": min(limit - size, LIST_AT_ONCE)}
+            found, _, fresh = self._weigh(part)
+            if not found or fresh < found:
+                break
+            end = self._store._rows("place_above", part | {"place": found - 1})[0]
+            size += found
+        return size, end
+
+    def _weigh(self, fields: dict[str, int]) -> tuple[int, int, int]:
+        """How many there are, how many of them are surely to be delivered, and how many of these fresh."""
+        found: int = self._store._rows("count_visible", fields)[0][0]
+        sure, fresh = self._store._rows("weigh", fields)[0] if found else (0, 0)
+        return found, sure, fresh
+
+    def settle(self, home: int, claim: int, settlement: Settlement) -> int | None:
+        """If all are as they were claimed and nothing hangs on them, without asking after each."""
+        for run in self.all(home):
+            if run.claim == claim and settlement.keep_until is None:
+                self._store._run("settle_run", {"claim": claim, "forever": FOREVER})
+                return run.size
+            if run.claim == claim:
+                self.end(home, [run])
+        if settlement.keep_until is None and self._store._rows("all_plain", {"claim": claim, "queue": home})[0][0]:
+            gone = self._store._run("delete_held", {"claim": claim})
+            self._claims.forget(claim)
+            return gone
+        for sleeper, lapses_at in self._store._rows("sleepers", {"queue": home, "now": FOREVER}):
+            if sleeper == claim:  # the history tells until when they were hidden
+                self._claims.extend(home, claim, lapses_at, State.CONSUMED)
+        return None
+
+    def give_back(self, home: int, reader: str, epoch: int | None, now: int) -> int:
+        runs = self.all(home)
+        own = [run for run in runs if run.reader == reader and epoch in (None, run.epoch)]
+        # What is shown must lie above the runs that stay, and in none that is yet to be shown.
+        if now <= floor_of(runs, own) or (len(own) > 1 and now <= max(run.end_at for run in own)):
+            self.end(home)
+            own = []
+        given = 0
+        for run in own:  # with no list in between, which would be to write each message twice
+            given += self._store._run("show_run", run._asdict() | {"queue": home, "until": now})
+            self._claims.forget(run.claim)
+        if own:
+            self._store._run("set_floor", {"queue": home})
+        return given
 
     # before something changes
 
@@ -159,7 +243,7 @@ class SqliteRuns(Runs):
         messages = [self._store._message(queue, row) for row in self._store._rows("asleep", {"queue": home, "limit": limit})]
         for run in self.all(home):
             if run.reader:
-                messages += self.read(queue, home, run, 0, limit)
+                messages += self._store._read_run(queue, home, run, 0, limit)
         return messages
 
     def recount(self, home: int, now: int, counts: Counts) -> Counts:

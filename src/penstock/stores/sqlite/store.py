@@ -31,15 +31,14 @@ from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import refusal, sync
 from penstock.stores.encoding import pack_settings
-from penstock.stores.ports import Outbox, Readers, Store
+from penstock.stores.ports import Outbox, Store
 from penstock.stores.reserve import Reserve
 from penstock.stores.sql.ledger import SqlLedger
 from penstock.stores.sql.messages import insert_row
 from penstock.stores.sql.roster import SqlRoster
 from penstock.stores.sql.session import PRESENT, Params, Row
 from penstock.stores.sql.store import SqlStore
-from penstock.stores.sqlite.readers import NotPlain, SqliteReaders
-from penstock.stores.sqlite.runs import LATE, SqliteRuns
+from penstock.stores.sqlite.runs import LATE, NotPlain, SqliteRuns
 from penstock.stores.staging import StagedFiles, staging_folder
 
 SAFE_SQLITE = (3, 51, 3)
@@ -558,9 +557,6 @@ class SqliteStore(SqlStore):
         return False
 
     # named claims
-
-    def readers(self, queue: str) -> Readers:
-        return SqliteReaders(self, queue)
 
     @property
     def _runs(self) -> SqliteRuns:
