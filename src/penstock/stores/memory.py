@@ -583,9 +583,9 @@ class _Readers(Readers):
             # What turned out to be damaged when it was read was set aside, and stays.
             whole = [receipt for receipt, row in rows if row is None or row.message.state is not State.DAMAGED]
             gone = sum(store._delete(home, receipt, settlement) for receipt in whole)
-            known.settled = max(epoch, known.settled if known.settled is not None else epoch)
-            for number in done:  # not before: an interrupted one is settled again
-                del known.claims[number]
+            settled = max(epoch, known.settled if known.settled is not None else epoch)
+            left = {number: held for number, held in known.claims.items() if number not in done}
+            known.settled, known.claims = settled, left  # an interrupt comes before both or after both
             store._torn.clear()
             return gone
 
