@@ -29,10 +29,7 @@ class FileReaders(Readers):
 
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._store._draining(self._queue) as shelf:
-            folder = _folder(reader)
-            (shelf.beside.folder / "reader" / folder).mkdir(exist_ok=True)
-            if shelf.beside.read_json("reader", folder, "name") is None:
-                shelf.beside.write_json({"reader": reader}, "reader", folder, "name")
+            folder = _enter(shelf, reader)
             held = [[receipt.id, receipt.delivery] for receipt in receipts]
             record = {"epoch": epoch, "confirmed": False, "lapses_at": lapses_at, "receipts": held}
             shelf.beside.write_json(record, "reader", folder, str(epoch))
@@ -74,9 +71,7 @@ class FileReaders(Readers):
 
     def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
         with self._store._draining(self._queue) as shelf:
-            folder = _folder(reader)
-            (shelf.beside.folder / "reader" / folder).mkdir(exist_ok=True)
-            shelf.beside.write_json({"reader": reader}, "reader", folder, "name")
+            folder = _enter(shelf, reader)
             known = shelf.beside.read_json("reader", folder, "settled") or {"epoch": epoch}
             # The epoch first: from here on the settlement counts, and the next process finishes it if we die.
             how = [settlement.state, settlement.settled_at, settlement.reason, settlement.keep_until]
@@ -150,6 +145,15 @@ def held_ids(shelf: Shelf) -> set[str]:
 
 def _folder(reader: str) -> str:
     return digest(reader.encode())
+
+
+def _enter(shelf: Shelf, reader: str) -> str:
+    """The reader's folder, made if it is not there, or has no name."""
+    folder = _folder(reader)
+    (shelf.beside.folder / "reader" / folder).mkdir(exist_ok=True)
+    if shelf.beside.read_json("reader", folder, "name") is None:
+        shelf.beside.write_json({"reader": reader}, "reader", folder, "name")
+    return folder
 
 
 def _folders(shelf: Shelf) -> list[str]:

@@ -26,6 +26,10 @@ class Reader:
     settled: int | None = None
     claims: dict[str, list[Any]] = field(default_factory=dict)
 
+    def drop(self, epochs: Sequence[int]) -> None:
+        for epoch in epochs:
+            self.claims.pop(str(epoch), None)
+
 
 class ReaderRecords:
     def __init__(self, home: Home) -> None:

@@ -25,11 +25,8 @@ class MemcachedReaders(Readers):
         with self._store.batch():
             _, records = self._open()
             records.put_holds(reader, epoch, receipts)
-
-            def change(known: Reader) -> None:
-                known.claims[str(epoch)] = [len(receipts), False, lapses_at]
-
-            records.change(reader, change)
+            claim = {str(epoch): [len(receipts), False, lapses_at]}
+            records.change(reader, lambda known: known.claims.update(claim))
 
     def held(self, reader: str) -> tuple[int | None, list[Claim]]:
         with self._store.batch():
@@ -83,8 +80,7 @@ class MemcachedReaders(Readers):
 
             def change(known: Reader) -> None:
                 known.settled = max(epoch, known.settled if known.settled is not None else epoch)
-                for number in done:
-                    known.claims.pop(str(number), None)
+                known.drop(done)
 
             records.change(reader, change)
             records.forget_holds(reader, done)
@@ -98,13 +94,8 @@ class MemcachedReaders(Readers):
                 return 0
             undone = list(map(int, known.claims)) if epoch is None else [epoch]
             given = sum(sum(self._store._extend(home, records.holds(reader, at), now, release=True)) for at in undone)
-
-            def change(known: Reader) -> None:
-                for number in undone:
-                    known.claims.pop(str(number), None)
-
             if epoch is not None:
-                records.change(reader, change)
+                records.change(reader, lambda known: known.drop(undone))
             else:
                 records.forget(reader)
             records.forget_holds(reader, undone)

@@ -420,18 +420,15 @@ class SqlMessages(SqlSession):
         with self._joined():
             home, settings = self._queue(queue)
             gone, missed = 0, True
+            floor = self._runs.floor(home)
+            name = "purgeable" if floor == START else "purgeable_above"
             while missed and gone < limit:  # where others write too, some may have been received just now
-                found = self._purgeable(home, limit - gone)
+                found = self._rows(name, _above(home, floor) | {"limit": limit - gone})
                 keys = [(number, home, delivery) for number, delivery in found]
                 deleted = len(self._delete(home, settings, keys, Settlement(State.PROCESSED, 0)))
                 gone += deleted
                 missed = deleted < len(keys)
             return gone
-
-    def _purgeable(self, home: int, limit: int) -> list[Row]:
-        floor = self._runs.floor(home)
-        name = "purgeable" if floor == START else "purgeable_above"
-        return self._rows(name, _above(home, floor) | {"limit": limit})
 
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}
