@@ -1,9 +1,9 @@
 """A store over files that are renamed from state to state: all that the file formats have in common.
 
-    shelf           where a format keeps its messages        beside          what it has no room for
-    file_catalogue  queues, transactions, errors             file_views      looking, counting, the history
-    file_messages   sending, claiming, settling, moving      file_publishing what writers stage and publish
-    readers         named claims                             files           tending
+    folder     where a format keeps its messages        sidecar    what it has no room for
+    catalogue  queues, transactions, errors             views      looking, counting, the history
+    messages   sending, claiming, settling, moving      outbox     what writers stage and publish
+    readers    named claims                             store      tending
 
 Penstock's own processes take a lock a queue while names change, so that a receipt can be compared and acted upon; foreign
 programs know no lock, and meet us in the renames alone.

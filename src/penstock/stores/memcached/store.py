@@ -2,9 +2,9 @@
 
     memcached://host:port[,host:port…]/prefix
 
-The layers, from the ground: `memcached_link` the connection; `slots` the formats; `cached_catalogue` the queues and locks;
-`cached_pages` where messages are; `cached_sending`, `cached_messages`, `cached_views` what happens to them; here,
-tending. `readers` keeps the named claims, by the records of `reader_records`.
+The layers, from the ground: `link` the connection; `formats` pages and records; `catalogue` the queues and locks; `pages`
+where messages are; `sending`, `messages`, `views` what happens to them; here, tending. `readers` keeps the named claims and
+`outbox` what writers stage and publish, both by the records of `listed`.
 """
 
 from __future__ import annotations
