@@ -1,7 +1,7 @@
 """The client: the same Broker and Queue, over HTTP, so that consumer code does not change.
 
-Requests that can be repeated are repeated when an answer is lost (looking, named claims, and sending, which carries a token by
-which the server recognises it). If no answer comes in the end, a request that changes something raises `OutcomeUnknown`.
+When an answer is lost, the client repeats any request that is safe to repeat: reads, named claims, and sends, which carry a
+token that the server recognises. If still no answer comes, a request that changes something raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm",
 
 
 def connect(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:  # noqa: ARG001
-    """``token``: the bearer token, else $PENSTOCK_TOKEN; ``timeout``: seconds for an answer; ``cafile``: certificates to trust.
-    The clock is the server's own."""
+    """``token``: the bearer token, default $PENSTOCK_TOKEN; ``timeout``: seconds to wait for an answer; ``cafile``:
+    certificates to trust. The clock is the server's."""
     known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None}
     for name in options:
         if name not in known:
@@ -67,11 +67,11 @@ def _refuse(connection: object) -> None:
 
 class RemoteBroker(Broker):
     def __init__(self, line: Line) -> None:
-        self.clock = DatabaseClock(lambda: int(self._call("describe")["at"]))  # leases and deadlines are by the server's clock
+        self.clock = DatabaseClock(lambda: int(self._call("describe")["at"]))  # leases and deadlines follow the server's clock
         watch(self.clock)
         self._line = line
         self._remote: dict[str, RemoteQueue] = {}
-        self._roster = LocalRoster()  # who shares a queue is known only within this process
+        self._roster = LocalRoster()  # only this process knows its own consumers of a queue
 
     @property
     def store(self) -> Any:  # type: ignore[override]
@@ -141,7 +141,7 @@ class RemoteBroker(Broker):
         once: bool = False,
         **how: Any,
     ) -> int | None:
-        """If the first answer was lost, the second is None, too."""
+        """If the first answer was lost, the repeated request also answers None."""
         check_staging(writer, batch, list(segments))
         counts = {"writer": writer, "batch": batch, "segments": dict(segments)}
         done: int | None = self._call("publish", **counts, bad_rows=bad_rows, once=once, **how)
@@ -178,7 +178,7 @@ class RemoteQueue(Queue):
         batch = [Draft(draft) if isinstance(draft, bytes) else draft for draft in check_many(drafts, "send_many", "send")]
         now = system_clock()
         for draft in batch:
-            policy.admit(draft, Settings(), now)  # what is refused is refused here, and by the same words
+            policy.admit(draft, Settings(), now)  # refuse bad input here, with the server's own error text
         return list(self._call("send_many", drafts=batch, token=token or secrets.token_hex(16))) if batch else []
 
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
@@ -195,7 +195,7 @@ class RemoteQueue(Queue):
         holder: str | None = None,
         unfinished: bool = False,
     ) -> list[Message]:
-        check_taking(limit, visibility, share, holder)  # and no more of the share: it is a hint, which a server cannot take
+        check_taking(limit, visibility, share, holder)  # the share is a hint, which the protocol does not carry
         check_seconds(wait, "wait")
         give_up_at = time.monotonic() + wait
         while True:
@@ -230,7 +230,7 @@ class RemoteQueue(Queue):
         try:
             return settled, self.receive(limit, visibility=visibility, mode=Mode.AT_LEAST_ONCE, share=share, holder=holder)
         except (StoreError, QueueNotFound):
-            return settled, []  # the next receive will tell
+            return settled, []  # the next receive raises the error
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
         return bool(self._call("fail", message=self._one(message), reason=policy.check_reason(reason)))
@@ -269,7 +269,7 @@ class RemoteQueue(Queue):
         return list(self._call("scan", start=start, stop=stop, limit=limit, settled=settled))
 
     def arrow(self, verb: str, schema: pa.Schema, **arguments: Any) -> pa.RecordBatch:
-        """The answer of `read` or `scan` with the columns of ``schema``, as one batch of Arrow, as on the wire."""
+        """The answer of `read` or `scan` as one Arrow batch with the columns of ``schema``."""
         from penstock import arrow
 
         path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"

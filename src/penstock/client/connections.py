@@ -1,4 +1,4 @@
-"""The connections of a client to its server: kept, used again, and tried again where that is safe."""
+"""The connections of a client to its server: pooled, reused, and retried where that is safe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Unreached(Exception):
 
 
 class Line:
-    """The connections to one server. Safe to share between threads: each call has a connection to itself."""
+    """The connections to one server. Thread-safe: each call has a connection to itself."""
 
     def __init__(self, url: str, *, token: str | None, timeout: float, cafile: str | None) -> None:
         try:
@@ -81,7 +81,7 @@ class Line:
 
     def after_fork(self, *, child: bool) -> None:
         if child:
-            for connection, _ in self._idle:  # they are the parent's, and stay open there
+            for connection, _ in self._idle:  # they belong to the parent, and stay open there
                 connection.close()
             self._idle.clear()
         self._lock.release()
@@ -96,19 +96,19 @@ class Line:
         wait: float = 0,
         accept: str | None = None,
     ) -> Any:
-        """The answer's value; with another content type to ``accept``, its bytes.
+        """The value of the answer, or its bytes if ``accept`` names another content type.
 
         ``again``: the request may be repeated. ``changes``: a lost answer is an `OutcomeUnknown`."""
         body = json.dumps({"arguments": {name: pack(value) for name, value in arguments.items()}}).encode()
         return self._call(path, body, again=again, changes=changes, wait=wait, accept=accept)
 
     def put(self, path: str, body: bytes) -> Any:
-        """Bytes as they are; they may be put twice."""
+        """Send raw bytes; sending them twice is safe."""
         return self._call(path, body, again=True, changes=True, wait=0, accept=None)
 
     def _call(self, path: str, body: bytes, *, again: bool, changes: bool, wait: float, accept: str | None) -> Any:
         problem: PenstockError
-        lost: Lost | None = None  # an earlier attempt may have been carried out, whatever becomes of this one
+        lost: Lost | None = None  # the server may have carried out an earlier attempt, whatever happens to this one
         for attempt in range(TRIES):
             try:
                 status, answer = self._ask(path, body, self._timeout + wait, accept)
@@ -201,8 +201,8 @@ class Line:
 
 
 def _rests(connection: http.client.HTTPConnection) -> bool:
-    """An idle connection that is readable has been closed by the server."""
-    poll = select.poll()  # and not select, which knows no descriptor beyond 1023
+    """Whether the connection is idle; if it is readable, the server has closed it."""
+    poll = select.poll()  # select() cannot handle descriptors above 1023
     poll.register(connection.sock, select.POLLIN)
     return not poll.poll(0)
 
@@ -213,6 +213,6 @@ def _foreign(url: str, status: int, answer: Any) -> PenstockError:
         return BadInput(f"{url} refuses: {text}")
     if status == 503:
         return StoreBusy(f"{url} is busy: {text}")
-    if status >= 500:  # a proxy's word, or that of a server that failed in the middle of it
+    if status >= 500:  # from a proxy, or from a server that failed halfway
         raise Lost(f"answered {status}: {text or 'no Penstock server said so'}")
     return StoreError(f"{url} answered {status}: {text or 'this is not a Penstock server'}")

@@ -1,6 +1,6 @@
 """Penstock's values as JSON, for its own client: what `pack` writes, `unpack` reads back as an equal value.
 
-None, true, numbers and text are themselves, a list is a list; all else is an object with one name, its type:
+None, true, numbers and text are themselves, a list is a list; anything else is an object with one key, its type:
 
     {"bytes": base64}   {"map": {key: value}}   {"time": ISO 8601}   {"Draft": {field: value}}   {"Sent": {…}}   …
 """

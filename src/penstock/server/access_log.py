@@ -20,7 +20,7 @@ LONGEST_PATH = 300
 
 class AccessLog:
     def __init__(self, stream: TextIO | None) -> None:
-        """``stream`` None: nothing is written."""
+        """Without a ``stream``, nothing is written."""
         self._stream = stream
         self._lines: list[str] = []
 
@@ -49,5 +49,5 @@ class AccessLog:
             try:
                 self._stream.write("\n".join(lines) + "\n")
                 self._stream.flush()
-            except (OSError, ValueError):  # whoever read it has gone; the service goes on
+            except (OSError, ValueError):  # the reader of the log is gone; keep serving
                 self._stream = None

@@ -73,7 +73,7 @@ class App:
             response = answer_error(refusal.status, str(refusal), refusal.headers)
         except PenstockError as error:
             response = dialect.refuse(error)
-        except Exception:  # a defect: the client hears that it is ours, the operator where
+        except Exception:  # a bug of ours: the client gets a 500, the log the traceback
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
             response = answer_error(500, "the server hit a defect of its own")
         self._note(dialect, request, response, time.perf_counter() - started)
@@ -118,7 +118,7 @@ class App:
         return {"clock_steps_total": clock.steps, "clock_difference_seconds": clock.difference() / SECOND}
 
     def stop_accepting(self) -> None:
-        """Finish the requests that were begun, and accept no more: polls end, and each answer is the last of its connection."""
+        """Finish the requests that have begun, and accept no more: polls end, and each connection closes after its answer."""
         self.stopping = True
         self.polls.stop()
         self.connections.close_idle()

@@ -1,10 +1,7 @@
 """Who may do what: bearer tokens, each with scopes for the queues whose names match its patterns.
 
-    [[token]]
-    name = "shop"
-    secret = "…"             # or sha256 = "…", so that the file tells nobody the secret
-    scopes = ["send", "read"]
-    queues = ["orders", "mail-*"]
+    [[token]] name = "shop" secret = "…" # or sha256 = "…", to keep the secret out of the file scopes = ["send", "read"] queues
+    = ["orders", "mail-*"]
 
 Secrets are kept as digests and compared in constant time; no log and no error contains them.
 """
@@ -89,7 +86,7 @@ class Guard:
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         presented = digest(secret.strip())
         found = None
-        for token in self._tokens:  # all of them, so that the time tells nothing
+        for token in self._tokens:  # always compare all, so that the timing reveals nothing
             if hmac.compare_digest(token.digest, presented):
                 found = token.grant
         if found is None or scheme.lower() != "bearer":
@@ -99,7 +96,7 @@ class Guard:
         return found
 
     def _check_local(self, headers: Mapping[str, str]) -> None:
-        """Without tokens, a web page in a local browser must not reach us, by its own host name or by a form."""
+        """Without tokens, keep out web pages in a local browser, which could reach us by DNS rebinding or with a form."""
         host = headers.get("host", "localhost")
         name = host_name(host)
         if name != self._host and not is_loopback(name):

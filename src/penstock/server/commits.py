@@ -1,4 +1,4 @@
-"""The one bridge between the async server and the sync core: operations that come together share one commit.
+"""The one bridge between the async server and the sync core: concurrent operations share one commit.
 
 While a commit waits for the disk, new operations gather; the next commit takes them all. Each is answered only after the commit
 that made it durable. An operation that fails is undone alone, in a nested batch of its own, and the others continue;
@@ -35,7 +35,7 @@ MOST_QUEUES = 10_000
 
 
 class Operation:
-    """One call of the core on behalf of one request: ``act``, or a send of ``drafts``. Awaited, it waits for its commit."""
+    """One call of the core on behalf of one request: ``act``, or a send of ``drafts``. Awaiting it waits for its commit."""
 
     __slots__ = ("act", "alone", "answer", "drafts", "error", "gone", "promise", "queue", "undo", "wake")
 
@@ -106,14 +106,14 @@ class Commits:
         """Call ``act`` in the next commit, and return its answer once that is durable.
 
         ``promise=False`` is for a claim, which need not be durable, ``alone=True`` for a long purge, with its own commits.
-        ``undo`` reverts what was done for a caller that is gone."""
+        ``undo`` reverts the operation if its caller is gone."""
         return self._submit(Operation(act, promise, alone, undo))
 
     def send(self, queue: str, drafts: Sequence[Draft]) -> Awaitable[list[Sent]]:
         return self._submit(Operation(None, True, False, None, queue, drafts))
 
     def soon(self, act: Callable[[], Any]) -> None:
-        """Call ``act`` in the next commit, however many operations wait; no request waits for it."""
+        """Call ``act`` in the next commit, whatever the limit of pending operations; no request waits for it."""
         operation = Operation(act)
         operation.wake = lambda: _log(operation)
         self._gather(operation)
@@ -133,8 +133,8 @@ class Commits:
             self._loop.call_soon(self._call, 0)
 
     def _call(self, before: int) -> None:
-        """Hand over what has gathered, at the end of a turn of the loop. Clients answered together ask again together:
-        as long as there were ``before`` fewer of them, and not yet all, the next turn has more."""
+        """Hand over what has gathered, at the end of a turn of the loop. Clients that were answered together tend to ask again
+        together: while their number still grows (from ``before``) and some are missing, wait one more turn."""
         gathered = self._gathered
         if before < len(gathered) < self._expected:
             self._loop.call_soon(self._call, len(gathered))
@@ -161,7 +161,7 @@ class Commits:
                     operation.wake()
 
     async def stop(self) -> None:
-        """Finish what was handed over."""
+        """Finish what has been handed over."""
         while self.pending:
             await asyncio.sleep(0.005)
         self._groups.put([])
@@ -177,7 +177,8 @@ class Commits:
             self._commit(live)
             if live:
                 self.sizes(len(live), time.perf_counter() - started)
-            # If fewer wait than are answered now, they go with those, who ask again sooner than a sync of their own would take.
+            # If fewer operations wait than are answered now, hold them back: the answered clients ask again sooner than a
+            # separate sync would take.
             last = len(self._gathered) < len(group)
             self._loop.call_soon_threadsafe(self._answer, group, last)
             group = self._groups.get() if last else self._take()
@@ -198,7 +199,8 @@ class Commits:
                 self._perform(operation)
 
     def _send_at_once(self, sends: list[Operation]) -> bool:
-        """If all are sends to one queue, make one call, which is its own commit. False, with nothing done, if refused."""
+        """If all are sends to one queue, make one call, which is its own commit. Return False if it is refused; then nothing
+        was done."""
         try:
             _share_out(self._send(sends), sends)
         except BaseException as error:
@@ -240,17 +242,17 @@ class Commits:
             raise
 
     def _perform_together(self, group: list[Operation]) -> None:
-        """Make the sends to one queue in one call; if that is refused, and for all other operations, call each on its own."""
+        """Make the sends to one queue in one call. If that is refused, and for all other operations, call each on its own."""
         if len(group) > 1:
             try:
                 with self._broker.store.batch():
                     _share_out(self._send(group), group)
                 return
-            except StoreError as error:  # it may be there all the same, where a batch is no transaction
+            except StoreError as error:  # where a batch is no transaction, it may have been sent all the same
                 for operation in group:
                     operation.error = error
                 return
-            except PenstockError:  # refused: nothing was done, and each is told its own reason
+            except PenstockError:  # refused: nothing was done, so each gets its own error below
                 pass
         for operation in group:
             try:
@@ -268,7 +270,7 @@ def _share_out(sent: list[Sent], sends: list[Operation]) -> None:
 
 
 def _sort(group: list[Operation]) -> list[list[Operation]]:
-    """The operations in order, with all sends to one queue at the place of the first."""
+    """The operations in order, with all sends to one queue at the position of the first."""
     sorted: list[list[Operation]] = []
     sends: dict[str, list[Operation]] = {}
     for operation in group:

@@ -1,4 +1,4 @@
-"""Metrics for operators in Prometheus' text format; the number of queues with lines of their own is bounded."""
+"""Metrics in Prometheus' text format. The number of queues that get lines of their own is bounded."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Metrics:
         self.commit_seconds.add(seconds)
 
     def render(self, gauges: Mapping[str, float], queues: Mapping[str, Mapping[str, float]]) -> str:
-        """``gauges`` of the server; ``queues``: for each kind of number, that of each queue."""
+        """``gauges`` are the server's; ``queues`` has, for each metric, its value by queue."""
         lines: list[str] = []
         for name, value in gauges.items():
             kind = "counter" if name.endswith("_total") else "gauge"

@@ -1,4 +1,4 @@
-"""The OpenAPI description of all dialects, and a page of it for people. Tests compare it with the routes and their answers."""
+"""The OpenAPI description of all dialects, and an HTML page of it. Tests compare it with the routes and their answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _response(
 
 
 def _operation(tag: str, text: str, *responses: Spec, errors: str, **more: Any) -> Spec:
-    """``errors`` are statuses that answer with `ERROR`; some can happen to every request."""
+    """``errors`` are statuses whose body is an `ERROR`; some apply to every request."""
     answers: Spec = {}
     for response in responses:
         answers |= response
@@ -205,7 +205,7 @@ def document(max_wait: int) -> Spec:
 
 @cache
 def page(max_wait: int) -> str:
-    """The same for people, without scripts and external style sheets."""
+    """The description as HTML, without scripts or external style sheets."""
     rows = []
     for path, operations in document(max_wait)["paths"].items():
         for method, operation in operations.items():

@@ -1,7 +1,8 @@
-"""Long polls that hold no thread: a poll that found nothing waits as a future until something happens to its queue.
+"""Long polls without a thread each: a poll that finds nothing waits as a future until its queue changes.
 
-One watcher thread serves them all, and runs only while there are any. It hears of this process' changes, and looks for others'.
-Of the polls that wait on one queue, one looks; if it finds a message, the next may look too.
+One watcher thread serves all polls, and runs only while there are any. This process notifies it of its own changes; it polls
+the store for those of other processes. Of the polls that wait on one queue, one looks; if it finds a message, it wakes the
+next.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Polls:
         holder: str | None = None,
         unfinished: bool = False,
     ) -> list[Message]:
-        """Up to ``limit`` messages; if there is none, wait this many seconds for one."""
+        """Up to ``limit`` messages; if there are none, wait up to ``wait`` seconds for one."""
 
         def take() -> tuple[list[Message], int, int | None]:
             events = self._broker.waiting.events()
@@ -69,7 +70,7 @@ class Polls:
                     take, undo=lambda taken: self.give_back(taken[0]), promise=False
                 )
             except BaseException:
-                self._wake(queue)  # whoever woke us meant somebody
+                self._wake(queue)  # pass the wake-up on to another poll
                 raise
             if messages:
                 self._wake(queue)
@@ -92,7 +93,7 @@ class Polls:
         holder: str | None,
         unfinished: bool,
     ) -> list[Message]:
-        """Receive some at a time, until there are as many messages, or bytes, as one answer may hold."""
+        """Receive some at a time, until one answer holds no more messages or bytes."""
         messages: list[Message] = []
         step = max(1, self._max_bytes // MAX_BODY)
         while len(messages) < limit:
@@ -102,15 +103,15 @@ class Polls:
             except (StoreError, QueueNotFound):
                 if not messages:
                     raise
-                break  # what was taken is taken, and some of it perhaps for good
+                break  # keep what was already taken: it may be settled
             messages += more
-            again = any(message.visible_at <= (message.received_at or 0) for message in more)  # it would come twice
+            again = any(message.visible_at <= (message.received_at or 0) for message in more)  # it would be received twice
             if len(more) < asked or again or sum(len(message.body) for message in messages) >= self._max_bytes:
                 break
         return messages
 
     def give_back(self, messages: list[Message]) -> None:
-        """Make messages visible again that no client will get."""
+        """Make messages visible again that no client will receive."""
         if messages:
             self.given_back += len(messages)
             self._commits.soon(lambda: [message.release() for message in messages])
@@ -138,7 +139,7 @@ class Polls:
                 self._somebody.clear()
 
     def _wake(self, queue: str) -> None:
-        """Let the poll that has waited longest look."""
+        """Wake the poll that has waited longest."""
         line = self._resting.get(queue, ())
         for future in line:
             if not future.done():
@@ -161,7 +162,7 @@ class Polls:
             self._wake(queue)
 
     def stop(self) -> None:
-        """End every poll; the messages that it waited for are for the next one."""
+        """End every poll; messages that arrive stay in the queue."""
         self._stopping = True
         for line in self._resting.values():
             for future in line:
@@ -175,7 +176,7 @@ class Polls:
             self._somebody.wait()
             try:
                 waiting.rest(seen, time.monotonic() + LOOK_AGAIN)
-            except PenstockError:  # the store is out of order; those who rest hear of it when they look
+            except PenstockError:  # the store is failing; waiting polls see the error when they look
                 time.sleep(LOOK_AGAIN)
             if waiting.events() != seen and not self._stopping:
                 seen = waiting.events()

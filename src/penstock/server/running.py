@@ -63,7 +63,7 @@ class Server:
             self._log.flush()
 
     async def stop(self) -> None:
-        """Accept no connection and no request, finish what was begun, and give back messages that no client got."""
+        """Stop accepting connections and requests, finish those that have begun, and give back messages that no client got."""
         self._listener.close()
         await self.app.stop()
         self._flusher.cancel()
@@ -83,7 +83,7 @@ def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
 
 
 def serve(broker: Broker, settings: ServerSettings, *, started: Callable[[str], None], dialects: Dialects = DIALECTS) -> None:
-    """Serve until SIGTERM or SIGINT, as the only task of this process; ``started`` is called with the URL."""
+    """Serve until SIGTERM or SIGINT, as the only task of this process; call ``started`` with the URL."""
 
     async def run() -> None:
         server = Server(broker, settings, log=sys.stderr if settings.access_log else None, dialects=dialects)
@@ -101,7 +101,7 @@ def serve(broker: Broker, settings: ServerSettings, *, started: Callable[[str], 
 
 
 class BackgroundServer:
-    """A server in a thread of this process, for tests and for programs that serve beside their own work.
+    """A server in a thread of this process, for tests and for programs with other work to do.
 
     with BackgroundServer(broker) as server:
         print(server.url)

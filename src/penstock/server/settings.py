@@ -1,4 +1,4 @@
-"""The server's settings: from flags, the environment and penstock.toml, in this order; docs/service.md has the table."""
+"""The server's settings: from flags, the environment and penstock.toml, in this order. docs/service.md has the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _setting(default: Any, help: str, least: float | None = None, most: float | 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    store: str = _setting("sqlite:///penstock.db", "the store's URL", shown=False)  # there may be a password in it
+    store: str = _setting("sqlite:///penstock.db", "the store's URL", shown=False)  # the URL may contain a password
     host: str = _setting("127.0.0.1", "the address to listen on; any but loopback needs a token")
     port: int = _setting(7843, "the port to listen on; 0: any free port", 0, 65535)
     token: str = _setting("", "one bearer token that may do everything", shown=False)
@@ -50,7 +50,7 @@ class ServerSettings:
     """From the file's [[token]] tables, and `token`."""
 
     def __post_init__(self) -> None:
-        """Add ``token`` to the tokens, and do not keep its secret."""
+        """Add ``token`` to the tokens, and drop its secret."""
         if self.token:
             object.__setattr__(self, "tokens", (*self.tokens, *read_tokens([], "", self.token)))
             object.__setattr__(self, "token", "")
@@ -104,7 +104,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _value(name: str, given: Any, source: str) -> Any:
-    """Read text, as flags and the environment give it, or the file's own type."""
+    """Parse the text of a flag or variable, or take the file's own type."""
     known = settings_by_name()[name]
     kind = type(known.default)
     shown = "" if name == "token" else f" is {given!r:.80}"

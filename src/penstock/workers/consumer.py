@@ -36,8 +36,8 @@ NEAR = policy.SECOND
 
 @dataclass(slots=True)
 class Tally:
-    """What happened to the messages that a consumer took. ``lost``: their lease had lapsed when they were to start, or
-    another consumer had them when they were to be settled."""
+    """What happened to the messages that a consumer took. ``lost``: the lease had lapsed before the callback could start, or
+    another consumer held the message when it was to be settled."""
 
     processed: int = 0
     retried: int = 0
@@ -47,7 +47,7 @@ class Tally:
 
 
 class Consumer:
-    """Made by `Broker.consumer`; `process` gives it a callback, `run` works until `stop` is called or SIGTERM comes."""
+    """Made by `Broker.consumer`. `process` registers a callback; `run` works until `stop` is called or SIGTERM arrives."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Consumer:
         )
 
     def process(self, handler: Handler) -> Handler:
-        """Register the callback, which gets the payload and the message; a decorator."""
+        """Register the callback, which gets the payload and the message; usable as a decorator."""
         if not callable(handler):
             raise BadInput(f"a callback is a function of payload and message, not {handler!r:.200}")
         self._handler = handler
@@ -110,22 +110,23 @@ class Consumer:
 
     @property
     def place(self) -> int:
-        """The place in the birth order of the living (gq's consumer ID)."""
+        """This consumer's rank by age among the live consumers (gq's consumer ID)."""
         return self._heart.share[0]
 
     def stop(self) -> None:
-        """Let `run` end: it finishes what has begun, and gives back the rest. Call it from any thread or signal handler."""
+        """Make `run` return: it finishes what has begun, and gives back the rest. Safe to call from any thread or signal
+        handler."""
         self._stopping.set()
 
     def run(self, *, until_empty: bool = False) -> Tally:
-        """Work until stopped; with ``until_empty``, until there is nothing to take either."""
+        """Work until stopped; with ``until_empty``, stop when there is nothing to take."""
         if self._handler is None:
             raise BadInput("the consumer has no callback: decorate one with @consumer.process")
         runner = make_runner(self._kind, self._handler, self._check, self._workers)
         flying: dict[Outcome, Message] = {}
         try:
             self._heart.start()
-            if type(runner) is Runner:  # callbacks run in our own thread, so that another one settles while a slow one runs
+            if type(runner) is Runner:  # callbacks run in this thread, so another thread settles while a slow one runs
                 self._settler.start()
             with self._signals():
                 while not self._stopping.is_set():
@@ -145,12 +146,12 @@ class Consumer:
         return self.tally
 
     def _check(self, message: Message) -> None:
-        """Check right before a callback starts, in any thread: the message may have waited for long behind others."""
+        """Called right before a callback starts, in any thread: the message may have waited long behind others."""
         if late := policy.too_late(message, self._mode, self._clock()):
             raise TooLate(f"its {late} has passed")
 
     def _fill(self, runner: Runner, flying: dict[Outcome, Message], patience: float) -> int:
-        """Settle what was processed, take as many as there is room for, and begin with them."""
+        """Settle what was processed, take as many messages as there is room for, and start their callbacks."""
         room = max(self._batch_size, self._workers) - len(flying)
         limit = min(room, self._batch_size)
         messages: list[Message] = []
@@ -171,7 +172,7 @@ class Consumer:
         if not at_once:
             self._heart.hold(messages)
         for message in messages:
-            # At most once, what was taken is settled: it is run even when we are told to stop, or it would be lost.
+            # At most once, a taken message is already settled: run it even when we are told to stop, or it would be lost.
             if self._stopping.is_set() and not at_once:
                 self._give_back(message)
                 continue
@@ -183,7 +184,7 @@ class Consumer:
         return len(messages)
 
     def _exchange(self, processed: list[Message], limit: int) -> list[Message]:
-        """Settle, and take of our own share, in one commit; no messages either if that failed."""
+        """Settle, and take from our own share, in one commit. If that fails, there are no messages either."""
         if self._mode is Mode.AT_LEAST_ONCE:
             share = self._heart.share if self._heart.share[1] > 1 else None
             self._heart.let_go(*processed)
@@ -192,7 +193,7 @@ class Consumer:
                     processed, limit, visibility=self._visibility, share=share, holder=self._heart.name
                 )
             except PenstockError:
-                pass  # what is wrong is told by the next to try
+                pass  # the next attempt reports the error
             else:
                 self._count_settled(answers)
                 return messages
@@ -200,7 +201,7 @@ class Consumer:
         return []
 
     def _take(self, limit: int, wait: float) -> list[Message]:
-        """The oldest messages of our own share; if there are none, of any share."""
+        """The oldest messages of our own share; if it is empty, of any share."""
         share = self._heart.share
         options: dict[str, Any] = {"visibility": self._visibility, "mode": self._mode, "holder": self._heart.name}
         options["unfinished"] = True
@@ -211,7 +212,7 @@ class Consumer:
         return self.queue.receive(limit, wait=wait, **options)
 
     def _land(self, runner: Runner, flying: dict[Outcome, Message]) -> None:
-        """Handle callbacks that have ended elsewhere."""
+        """Handle callbacks that have ended in another thread or process."""
         done = runner.ended(flying)
         for outcome in [outcome for outcome in flying if outcome in done]:
             self._end(runner, outcome, flying.pop(outcome))
@@ -227,7 +228,7 @@ class Consumer:
         elif isinstance(error, TooLate):
             self._leave(message, error)
         elif runner.broke(error):
-            self._heart.let_go(message)  # who knows how far it came: its lease lapses
+            self._heart.let_go(message)  # nobody knows how far the callback came: let its lease lapse
             if self._mode is Mode.AT_MOST_ONCE:
                 self._fail(message, "took its process down")
             logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
@@ -235,7 +236,7 @@ class Consumer:
             self._after(message, error)
 
     def _settle(self, messages: list[Message]) -> None:
-        """Called by the consumer's own thread or the settler's."""
+        """Called from the consumer's own thread or the settler's."""
         self._heart.let_go(*messages)
         if self._mode is Mode.AT_MOST_ONCE or not messages:
             self._finish(messages)
@@ -243,7 +244,7 @@ class Consumer:
             return
         try:
             answers = self.queue.delete_many(messages)
-        except Exception as error:  # whatever it is, the others that are taken go on
+        except Exception as error:  # whatever the error, the other messages go on
             logger.warning("%d processed messages of queue %r could not be settled: %s", len(messages), self.queue.name, error)
             answers = [False] * len(messages)
         self._count_settled(answers)
@@ -257,7 +258,7 @@ class Consumer:
         self._count(processed=sum(answers), lost=len(answers) - sum(answers))
 
     def _leave(self, message: Message, late: TooLate) -> None:
-        """It was too late to start: another consumer may have it already."""
+        """It was too late to start: another consumer may already hold the message."""
         logger.warning("message %s of queue %r was not started: %s", message.id, self.queue.name, late)
         self._heart.let_go(message)
         if self._mode is Mode.AT_MOST_ONCE:
@@ -266,12 +267,12 @@ class Consumer:
             self._count(lost=1)
 
     def _fail(self, message: Message, reason: str) -> None:
-        """At most once: it was settled when it was taken."""
+        """At most once: the message was settled when it was taken."""
         self._finish([message], reason)
         self._count(failed=1)
 
     def _finish(self, messages: list[Message], failed: str | None = None) -> None:
-        """At most once: record in the history, if there is one, how they ended."""
+        """At most once: record the outcomes in the history, if there is one."""
         told = [message for message in messages if message.reason == policy.UNFINISHED]
         try:
             if told:

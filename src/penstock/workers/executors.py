@@ -1,6 +1,6 @@
 """Where a consumer's callbacks run: in its own thread, in several threads or processes, or as coroutines in one loop.
 
-Each executor imports what only it needs, so a program that only sends does not pay for it.
+Each executor imports its own dependencies, so a program that only sends does not pay for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Check = Callable[[Message], None]
 
 
 class Outcome(Protocol):
-    """The outcome of a callback: a future, if it runs elsewhere."""
+    """The outcome of a callback: a future if the callback runs in another thread or process."""
 
     def cancelled(self) -> bool: ...
 
@@ -32,7 +32,7 @@ class Outcome(Protocol):
 
 
 class Ended:
-    """The outcome of a callback that has run in this thread: a future would cost more than all other work for a message."""
+    """The outcome of a callback that ran in this thread: a future would cost more than all other work for a message."""
 
     __slots__ = ("_error", "took")
 
@@ -48,7 +48,7 @@ class Ended:
 
 
 def call(handler: Handler, payload: bytes, message: Message) -> None:
-    """Run a callback that is not a coroutine function. Its result is dropped; one that would have to be run is an error."""
+    """Run a callback that is not a coroutine function. Its result is dropped; returning an awaitable is an error."""
     result = handler(payload, message)
     if result is not None and inspect.isawaitable(result):
         if inspect.iscoroutine(result):
@@ -59,11 +59,11 @@ def call(handler: Handler, payload: bytes, message: Message) -> None:
 
 
 class TooLate(Exception):
-    """The callback was not started: the message's deadline or lease had passed by then."""
+    """The callback was not started: the message's deadline or lease had already passed."""
 
 
 class Failure(Exception):
-    """Stands for a callback's exception that cannot be sent from its process: its text."""
+    """Stands in for an exception that cannot be pickled; it carries the exception's text."""
 
 
 def reads(error: BaseException) -> str:
@@ -74,8 +74,8 @@ def reads(error: BaseException) -> str:
 
 
 def call_apart(handler: Handler, payload: bytes, message: Message) -> str | None:
-    """Run a callback in another process; if it fails, return the text of its exception. Not every exception can be pickled:
-    one that cannot would break the pool."""
+    """Run a callback in another process; if it fails, return its exception as text. An exception that cannot be pickled would
+    break the pool."""
     try:
         call(handler, payload, message)
     except BaseException as error:
@@ -84,7 +84,7 @@ def call_apart(handler: Handler, payload: bytes, message: Message) -> str | None
 
 
 class Runner:
-    """Run one after the other, in the calling thread."""
+    """Runs callbacks one after the other, in the calling thread."""
 
     def __init__(self, handler: Handler, check: Check) -> None:
         self._handler = handler
@@ -100,18 +100,18 @@ class Runner:
         return Ended(began)
 
     def ended(self, flying: Collection[Any]) -> Collection[Any]:
-        """The callbacks that have ended; if none has, wait a little for one."""
+        """The callbacks that have ended; if none has, wait briefly for one."""
         return flying
 
     def broke(self, error: BaseException) -> bool:  # noqa: ARG002
-        """Whether the callback was killed, so that its progress is unknown."""
+        """Whether the callback's process was killed, so that its progress is unknown."""
         return False
 
     def cancel(self) -> None:
         """Start no more callbacks."""
 
     def close(self) -> None:
-        """Called when all have ended."""
+        """Called when all callbacks have ended."""
 
 
 class RunnerElsewhere(Runner):
@@ -120,7 +120,7 @@ class RunnerElsewhere(Runner):
 
 
 class PoolRunner(RunnerElsewhere):
-    """In several threads."""
+    """Runs callbacks in several threads."""
 
     def __init__(self, handler: Handler, check: Check, workers: int) -> None:
         super().__init__(handler, check)
@@ -145,8 +145,8 @@ class PoolRunner(RunnerElsewhere):
 
 
 class ProcessRunner(PoolRunner):
-    """In processes, each of which can die without the others: a pool of several would end all of them with the first that dies,
-    so each is a pool of its own, for which one of our threads waits."""
+    """Runs callbacks in processes. A pool breaks when any of its processes dies, so each process is a pool of its own, and one
+    of our threads waits for it."""
 
     def __init__(self, handler: Handler, check: Check, workers: int, make: Callable[[], Executor]) -> None:
         super().__init__(handler, check, workers)
@@ -158,7 +158,7 @@ class ProcessRunner(PoolRunner):
         return isinstance(error, BrokenExecutor)
 
     def _run(self, message: Message) -> None:
-        place = self._free.pop()  # there are as many as threads
+        place = self._free.pop()  # there are as many pools as threads
         try:
             failure = self._begin(place, message).result()
         finally:
@@ -170,10 +170,10 @@ class ProcessRunner(PoolRunner):
         if place in self._processes:
             try:
                 return self._call_in(place, message)
-            except BrokenExecutor:  # it has died since
+            except BrokenExecutor:  # the process has died since
                 self._processes[place].shutdown()
         process = self._processes[place] = self._make()
-        process.submit(int).result()  # a process takes its time to start, in which the message may become too late
+        process.submit(int).result()  # wait for the process to start; the message may become too late meanwhile
         return self._call_in(place, message)
 
     def _call_in(self, place: int, message: Message) -> Future[str | None]:
@@ -187,7 +187,7 @@ class ProcessRunner(PoolRunner):
 
 
 class LoopRunner(RunnerElsewhere):
-    """Coroutines, some at a time, in one event loop, which has a thread of its own."""
+    """Runs coroutines, a limited number at a time, in an event loop with its own thread."""
 
     def __init__(self, handler: Handler, check: Check, workers: int) -> None:
         import asyncio
@@ -206,7 +206,8 @@ class LoopRunner(RunnerElsewhere):
 
     def _turn(self) -> None:
         while not self._closing:
-            # Either ends asyncio's loop, but is also the failure of the callback that it is from by then: the others go on.
+            # Either exception ends asyncio's loop, but by then it is also the failure of its own callback: keep running the
+            # others.
             with suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_forever()
 
@@ -217,7 +218,7 @@ class LoopRunner(RunnerElsewhere):
             self._check(message)
             try:
                 await self._handler(message.body, message)
-            except self._asyncio.CancelledError as error:  # the callback's own affair: it would be taken for ours above
+            except self._asyncio.CancelledError as error:  # the callback raised it itself; do not confuse it with our cancel
                 raise Failure(reads(error)) from error
 
     def cancel(self) -> None:
@@ -237,7 +238,7 @@ def make_runner(kind: str, handler: Handler, check: Check, workers: int) -> Runn
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
-        context = multiprocessing.get_context("spawn")  # a fork would carry the connections along
+        context = multiprocessing.get_context("spawn")  # a fork would inherit the connections
         return ProcessRunner(handler, check, workers, lambda: ProcessPoolExecutor(1, mp_context=context))
     if workers > 1:
         return PoolRunner(handler, check, workers)

@@ -1,8 +1,8 @@
-"""The life of a consumer: its heartbeats, its place among the living, and the leases of what it holds.
+"""A consumer's heartbeats, its place among the live consumers, and the leases of the messages it holds.
 
-One thread does all of it. A beat says that the consumer lives and reads which others do; with every ``check_every``-th one, the
-consumer strikes off others that have missed more than ``max_missed``. A consumer that was struck off, because it was frozen,
-registers again, as the youngest, before it takes another message.
+One thread does all of it. A beat records that the consumer is alive and reads which others are. On every ``check_every``-th
+beat, the consumer removes those that have missed more than ``max_missed``. A consumer that was removed, because it was frozen,
+registers again as the youngest before it takes another message.
 
 No error ends the thread. A lease that could not be renewed lapses, which the message's ``visible_at`` shows: a handler that has
 not started by then does not start.
@@ -68,7 +68,7 @@ class Heartbeat:
             logger.warning("consumer %s could not take its leave: %s", self.name, error)
 
     def beat(self) -> None:
-        """Record that this consumer lives, and learn its place among the living."""
+        """Record that this consumer is alive, and learn its place among the live consumers."""
         queue, now = self._queue.name, self._clock()
         with self._registering:
             self._roster.beat(queue, self.name, now)
@@ -78,7 +78,7 @@ class Heartbeat:
             self._look()
 
     def confirm(self) -> None:
-        """Called before messages are taken: if others have struck this consumer off, register it again first (gq)."""
+        """Called before messages are taken: if others have removed this consumer, register it again first (gq)."""
         if not self._look():
             self.beat()
 
@@ -114,11 +114,11 @@ class Heartbeat:
             act()
         except PenstockError as error:
             logger.warning("consumer %s %s: %s", self.name, trouble, error)
-        except BaseException:  # whatever it is, the next beat may do better: without this thread all leases would lapse
+        except BaseException:  # whatever the error, try again at the next beat: without this thread all leases would lapse
             logger.exception("consumer %s %s", self.name, trouble)
 
     def _renew(self) -> None:
-        """Extend the leases of what is held, in one commit: a handler may take longer than one lease."""
+        """Extend the leases of all held messages, in one commit: a handler may take longer than one lease."""
         if self._visibility is None:
             return
         with self._lock:
@@ -134,7 +134,7 @@ class Heartbeat:
                 self.let_go(message)
             elif (
                 message.visible_at < until and message.visible_at <= due_by
-            ):  # else it lasts for now, or ends with the deadline
+            ):  # otherwise it lasts long enough, or ends with the deadline
                 due.append((message, until))
         if not due:
             return

@@ -21,12 +21,12 @@ ERROR_PAUSE = 1.0
 
 
 class Producer:
-    """Made by `Broker.producer`. Use it in a ``with`` statement, or `close` it: what is gathered is pushed then.
+    """Made by `Broker.producer`. Use it in a ``with`` statement, or `close` it, to push the last batch.
 
     A message is safe when a `flush` after its `push` has returned; `push` itself flushes when ``batch_size`` messages are
-    gathered, and a thread does when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages, and the
-    next one sends the same batch with the same token: if the store has it after all, it is not added twice. A forked child
-    starts with an empty batch; the parent sends what was gathered."""
+    gathered, and a thread flushes when the oldest has waited ``max_delay`` seconds. A flush that fails keeps its messages. The
+    next one sends the same batch with the same token, so a batch that did arrive is not added twice. A forked child starts with
+    an empty batch; the parent sends what was gathered."""
 
     def __init__(self, queue: Queue, clock: Callable[[], int], *, batch_size: int = 1, max_delay: float = 0.05) -> None:
         policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
@@ -57,7 +57,7 @@ class Producer:
         except TypeError as error:
             raise BadMessage(f"this cannot be a message: {error}") from None
         now = self._clock()
-        entry = policy.admit(made, Settings(), now)  # refused now, it does not spoil the batch of others
+        entry = policy.admit(made, Settings(), now)  # refuse a bad message now, so that it does not spoil the batch
         if entry.deadline_at is not None:
             made = Draft(payload, deadline=to_datetime(entry.deadline_at), **draft)
         with self._condition:
@@ -75,7 +75,7 @@ class Producer:
                 self._condition.notify()
 
     def flush(self) -> None:
-        """Push what is gathered; when this returns, it is safe."""
+        """Push the gathered messages; when this returns, they are safe."""
         with self._condition:
             self._push()
 
@@ -110,7 +110,7 @@ class Producer:
                         self._oldest = time.monotonic() + ERROR_PAUSE
 
     def close(self) -> None:
-        """Push what is gathered, and end."""
+        """Push the gathered messages, and end the thread."""
         with self._condition:
             self._push()
             self._closed = True
@@ -119,10 +119,10 @@ class Producer:
             self._thread.join()
 
     def before_fork(self) -> None:
-        """Does not take our lock: its holder may be waiting for the store, which is already at rest."""
+        """Does not take our lock: the thread that holds it may be waiting for the store, which is already quiesced."""
 
     def after_fork(self, *, child: bool) -> None:
-        if child:  # the thread is the parent's, and so is what it gathered: it pushes that
+        if child:  # the thread and its batch belong to the parent, which pushes them
             self._condition = Condition()
             self._gathered = []
             self._sending = None

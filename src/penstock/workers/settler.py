@@ -3,7 +3,7 @@
     handler returns ──add──► waiting ──take──► settled with the consumer's next receive, in one commit (quick handlers)
                                 └─ LINGER passes ──► settled by our own thread, while a slow handler runs
 
-So quick handlers share a commit, and a process that is killed leaves no more than LINGER of finished work unsettled.
+Quick handlers thus share a commit, and a killed process leaves at most LINGER of finished work unsettled.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ class Settler:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. Without it, finished messages wait for `take`: enough for a consumer that is always free."""
+        """Start the thread. Without it, finished messages wait for `take`, which is enough for a consumer that is always
+        free."""
         self._end = False
         self._thread = Thread(target=self._run, name="penstock settler", daemon=True)
         self._thread.start()
 
     def stop(self) -> list[Message]:
-        """End the thread; the caller settles what still waits."""
+        """End the thread; the caller settles what is left."""
         with self._condition:
             self._end = True
             self._condition.notify()
@@ -45,7 +46,7 @@ class Settler:
         return self.take()
 
     def add(self, message: Message, took: float = 0.0) -> None:
-        """Settle it soon, or at once if its handler took so long that no other is likely to finish soon."""
+        """Settle the message soon, or at once if its handler took so long that no other is likely to finish soon."""
         with self._condition:
             self._waiting.append(message)
             if len(self._waiting) == 1 or took >= LINGER:
@@ -54,7 +55,7 @@ class Settler:
                     self._condition.notify()
 
     def take(self) -> list[Message]:
-        """Everything that waits, for the caller to settle."""
+        """All waiting messages, for the caller to settle."""
         with self._condition:
             taken, self._waiting = self._waiting, []
         return taken
@@ -65,7 +66,7 @@ class Settler:
                 self._settle(messages)
 
     def _overdue(self) -> list[Message]:
-        """Sleep until the oldest has waited for LINGER, and return everything that waits by then."""
+        """Sleep until the oldest message has waited for LINGER, and return all that wait by then."""
         with self._condition:
             if not self._waiting:
                 self._asleep = True

@@ -1,1 +1,2 @@
-"""The dialects that the server speaks, side by side on one port; each parses, makes one call of the queue and renders."""
+"""The dialects that the server speaks, side by side on one port. Each parses a request, makes one call of the queue and renders
+the answer."""

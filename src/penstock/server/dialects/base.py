@@ -1,4 +1,4 @@
-"""What a dialect is: routes, an error table, and the first segments of the paths that are its own."""
+"""What a dialect is: routes, an error table, and the first path segments that belong to it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method on a path such as /queues/{queue}; if it has a scope, the sender needs it for the queue."""
+    """A method on a path such as /queues/{queue}. If it has a scope, the sender needs that scope for the queue."""
 
     method: str
     path: str
@@ -78,7 +78,7 @@ class Router:
         return None
 
     def methods(self, segments: tuple[str, ...]) -> list[str]:
-        """The methods of a path; none if there is no such path."""
+        """The methods of a path; empty if there is no such path."""
         return sorted(route.method for route, fixed, _ in self._by_length.get(len(segments), ()) if _fits(segments, fixed))
 
 
@@ -102,11 +102,11 @@ class Dialect(ABC):
     def routes(self) -> Sequence[Route]: ...
 
     def keep(self, request: Request) -> int:
-        """How many bytes of the body to keep, including one more than the limit."""
+        """How many bytes of the body to keep: the limit plus one."""
         return MAX_BODY + 1
 
     def refuse_path(self, request: Request, allowed: str) -> Refused:
-        """The answer to a path that is not a route, or only with the methods that are ``allowed``."""
+        """The answer to a path that is no route, or that exists only with the ``allowed`` methods."""
         of = f"; paths that begin with /{request.segments[0]} belong to the dialect {self.name}, not to a queue of another"
         of = of if self.reserved else ""
         if allowed:
@@ -119,7 +119,7 @@ class Dialect(ABC):
         return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
 
     def check_redrive(self, request: Request, redrive: object) -> None:
-        """Naming a dead letter queue needs the same right as redriving to it: messages go there without their sender."""
+        """Naming a dead letter queue needs the same right as redriving to it, because messages then move there."""
         checked = check_settings({"redrive": redrive}).redrive
         if checked is not None:
             request.grant.check(Scope.ADMIN, checked.dead_letter_queue)
@@ -128,7 +128,7 @@ class Dialect(ABC):
         return self.broker.store.uuid_of(queue, id)
 
     def delete_by_uuid(self, queue: str, given: str) -> bool:
-        """Whoever holds it."""
+        """Delete it, even if a receiver holds it."""
         own = self.broker.store.id_of(queue, given.lower())
         return own is not None and self.broker.queue(queue).delete(own)
 

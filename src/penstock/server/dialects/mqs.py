@@ -1,4 +1,5 @@
-"""The dialect of mqs: /queues and /messages, as its text has them, with the batches and long polls of its later version.
+"""The dialect of mqs: /queues and /messages as its documentation specifies them, with the batches and long polls of its later
+version.
 
 PUT POST DELETE GET /queues/{queue}     GET /queues?offset=&limit=
 POST GET /messages/{queue}              DELETE /messages/{id}
@@ -89,7 +90,7 @@ class Mqs(Dialect):
             home = self.broker.queue(queue)
             settings = home.settings
             changes = read_changes(request.body, queue, settings)
-            if changes["redrive"] != settings.redrive:  # all settings come each time: what another has set may stay
+            if changes["redrive"] != settings.redrive:  # an update carries all settings, so an unchanged policy needs no right
                 self.check_redrive(request, changes["redrive"])
             with _dead_letters():
                 return home.update(**changes)
@@ -197,7 +198,8 @@ class Mqs(Dialect):
                 del self._homes[next(iter(self._homes))]
 
     def _candidates(self, id: str) -> Iterator[str]:
-        """The queues where a message may be, which its path does not say. Most likely it is where the server last saw it."""
+        """The queues where a message may be, since its path does not name one. The queue where the server last saw it comes
+        first."""
         home = self._homes.get(id)
         if home is not None:
             yield home
@@ -205,7 +207,7 @@ class Mqs(Dialect):
 
 
 class _dead_letters:  # noqa: N801
-    """A dead letter queue that is missing is the fault of the settings, not of the path."""
+    """A missing dead letter queue is an error in the settings, not a 404."""
 
     def __enter__(self) -> None: ...
 
@@ -227,7 +229,7 @@ def show(queue: str, settings: Settings) -> dict[str, Any]:
 
 
 def read_changes(body: bytes, queue: str, now: Settings | None) -> dict[str, Any]:
-    """The settings in a request's body, as `Broker.create` takes them."""
+    """The settings in a request's body, in the form that `Broker.create` takes."""
     given = read_json(body)
     if not isinstance(given, dict):
         raise BadSetting("the body must be a JSON object")
@@ -247,7 +249,7 @@ def read_changes(body: bytes, queue: str, now: Settings | None) -> dict[str, Any
     if not isinstance(flag, bool):
         raise BadSetting(f"message_deduplication must be true or false, not {flag!r:.80}")
     if flag and now is not None and now.deduplicate is not False:
-        changes["deduplicate"] = now.deduplicate  # within a window, which this dialect cannot say, it stays
+        changes["deduplicate"] = now.deduplicate  # keep a deduplication window, which this dialect cannot express
     return {"delay": 0, **changes}
 
 
@@ -268,7 +270,7 @@ def message_headers(message: Message, id: str) -> dict[str, str]:
         "X-MQS-MESSAGE-VISIBLE-AT": _time(message.visible_at),
     }
     if message.holder is not None:
-        headers["X-MQS-MESSAGE-HOLDER"] = message.holder.encode().decode("latin-1")  # which the server writes as bytes again
+        headers["X-MQS-MESSAGE-HOLDER"] = message.holder.encode().decode("latin-1")  # the server encodes headers as latin-1
     encoding = message.attributes.get(ENCODING)
     if isinstance(encoding, str) and TOKENS.fullmatch(encoding):
         headers[ENCODING] = encoding

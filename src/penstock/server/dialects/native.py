@@ -5,7 +5,7 @@ POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"ans
 POST /penstock/broker/{verb}
 POST /penstock/staged/{writer}/{batch}/{name}     a segment, as it is
 
-Messages that are looked at (read, scan) come as Arrow if the request accepts that, and says which ``columns``.
+The answers of read and scan are Arrow if the request accepts that and names its ``columns``.
 """
 
 from __future__ import annotations
@@ -195,13 +195,13 @@ class Native(Dialect):
 
 
 def _check_sender(request: Request) -> None:
-    """The queues of a segment are checked when it is published; a token that may send to no queue cannot stage."""
+    """A segment's queues are checked when it is published. A token that may not send to any queue cannot stage."""
     if Scope.SEND not in request.grant.scopes:
         raise Refused(403, "this token may not send")
 
 
 def _check_target(request: Request, to: object) -> None:
-    """Each letter says where it died, so a token must name the target unless it may change all queues."""
+    """Each letter names the queue where it died, so a token must name the target unless it may change all queues."""
     if to is not None:
         request.grant.check(Scope.ADMIN, str(to))
     elif not request.grant.allows_all(Scope.ADMIN):
@@ -211,8 +211,9 @@ def _check_target(request: Request, to: object) -> None:
 
 
 def _own_writer(request: Request, writer: object) -> str:
-    """A writer's batches are known by their numbers, so anyone who publishes under its name can make its later ones be taken
-    for published. So a token for some queues has writers of its own; with its secret renewed, they are the same."""
+    """A batch is identified by its writer's name and its number, so another client that publishes under that name could make
+    the writer's later batches look published. A token for some queues therefore has its own writers; they stay the same when
+    its secret is renewed."""
     name, grant = check_name(writer, "writer name"), request.grant
     if grant.allows_all(Scope.SEND):
         return name
@@ -228,7 +229,7 @@ def read_arguments(request: Request) -> dict[str, Any]:
 
 
 def _receipts(value: Any) -> Any:
-    """Receipts of messages: the core checks what is in a receipt, while a message is taken for its own."""
+    """Replace messages by their receipts: the core checks a receipt, but trusts a message."""
     if isinstance(value, list):
         return [item.receipt if isinstance(item, Message) else item for item in value]
     return value.receipt if isinstance(value, Message) else value
@@ -238,7 +239,7 @@ def _call(verb: Any, given: dict[str, Any]) -> Any:
     try:
         return verb(**given)
     except TypeError as error:
-        # The core names values of a wrong type itself; what is left is a wrong set of arguments.
+        # The core reports values of a wrong type itself; what remains is a wrong set of arguments.
         raise BadInput(f"{verb.__name__}: {error}") from None
 
 

@@ -4,8 +4,8 @@
       │                    │       │                             │
       └ idle_timeout       └───────┴ read_timeout: 408           └ request_timeout: 503
 
-Requests of one connection are served one after the other, in order. A malformed request is answered, and the connection is
-closed after it, since it is unclear where the next one would begin.
+Requests of one connection are served one after the other, in order. After a malformed request the server answers and closes the
+connection, since it is unclear where the next request would begin.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        # So that we hear when all is out. (TLS calls a buffer full that reaches the mark, plain sockets one that is past it.)
+        # Report when the write buffer is empty. (TLS pauses when a buffer reaches the mark, plain sockets when it exceeds it.)
         transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
         self._all.open.add(self)
         if len(self._all.open) > self._settings.max_connections:
@@ -96,8 +96,8 @@ class Connection(asyncio.BufferedProtocol):
             self._job.cancel()
 
     def eof_received(self) -> bool:
-        """A client that closes its half may still read an answer. But it looks like one that is gone for good, which must not
-        cost a message: a long poll ends, and what is claimed for it is given back."""
+        """A client that closes its half may still read an answer. But it looks like a client that is gone, and that must not
+        cost a message: a long poll ends, and the messages claimed for it are given back."""
         self.ended = True
         if self._phase in (HEAD, BODY):
             self._refuse(400, "the request ends in the middle")
@@ -106,14 +106,14 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._closing = True
         half_open = self._job or self._line or self._transport.get_write_buffer_size()
-        return bool(half_open) and self._transport.can_write_eof()  # TLS has no halves
+        return bool(half_open) and self._transport.can_write_eof()  # TLS has no half-close
 
     def pause_writing(self) -> None:
         self._blocked_since = self._loop.time()
 
     def resume_writing(self) -> None:
         self._blocked_since = None
-        self._undo = None  # every byte is with the system: as far as we can know, it was delivered
+        self._undo = None  # the kernel has every byte: as far as we can know, the client got it
         self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -125,23 +125,23 @@ class Connection(asyncio.BufferedProtocol):
         begins = self._phase is IDLE
         if begins:
             self._phase = HEAD
-        self._head += nbytes  # unless a request begins in these bytes: then we cannot tell how many of them are its own
+        self._head += nbytes  # reset if a request begins in these bytes, since we cannot tell how many belong to it
         try:
             self._parser.feed_data(self._all.buffer[:nbytes])
         except httptools.HttpParserUpgrade:
-            self._phase = REFUSED  # the request is served as if it had not asked, and is the last one
+            self._phase = REFUSED  # serve the request without the upgrade, then close
         except httptools.HttpParserError as error:
             if self._phase is not REFUSED:
                 text = str(error) if not isinstance(error, httptools.HttpParserCallbackError) else "it cannot be read"
                 self._refuse(400, f"malformed request: {text}")
-        if self._phase is not IDLE:  # there is more to come of it
+        if self._phase is not IDLE:  # the request is not complete yet
             if begins:
                 self._since = self._loop.time()
             if self._phase is not REFUSED and self._head > self._settings.max_head:
                 self._refuse_head()
         if self._line:
             self._go_on()
-            if self._line:  # one request is served; who sends more before the answer waits
+            if self._line:  # a client that sends more before its answer must wait
                 self._transport.pause_reading()
 
     # the parser's side
@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is HEAD:  # and not a trailer: nobody here asks for one
+        if self._phase is HEAD:  # ignore trailers
             self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -204,8 +204,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_fields(self) -> bool:
-        """The headers by their names; False if they were refused. Most clients repeat their headers on a connection: they
-        are kept, and never changed."""
+        """The headers by name; False if they were refused. Most clients repeat their headers on a connection, so the parsed
+        ones are cached, and never changed."""
         headers: dict[str, str] = {}
         size = 0
         for name, value in self._fields:
@@ -224,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
     def on_body(self, data: bytes) -> None:
         if self._phase is REFUSED:
             return
-        self._head = 0  # what comes after the last of the body are trailers, which count as a head does
+        self._head = 0  # trailers after the body count against the limit of a head
         self._length += len(data)
         if self._length > self._settings.max_body:
             self._refuse_body()
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
     _keep_alive = False
 
     def _go_on(self) -> None:
-        """Serve the next request in line, once the one before it is answered and the answer is written."""
+        """Serve the next request in line, once the previous answer is written."""
         if self._job is not None or self._blocked_since is not None or self._transport.is_closing():
             return
         if self._line:
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _answer(self, response: Response | None) -> None:
-        """The handler has ended; without a response if it was cancelled."""
+        """The handler has ended; there is no response if it was cancelled."""
         self._job = None
         self._all.kept -= len(self._serving.body)
         bare = self._serving.method == "HEAD"
@@ -293,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write_safely(self, response: Response, keep_alive: bool) -> None:
         try:
             self._write(response, keep_alive=keep_alive)
-        except Exception:  # a defect, which is nobody else's fault, and others' answers may come after this one
+        except Exception:  # a bug; answers of other clients may come after this one
             logger.exception("a defect in Penstock: an answer cannot be written")
             self.abort()
 
@@ -310,19 +310,19 @@ class Connection(asyncio.BufferedProtocol):
         if not keep_alive:
             self._closing = True
             if self._phase is REFUSED and self._transport.can_write_eof():
-                # A close with bytes unread would make the system throw away the answer with them.
+                # If we closed with bytes unread, the kernel would discard the answer too.
                 if self._blocked_since is None:
                     self._transport.write_eof()
                 self._transport.resume_reading()
                 self._since = self._loop.time()
                 return
         if self._line:
-            self._loop.call_soon(self._go_on)  # others have their turn in between
+            self._loop.call_soon(self._go_on)  # give other connections their turn
         else:
             self._go_on()
 
     def _refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-        """Answer in place of the request that is being read, after those before it, and read no further."""
+        """Answer in place of the request that is being read, after the requests before it, and read no further."""
         if self._phase is REFUSED:
             return
         self._phase = REFUSED
@@ -353,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         settings, spent = self._settings, now - self._since
         if self._blocked_since is not None:
             if now - self._blocked_since > settings.read_timeout:
-                self.abort()  # it does not read its answer
+                self.abort()  # the client does not read its answer
         elif self._job is not None:
             if spent > settings.request_timeout and not self._serving.resting:
                 self._overdue = True

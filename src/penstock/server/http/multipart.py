@@ -26,7 +26,7 @@ class Part:
 
 @lru_cache(maxsize=256)
 def boundary_of(content_type: str) -> bytes | None:
-    """The boundary, or None for any other type. A multipart type without one is malformed."""
+    """The boundary; None for any other type. A multipart type without a boundary is malformed."""
     if not content_type.lower().startswith("multipart/mixed"):
         return None
     found = BOUNDARY.fullmatch(content_type)

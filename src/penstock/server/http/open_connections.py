@@ -1,4 +1,4 @@
-"""All connections of a server together: their clock, their memory, and how they end."""
+"""All connections of a server: their clock, their memory, and how they end."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Handler(Protocol):
     stopping: bool
 
     def check(self, request: Request) -> int:
-        """Admit a request by its head, or raise `Refused`; how many bytes of its body are worth keeping."""
+        """Admit a request by its head, or raise `Refused`. Returns how many bytes of its body to keep."""
 
     async def handle(self, request: Request) -> Response: ...
 
     def note(self, request: Request, response: Response, seconds: float) -> None:
-        """Count and log what was answered."""
+        """Count and log a response."""
 
 
 class Open(Protocol):
@@ -69,8 +69,8 @@ class Connections:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Hold the answers of the block, and write them all at its end. With some work between two writes, the system puts to
-        sleep and wakes, for each of them, the client or the proxy that has the other end of all these connections."""
+        """Hold the answers of the block, and write them all at its end. With other work between two writes, the client or proxy
+        at the other end would go to sleep and wake up for each of them."""
         held = self.held = []
         try:
             yield
@@ -91,7 +91,7 @@ class Connections:
             connection.close_if_idle()
 
     async def finish(self, grace: float) -> None:
-        """Wait until everything is answered, at most ``grace`` seconds; then close the rest."""
+        """Wait until everything is answered, at most ``grace`` seconds; then close the remaining connections."""
         give_up_at = self.loop.time() + grace
         while self.open and self.loop.time() < give_up_at:
             self.close_idle()

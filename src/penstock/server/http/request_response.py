@@ -20,7 +20,7 @@ JSON = "application/json"
 
 
 class Refused(Exception):
-    """A request that gets an error before, or instead of, a call of the queue."""
+    """A request that is answered with an error before, or instead of, a call of the queue."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Request:
-    """``body`` is what was kept of ``length`` bytes; header names are in lower case, segments are decoded."""
+    """``body`` holds the part of ``length`` bytes that was kept. Header names are in lower case; segments are decoded."""
 
     method: str
     segments: tuple[str, ...]
@@ -63,12 +63,12 @@ class Response:
 
 
 def read_json(body: bytes) -> Any:
-    """`BadInput` if it cannot be read."""
+    """Parse JSON; `BadInput` if that fails."""
     try:
         return json.loads(body)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise BadInput("the body is not JSON") from None
-    except ValueError:  # whole numbers that long Python does not read
+    except ValueError:  # Python refuses to parse integers that long
         raise BadInput("the body has a number of thousands of digits") from None
 
 
@@ -82,7 +82,7 @@ def answer_error(status: int, text: str, headers: dict[str, str] | None = None) 
 
 @lru_cache(maxsize=1024)
 def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
-    """The decoded segments of a request's path, and its query; a slash that was written %2F stays within its segment."""
+    """The decoded segments of a request's path, and its query; an encoded slash (%2F) stays within its segment."""
     text = target.decode("ascii", "strict")
     if not text.startswith("/"):
         scheme, mark, rest = text.partition("://")
@@ -102,7 +102,7 @@ def _begin(status: int, date: str) -> str:
 def render(response: Response, *, keep_alive: bool, date: str) -> bytes:
     head = _begin(response.status, date)
     for name, value in response.headers.items():
-        if "\r" in value or "\n" in value or "\0" in value:  # no name, id or content type may write headers of its own
+        if "\r" in value or "\n" in value or "\0" in value:  # no name, id or content type may inject headers
             raise ValueError(f"header {name} has a line break")
         head += f"{name}: {value}\r\n"
     if response.status not in (204, 304):

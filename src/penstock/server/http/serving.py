@@ -1,8 +1,8 @@
-"""A request that is being served: its handler begins in the turn of the loop that brought the request, and continues in the one
-that brings what it waits for.
+"""A request that is being served. Its handler starts in the turn of the loop that read the request, and continues in the turn
+that completes what it awaits.
 
-An asyncio task costs more: it begins a turn later, continues a turn later, and each turn is a system call. A handler here may
-await operations on the store and futures, and nothing else.
+An asyncio task would start and continue a turn later each time, and each turn is a system call. A handler here may await only
+store operations and futures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Serving:
         self._future: asyncio.Future[Any] | None = None
 
     def cancel(self) -> None:
-        """End the handler where it waits."""
+        """Cancel the handler where it waits."""
         self._future = None
         self.go_on(asyncio.CancelledError())
 
@@ -44,6 +44,6 @@ class Serving:
                 awaited.add_done_callback(self._wake)
 
     def _wake(self, future: asyncio.Future[Any]) -> None:
-        if future is self._future:  # and not one that it no longer waits for
+        if future is self._future:  # ignore a future that it no longer awaits
             self._future = None
             self.go_on()
