@@ -1,7 +1,7 @@
-"""A message as a row of Arrow: its columns, and messages as batches of them.
+"""Messages as Arrow: the columns of a message, and record batches of messages.
 
-Attributes are text there; those that are not have their type in ``attribute_types``: integer, number, or bytes (in base64).
-An instant that never comes is null.
+Attributes are text. ``attribute_types`` has the type of those that were not: integer, number, or bytes (in base64). An instant
+that never comes is null.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ SETTLED = pa.schema(
         ("reason", pa.string()),
     ]
 )
-"""All columns; the last two are those of the history."""
+"""All columns; only the history has the last two."""
 NUMBER = pa.field("number", pa.int64())
 MESSAGE = pa.schema(list(SETTLED)[:-2])
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 ATTRIBUTES = ("attributes", "attribute_types")
 END = 253_402_300_800_000_000
-"""The year 10000, which Python's datetime and many a lake cannot hold."""
+"""The year 10000, which Python's datetime and many data lakes cannot represent."""
 
 
 def schema_of(names: Iterable[str]) -> pa.Schema:
-    """Some of the columns, or ``number``, which is for paging; `BadInput` for a name that is none."""
+    """A schema of some of the columns, or ``number``, which is for paging. Raises `BadInput` for an unknown name."""
     known = {field.name: field for field in SETTLED} | {"number": NUMBER}
     for name in names:
         if not isinstance(name, str) or name not in known:
@@ -66,7 +66,7 @@ def to_batch(messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def pack(batch: pa.RecordBatch) -> bytes:
-    """As it travels over HTTP: a stream in Arrow's own format."""
+    """The batch as it is sent over HTTP: an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -92,7 +92,7 @@ def types(values: Iterable[tuple[str, Attribute]]) -> list[tuple[str, str]]:
 
 
 def attribute(name: str, told: str | None, kind: str | None) -> Attribute:
-    """The value that `text` wrote, of this type."""
+    """The value that `text` encoded, of this type."""
     if told is None:
         raise BadMessage(f"attribute {name!r:.80} is null")
     try:

@@ -1,15 +1,15 @@
-"""The clock: only `Queue` and what is above it reads one, and it can be any callable that gives microseconds.
+"""The clock, read only by `Queue` and the layers above it. It can be any callable that returns microseconds.
 
 The wall clock of a machine can be set, by a person or by NTP. Leases, delays and retention must not change when that happens,
-so a store on this machine goes by a `MachineClock`: the time since the machine was started (which nobody can set) plus an
-offset. All processes of the machine read the same offset from a record that is kept with the store, one for each boot.
+so a store on this machine uses a `MachineClock`: the time since boot (which nobody can set) plus an offset. All processes of
+the machine read the same offset from a record in the store, one for each boot.
 
     wall clock   ────────────┐                      a step of +1 h
                              └ ─ ─ ─ ─ ─ ─ ─ ─ ─
     store clock  ─────────────────────────────────  goes on, 2 % faster until the hour is made up
 
-A change of the course is written down `LEAD` before it begins, and no process uses a record that it read more than `LOOK_EVERY`
-ago. So all processes turn at the same instant, and their clocks agree to the microsecond.
+A process writes a change of course `LEAD` before it takes effect, and no process uses a record older than `LOOK_EVERY`. So all
+processes change course at the same instant, and their clocks agree to the microsecond.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Clock = Callable[[], int]
 LOOK_EVERY = 1_000_000
 """How long (microseconds) a record is used before it is read again."""
 LEAD = 3_000_000
-"""How long before it begins a new course is written down."""
+"""How long before it takes effect a new course is written."""
 TOUCH_EVERY = 10_000_000
-"""How often the store is told what time it is, so that time does not run backwards after a reboot."""
+"""How often the current time is written to the store, so that time does not run backwards after a reboot."""
 SHARE = 50
-"""A store's clock makes up one part in so many of the time that passes: 2 %, an hour in two days."""
+"""The clock corrects at most one part in this many of the elapsed time: 2 %, or an hour in two days."""
 NEAR = 1_000
-"""A smaller difference from the wall clock is left as it is."""
+"""A smaller difference from the wall clock is not corrected."""
 STEP = 50_000
-"""A smaller change of the wall clock is not told as a step."""
+"""A smaller change of the wall clock is not reported as a step."""
 TRIES = 5
 
 
 def _find_steady() -> int:
-    """BOOTTIME counts the time that the machine sleeps; not every sandbox has it."""
+    """BOOTTIME includes the time that the machine is suspended; not every sandbox has it."""
     which = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     try:
         time.clock_gettime_ns(which)
@@ -61,13 +61,14 @@ def system_clock() -> int:
 
 
 def steady() -> int:
-    """Microseconds since the machine was started, which nobody can set; a suspend counts, where the system can tell."""
+    """Microseconds since boot, which nobody can set. Includes suspended time where the system can tell."""
     return time.clock_gettime_ns(_STEADY) // 1000
 
 
 def boot() -> str | None:
-    """What tells this run of the machine from all others; None where the system does not say. In a time namespace (a container
-    that was restored from a checkpoint) `steady` is shifted, which makes it another machine."""
+    """An identifier of this boot; None where the system has none. In a time namespace (a container restored from a checkpoint)
+    `steady` is shifted, so it counts as another machine.
+    """
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -81,8 +82,9 @@ def boot() -> str | None:
 
 
 class Course(NamedTuple):
-    """How a store's clock runs: it shows ``at`` when `steady` is ``since``, makes up ``pull`` from then until ``turn``, and
-    makes up ``rest`` from then on. All microseconds."""
+    """How a store's clock runs: it shows ``at`` when `steady` is ``since``, corrects by ``pull`` from then until ``turn``, and
+    by ``rest`` after that. All in microseconds.
+    """
 
     since: int
     at: int
@@ -95,7 +97,7 @@ class Course(NamedTuple):
 
     @classmethod
     def unpack(cls, content: bytes | None) -> Course | None:
-        """None for what is missing or damaged."""
+        """None if it is missing or damaged."""
         try:
             course = cls(*json.loads(content or b""))
             return course if all(type(value) is int and abs(value) < FOREVER for value in course) else None
@@ -112,17 +114,17 @@ class Course(NamedTuple):
         )
 
     def straight_until(self, now: int) -> int | None:
-        """Until when the clock runs as fast as `steady`; None if just now it does not."""
+        """Until when the clock runs at the speed of `steady`; None if it does not now."""
         if now < self.turn:
             return self.turn if abs(self.pull) * SHARE <= now - self.since else None
         return now + LOOK_EVERY if abs(self.rest) * SHARE <= now - self.turn else None
 
     def target(self) -> int:
-        """How far from `steady` the clock is once all is made up."""
+        """The offset from `steady` once the correction is complete."""
         return self.show(self.turn) - self.turn + self.rest
 
     def towards(self, target: int, turn: int) -> Course:
-        """As this one up to ``turn``, and from then on to another target."""
+        """This course up to ``turn``, and then a course to another target."""
         begun = Course(self.turn, self.show(self.turn), self.rest, turn, 0)
         return begun._replace(rest=target - (begun.show(turn) - turn))
 
@@ -133,26 +135,25 @@ def _made_up(distance: int, elapsed: int) -> int:
 
 
 class Records(Protocol):
-    """Where the processes of a machine keep the course that they share. Any call may fail, with `OSError` or with
-    an error of ours."""
+    """Where the processes of a machine share their course. Any call may raise `OSError` or a Penstock error."""
 
     def read(self, boot: str) -> Course | None:
-        """None if there is none, or if it cannot be made out."""
+        """None if there is none, or if it cannot be read."""
 
     def create(self, boot: str, course: Course) -> Course:
-        """The one that counts: this, unless another process was first."""
+        """Store this course unless another process was first. Returns the one that counts."""
 
     def replace(self, boot: str, course: Course, now: int) -> None: ...
 
     def touch(self, boot: str, course: Course, now: int) -> None:
-        """Remember that the store's time has come to ``now``."""
+        """Record that the store's time has reached ``now``."""
 
     def seen(self) -> int:
-        """The last instant that was remembered, whatever the boot."""
+        """The last recorded instant, from any boot."""
 
 
 class Unshared:
-    """For what lives in one process only."""
+    """For stores that live in one process."""
 
     def __init__(self) -> None:
         self._course: Course | None = None
@@ -188,15 +189,15 @@ class MachineClock:
         boot: Callable[[], str | None] = boot,
     ) -> None:
         self.steps = 0
-        """How often this process has noticed that the wall clock was set."""
+        """How often this process has noticed a step of the wall clock."""
         self._records = records or Unshared()
         self._steady, self._wall, self._find_boot = steady, wall, boot
         self._boot: str | None = None
         self._offset = 0
-        """Of the wall clock from `steady`, when this process last looked."""
+        """The wall clock's offset from `steady` at this process's last check."""
         self._look_at = self._touch_at = 0
         self._now = (0, 0)
-        """Until when `steady` and this offset are enough."""
+        """Until when `steady` plus this offset is the time."""
         self._course = self._enter(boot())
 
     def __call__(self) -> int:
@@ -220,15 +221,15 @@ class MachineClock:
         return offset - (self._course.show(now) - now)
 
     def look(self) -> None:
-        """See what the other processes have written, and whether the wall clock was set."""
+        """Read what other processes have written, and check whether the wall clock was set."""
         now = self._steady()
-        self._look_at = now + LOOK_EVERY  # first of all: other threads go on by what is known
+        self._look_at = now + LOOK_EVERY  # first, so that other threads use what is known
         name = self._find_boot()
-        if name != self._boot:  # this process was restored from a checkpoint, on a machine started since
+        if name != self._boot:  # this process was restored from a checkpoint after a reboot
             self._course = self._enter(name)
             return
         try:
-            # If it is gone (memory was short, somebody removed it), let the others have what we know.
+            # If the record is gone (evicted, or somebody removed it), write ours for the other processes.
             course = self._records.read(name or "") or self._records.create(name or "", self._course)
             if now >= self._touch_at:
                 self._touch_at = now + TOUCH_EVERY
@@ -248,11 +249,11 @@ class MachineClock:
         try:
             self._records.replace(boot, changed, course.show(now))
         except (OSError, PenstockError):
-            return course  # alone we would leave the others: some other time
+            return course  # changing course alone would make us disagree with the others: retry later
         return changed
 
     def _enter(self, name: str | None) -> Course:
-        """The course of this boot. The first process makes it: by the wall clock, but time never runs backwards in a store."""
+        """The course of this boot. The first process sets it from the wall clock, but never before the store's last time."""
         now = self._steady()
         self._boot = name
         self._offset, noise = self._compare()
@@ -267,8 +268,8 @@ class MachineClock:
             else:
                 course = known
         except (OSError, PenstockError):
-            pass  # a full or read-only disk: this process goes by what it could find out
-        # What happened to the wall clock while no process looked: since this boot's record was made, or before that.
+            pass  # a full or read-only disk: use what we could find out
+        # Report steps of the wall clock that no process saw: since this boot's record was made, or before it.
         shown = course.show(now) - now
         self._tell(self._offset - (course.target() if known else shown), noise, self._offset - shown)
         self._look_at = now if known else now + LOOK_EVERY
@@ -277,7 +278,7 @@ class MachineClock:
         return course
 
     def _compare(self) -> tuple[int, int]:
-        """How far the wall clock is from `steady`, by the quickest of some looks, and how wrong that may be."""
+        """The wall clock's offset from `steady`, from the fastest of several readings, and its possible error."""
         found = []
         for _ in range(TRIES):
             before = self._steady()
@@ -303,5 +304,5 @@ class MachineClock:
 
 
 def machine_clock(records: Records) -> Clock:
-    """A clock that processes share. Where the system does not say when the machine was started, that is the wall clock."""
+    """A clock that processes share. Where the system has no boot time, this is the wall clock."""
     return system_clock if boot() is None else MachineClock(records)

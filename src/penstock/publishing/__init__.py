@@ -1,1 +1,1 @@
-"""A writer's batches, published exactly once, and their messages as segments."""
+"""Publishing a writer's batches exactly once, with their messages in segments."""

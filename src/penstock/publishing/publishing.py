@@ -1,17 +1,17 @@
-"""Exactly-once publishing: a writer's numbered batches, staged by many hands and published by one.
+"""Exactly-once publishing: many processes stage a writer's numbered batches, and one process publishes them.
 
     stage ──► staged ──publish──► in the queues; the writer has come so far, what else it had staged up to there is removed
                  │
                  └── nobody publishes it for some days ──► removed
 
-A batch that was published is known again by its number: to publish it, or an earlier one, a second time changes nothing. Where
-the store's batches are atomic, all of it is one. Where they are not (files, memcached), a manifest, staged beside the segments,
-is the point from which the batch counts; from there on, whoever comes next takes it to its end, by the segments that it names:
+A published batch is recognised by its number: publishing it, or an earlier one, again changes nothing. If the store's batches
+are atomic, a publication is one of them. If they are not (files, memcached), the publication begins when a manifest is staged
+beside the segments. From then on, any later publisher completes it from the segments that the manifest names:
 
     check all ──► manifest ──► each piece: put in, once; note how far ──► note the batch ──► clear up
 
-A piece is put in once by the store's journal (files) or by marks (memcached; there, in a queue that deduplicates, by the
-queue's rule: what was received and deleted between a crash and its repair may come again).
+The store's journal (files) or marks (memcached) keep a piece from being inserted twice. On memcached, a queue that deduplicates
+uses its own rule: a message that was received and deleted between a crash and the repair may appear again.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ logger = logging.getLogger("penstock")
 
 MAX_SEGMENT = 4 * 1024 * 1024
 MANIFEST, PROGRESS, DAMAGED = ".manifest", ".progress", ".damaged"
-"""Segments of our own, under names that nobody else's can have."""
+"""Names of our own segments; no other segment can have them."""
 KEEP = 3 * 86400
-"""Seconds after which what nobody published is removed."""
+"""Seconds after which unpublished segments are removed."""
 REMEMBER = 7 * 86400
 """Seconds for which a writer of one batch is remembered."""
 ABANDONED = 60
-"""Seconds after which others finish what was begun."""
+"""Seconds after which other processes finish a publication that was begun."""
 SWEEP_EVERY = 3600
 ROWS, ROWS_A_STEP = 10_000, 500
-"""How many messages are put into a queue at a time."""
+"""How many messages are inserted into a queue at a time."""
 
 
 class Desk:
@@ -86,7 +86,7 @@ class Publishing:
         once: bool = False,
         allow: Callable[[str], object] = lambda _queue: None,
     ) -> int | None:
-        """How many messages; None if it had been published before."""
+        """Publish a batch. Returns how many messages it had; None if it had been published before."""
         if not isinstance(segments, Mapping):
             raise BadInput(f"segments are their names and how many messages each has, not {segments!r:.200}")
         check_staging(writer, batch, list(segments))
@@ -106,7 +106,7 @@ class Publishing:
         return done
 
     def _finish(self, writer: str, last: int | None) -> int | None:
-        """Take to its end what was begun before; the last batch after that."""
+        """Finish a publication that was begun earlier. Returns the last published batch after that."""
         for staged in sorted(found for found in self._staging.staged(writer) if found.name == MANIFEST):
             if last is None or staged.batch > last:
                 manifest = self._staging.fetch(writer, staged.batch, MANIFEST)
@@ -117,7 +117,7 @@ class Publishing:
         return last
 
     def _begun(self, writer: str, batch: int, manifest: bytes) -> _Work | None:
-        """What a manifest tells to finish; None if it is damaged. Then the batch is as if it had never been begun."""
+        """The unfinished publication that a manifest describes. None if the manifest is damaged: then it never began."""
         try:
             return _Work(self._store, self._clock, writer, batch, **check_manifest(json.loads(manifest)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -133,13 +133,13 @@ class Publishing:
             return None
 
     def _sweep(self, now: int) -> None:
-        """Now and then, finish what was abandoned and remove what is too old."""
+        """Now and then, finish abandoned publications and remove old segments."""
         if now < self._sweep_at:
             return
         self._sweep_at = now + policy.micros(SWEEP_EVERY)
         try:
             self.sweep(now)
-        except StoreError as error:  # what was asked of us is done; this can wait
+        except StoreError as error:  # the caller's request is done; this can wait
             logger.warning("what was staged could not be tended, which will be tried again: %s", error)
 
     def sweep(self, now: int) -> None:
@@ -151,7 +151,7 @@ class Publishing:
             try:
                 with self._ledger.publishing(writer) as last:
                     last = self._finish(writer, last)
-            except StoreBusy as error:  # the others do not wait for this one
+            except StoreBusy as error:  # do not hold up the other writers
                 logger.warning("what writer %r has begun cannot be finished yet: %s", writer, error)
                 continue
             if last is not None:
@@ -166,7 +166,7 @@ class Publishing:
 
 @dataclass(slots=True)
 class _Work:
-    """One batch on its way into the queues."""
+    """A batch that is being published."""
 
     store: Store
     clock: Clock
@@ -192,7 +192,7 @@ class _Work:
         return self.roll_forward()
 
     def roll_forward(self) -> int:
-        """From the manifest on; some of it may be done already, and nothing of it may be refused any more."""
+        """Complete a publication from its manifest. Some of it may be done already; none of it may be refused any more."""
         now = self.clock()
         noted = self.store.outbox.staging.fetch(self.writer, self.batch, PROGRESS)
         done = 0 if noted is None else self._progress(noted)
@@ -202,7 +202,7 @@ class _Work:
                 continue
             parts = enumerate(self._forced(piece, now))
             spent = [self._insert_once(part, now, f"{number}.{place}") for place, part in parts]
-            # A publisher that was too slow fails here. By what it leaves, another does not put in again what is there.
+            # A publisher that was too slow fails here. Its marks or journal keep the next one from inserting twice.
             self.store.outbox.staging.stage(self.writer, self.batch, PROGRESS, b"%d" % (number + 1), now)
             for forget in spent:
                 forget()
@@ -240,12 +240,12 @@ class _Work:
         self.allow(piece.queue)
         try:
             self._insert(piece, now)
-        except (BadInput, QueueNotFound):  # nothing of it was done
+        except (BadInput, QueueNotFound):  # nothing was changed
             for part in self._checked(piece, now):
                 self._insert(part, now)
 
     def _checked(self, piece: Piece, now: int) -> list[Piece]:
-        """The piece, if every message of it can be one; without those that cannot, if there is a queue for them."""
+        """The piece if all its messages are valid. If there is a queue for bad rows, the invalid ones are diverted there."""
         self.allow(piece.queue)
         try:
             self._admit(piece, now)
@@ -269,7 +269,7 @@ class _Work:
     def _forced(self, piece: Piece, now: int) -> list[Piece]:
         try:
             return self._checked(piece, now)
-        except QueueNotFound as error:  # it was deleted after the manifest was written, and the messages with it
+        except QueueNotFound as error:  # deleted after the manifest was written, together with its messages
             logger.warning("%d messages of writer %r are gone: %s", len(piece.drafts), self.writer, error)
             return []
 
@@ -306,13 +306,13 @@ class _Work:
 
 
 def divert(draft: Draft | bytes, queue: str, reason: str) -> Draft:
-    """What goes into the queue for bad rows: as much of the body as can, where it should have gone, and why not."""
+    """A draft for the bad-rows queue: as much of the body as fits, the queue it was meant for, and the reason."""
     body = draft if isinstance(draft, bytes) else draft.body
     return Draft(body[: policy.MAX_BODY], OCTETS, {"reason": reason[:1000], "queue": queue[:200]})
 
 
 def check_manifest(manifest: Any) -> dict[str, Any]:
-    """What a publication that was begun is to publish."""
+    """Check a manifest: what an unfinished publication still has to publish."""
     bad_rows, rows = manifest["bad_rows"], manifest["rows"]
     fits = all(type(name) is str and type(count) is int for name, count in manifest["segments"].items())
     if not fits or type(manifest["once"]) is not bool or type(rows) is not int or rows < 1:

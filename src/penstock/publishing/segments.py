@@ -1,10 +1,10 @@
 """A segment: messages on their way into queues, many at a time, as an Arrow IPC stream.
 
-queue            string     which queue
+queue            string     the target queue
 body             binary
-content_type     string     the rest may be missing as a column, and null is what the queue has by default
+content_type     string     this and later columns are optional; null means the queue's default
 attributes       map<string, string>
-attribute_types  map<string, string>   of those that are not text: integer, number or bytes (these in base64)
+attribute_types  map<string, string>   for those that are not text: integer, number or bytes (in base64)
 delay            double     seconds
 deadline         double     seconds from the publication
 deadline_at      int64      or an instant, in microseconds
@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 class Piece(NamedTuple):
-    """Messages for one queue; those that are mere bytes have this content type. With a ``problem``, it is one that is none."""
+    """Messages for one queue. Plain bytes have this content type. A ``problem`` says why a row is not a message."""
 
     queue: str
     drafts: Sequence[Draft | bytes]
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 def pack(batches: Sequence[Any]) -> bytes:
-    """Record batches of one schema, whose columns are among those above, as a segment."""
+    """Pack record batches that share one schema, with columns from the list above, into a segment."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as stream:
         for batch in batches:
@@ -62,7 +62,7 @@ def pack(batches: Sequence[Any]) -> bytes:
 
 
 def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
-    """Messages for one queue as a segment."""
+    """Pack messages for one queue into a segment."""
     values: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for draft in drafts:
         instant = draft.deadline if isinstance(draft.deadline, datetime) else None
@@ -86,8 +86,8 @@ def unpack(segment: bytes | memoryview, rows: int = 10_000) -> Iterator[Piece]:
             _check_schema(stream.schema)
             for batch in stream:
                 for column in batch.columns:
-                    # Arrow believes what a buffer says of itself, and would read what lies beside it. (Text that is none is
-                    # told of later, by its message.)
+                    # Arrow trusts the offsets in a buffer and would read beyond its end. (Invalid UTF-8 is reported later, with
+                    # its message.)
                     (column.view(pa.binary()) if column.type == pa.string() else column).validate(full=True)
                 for start in range(0, batch.num_rows, rows):
                     yield from _pieces(batch.slice(start, rows))
@@ -105,7 +105,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _pieces(batch: Any) -> list[Piece]:
-    """What cannot be read is found by halves, so that the others are not torn apart."""
+    """Find unreadable rows by bisection, so that the other rows stay together."""
     try:
         return list(_by_queue(batch))
     except (BadInput, UnicodeDecodeError) as error:

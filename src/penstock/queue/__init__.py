@@ -1,1 +1,1 @@
-"""A queue: send, receive, settle, look; named claims and sets are beside it."""
+"""A queue: sending, receiving, settling and browsing, with named claims and sets."""

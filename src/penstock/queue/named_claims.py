@@ -1,4 +1,4 @@
-"""Named, durable claims of a queue: what a batch system that replays its batches reads by.
+"""Named, durable claims of a queue, for batch systems that replay their batches.
 
 claim ──► tentative ──confirm──► confirmed ──settle──► deleted; the reader has come so far
               │                      │
@@ -20,7 +20,7 @@ from penstock.stores.ports import ClaimingReaders, Readers, Store
 
 
 class NamedClaims(ABC):
-    """What a `Queue` can do for readers that have a name."""
+    """The methods of a `Queue` for named readers."""
 
     name: str
     _store: Store
@@ -52,7 +52,7 @@ class NamedClaims(ABC):
         return self._store.readers(self.name)
 
     def pulse(self) -> Pulse:
-        """What time it is here, and when the first message became, or becomes, visible; seen without any lock."""
+        """The current time of this queue's clock, and when its first message became, or becomes, visible. Takes no lock."""
         due_at = self._store.due(self.name)
         return Pulse(self._clock(), due_at)
 
@@ -68,8 +68,9 @@ class NamedClaims(ABC):
     ) -> Claim:
         """Claim up to ``limit`` messages under a name that survives crashes: the same name gives the same messages again.
 
-        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds. With ``max_bytes``, no more than about
-        so many bytes of bodies; with ``visible_by``, only what has been visible since that instant."""
+        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds. ``max_bytes`` limits, roughly, the
+        total size of the bodies; ``visible_by`` limits the claim to messages that became visible by that instant.
+        """
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_CLAIM)
@@ -109,13 +110,13 @@ class NamedClaims(ABC):
                 part = limit - len(messages)
                 if max_bytes is not None:
                     part = min(part, _further(messages, max_bytes) if messages else 1)
-            # A message may have a visibility of its own; the claim's is for all.
+            # A message may have its own visibility; a claim has one for all its messages.
             self._store.extend(self.name, [each for each in messages if each.visible_at != lapses_at], lapses_at)
             self._readers.hold(reader, epoch, messages, lapses_at)
             return Claim(reader, epoch, len(messages), False, lapses_at)
 
     def confirm(self, reader: str, epoch: int) -> Claim:
-        """Make a claim last until it is settled or given up; `ClaimLapsed` if that comes too late."""
+        """Make a claim last until it is settled or given up. Raises `ClaimLapsed` if it has lapsed already."""
         with self._store.batch():
             self._store.reserve(self.name)
             claim = self._claimed(reader, epoch)
@@ -124,16 +125,16 @@ class NamedClaims(ABC):
             return self._claimed(reader, epoch)
 
     def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
-        """The messages of a claim, or the part from ``start`` up to ``stop``, always in the same order.
+        """The messages of a claim, or the slice from ``start`` up to ``stop``, always in the same order.
 
-        What turns out to be damaged is set aside and left out; with ``damaged``, it stands in its place, in that state and
-        without its body."""
+        Damaged messages are set aside and left out; with ``damaged``, they keep their place, in that state and without a body.
+        """
         claim = self._claimed(reader, epoch)
         check_count(start, "start", 0, policy.MAX_CLAIM)
         stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
         try:
             messages = self._readers.read(reader, epoch, start, stop)
-        except KeyError:  # given up, settled or lapsed since we looked
+        except KeyError:  # given up, settled or lapsed in the meantime
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch} any more") from None
         if all(message.intact for message in messages):
             return messages
@@ -143,7 +144,7 @@ class NamedClaims(ABC):
         return [message if message.intact else _told(message) for message in messages if message.intact or damaged]
 
     def settle(self, reader: str, epoch: int) -> int:
-        """Delete what is claimed under this and earlier epochs, and remember that the reader has come so far; how many."""
+        """Delete all messages claimed under this and earlier epochs, and record the epoch as settled. Returns how many."""
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
         settled, claims = self._readers.held(reader)
@@ -156,14 +157,15 @@ class NamedClaims(ABC):
                 if claim.epoch == epoch and claim.lapses_at <= now:
                     raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
                 if claim.epoch < epoch and claim.lapses_at <= now:
-                    # Visible since it lapsed, not since now: who reads what was there at an instant must find it.
+                    # Make them visible from when the claim lapsed, not from now, so that a reader with ``visible_by`` still
+                    # finds them.
                     self._readers.give_back(reader, claim.epoch, claim.lapses_at)
             gone = self._readers.settle(reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
         self._waiting.notify()
         return gone
 
     def give_up(self, reader: str) -> int:
-        """Forget a reader and give back all that it has claimed; how many messages."""
+        """Forget a reader and give back all messages it has claimed. Returns how many."""
         policy.check_name(reader, "reader name")
         with self._store.batch():
             self._store.reserve(self.name)
@@ -172,15 +174,15 @@ class NamedClaims(ABC):
         return given
 
     def readers(self) -> dict[str, list[Claim]]:
-        """Who has named claims here, and which."""
+        """All readers with named claims on this queue, and their claims."""
         return {reader: self._readers.held(reader)[1] for reader in self._readers.names()}
 
     def settled_epoch(self, reader: str) -> int | None:
-        """How far a reader has settled."""
+        """The last epoch that a reader has settled."""
         return self._readers.held(policy.check_name(reader, "reader name"))[0]
 
     def _unlapsed(self, reader: str, epoch: int, now: int) -> Claim | None:
-        """The claim if it stands; None if there is none or it has lapsed; an error if the epoch is settled."""
+        """The claim if it is in force, None if there is none or it has lapsed; an error if the epoch is settled."""
         settled, claims = self._readers.held(reader)
         if settled is not None and epoch <= settled:
             raise ReaderSetBack(f"reader {reader!r} asks for epoch {epoch}, but has settled all up to {settled}")
@@ -199,19 +201,18 @@ class NamedClaims(ABC):
 
 
 def _told(message: Message) -> Message:
-    """What can be said of a message that is damaged."""
+    """What is still known of a damaged message."""
     return replace(
         message, body=b"", state=State.DAMAGED, deadline_at=None, moved_at=None, first_received_at=None, received_at=None
     )
 
 
 def _binding(claim: Claim) -> bool:
-    """A tentative claim of nothing has promised nothing: whoever asks again may get what has come since."""
+    """An empty tentative claim promises nothing: a second attempt may claim messages that have arrived since."""
     return claim.size > 0 or claim.confirmed
 
 
 def _further(messages: list[Message], max_bytes: int) -> int:
-    """How many more messages are likely to fit, going by what those so far weigh; never many at a time, as the next may weigh
-    more."""
+    """How many more messages are likely to fit, by the average size so far. Never many at a time, as the next may be larger."""
     taken = sum(len(message.body) for message in messages)
     return min(max(0, max_bytes - taken) * len(messages) // max(1, taken), len(messages), 1000) if taken < max_bytes else 0

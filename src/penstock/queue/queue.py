@@ -48,14 +48,14 @@ PURGE_BATCH = 10_000
 EXCHANGE_LATE = policy.SECOND // 10
 NOTHING = (None,) * 6
 SHARE_PAUSE = 0.05
-"""Seconds to rest when there are messages, but none of the share that was asked for."""
+"""Seconds to pause when there are messages, but none in the requested share."""
 
 
 class Queue(Sets, NamedClaims):
     """One named queue of a store; made by a `Broker`. Safe to share between threads."""
 
     _known: Settings | None = None
-    """The settings as they were last read; a queue behind HTTP knows none."""
+    """The settings as last read. A queue behind HTTP has none."""
 
     def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class Queue(Sets, NamedClaims):
         return settings
 
     def _decide(self, act: Callable[[Settings], Answer | None]) -> Answer:
-        """Decide by the settings that we know, and again if the store says that they have changed."""
+        """Act on the settings we know, and retry if the store says that they have changed."""
         answer = act(self._known or self.settings)
         while answer is None:
             answer = act(self.settings)
@@ -98,16 +98,17 @@ class Queue(Sets, NamedClaims):
         group: str | None = None,
         connection: object = None,
     ) -> Sent:
-        """Put a message into the queue; when this returns, it is safe.
+        """Send a message. When this returns, the message is safe.
 
-        ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` tells duplicates apart instead of the
-        content; ``delay`` and ``visibility`` take the place of the queue's own. With your own ``connection`` to the same
-        database, the message is sent when you commit, with what else you have written (SQLite, PostgreSQL, MariaDB)."""
+        ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` identifies duplicates instead of the
+        content; ``delay`` and ``visibility`` override the queue's settings. With your own ``connection`` to the same database,
+        the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB).
+        """
         draft: Draft | bytes = body
         extras: tuple[object, ...] = (attributes, delay, visibility, deadline, key, group)
         if content_type is OCTETS and extras == NOTHING:
             known = self._known
-            if known is not None and connection is None:  # the common case, as short as can be
+            if known is not None and connection is None:  # the common case, kept as short as possible
                 now = self._clock()
                 sent = self._store.insert(self.name, policy.admit_all((body,), known, now), now, known)
                 if sent is not None:
@@ -118,10 +119,11 @@ class Queue(Sets, NamedClaims):
         return self.send_many([draft], connection=connection)[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
-        """Send all or, if one is refused, none; at the price of one commit.
+        """Send all messages in one commit or, if one is refused, none.
 
-        With a ``token``, the same batch may be sent again when its answer was lost: what this queue took from it within the
-        last ten minutes is not taken twice. (A queue that deduplicates goes by its own rule.)"""
+        With a ``token``, a caller whose answer was lost can send the same batch again: the queue ignores messages that it took
+        from this batch within the last ten minutes. (A queue that deduplicates applies its own rule instead.)
+        """
         batch = check_many(drafts, "send_many", "send")
         if len(batch) > policy.MAX_BATCH:
             raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
@@ -136,22 +138,23 @@ class Queue(Sets, NamedClaims):
         return sent
 
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        """`send_many` with a token, without the ids. Where a batch is done whole or not at all, one mark stands
-        for all of it, which costs a fraction of a mark for each message."""
+        """`send_many` with a token, without returning ids. If the store's batches are atomic, one mark stands for the whole
+        batch, which costs a fraction of a mark per message.
+        """
         settings = self._known or self.settings
         if not self._store.atomic or settings.deduplicate is not False or len(drafts) < 2:
             self.send_many(drafts, token=token)
             return
         now = self._clock()
         while not self._insert_once(drafts, token, now, settings):
-            settings = self.settings  # they have changed: again by the new ones
+            settings = self.settings  # the settings have changed: retry with the new ones
             if settings.deduplicate is not False:
                 self.send_many(drafts, token=token)
                 return
         self._sent(now)
 
     def _insert_once(self, drafts: Sequence[Draft | bytes], token: str, now: int, settings: Settings) -> bool:
-        """False, and nothing happens, if these are no longer the queue's settings."""
+        """Returns False, and changes nothing, if these are no longer the queue's settings."""
         entries = policy.admit_all(drafts, settings, now)
         with self._store.batch():
             first = self._store.insert(self.name, policy.mark_batch(entries[:1], token, now), now, settings)
@@ -159,7 +162,7 @@ class Queue(Sets, NamedClaims):
                 return False
             if not first[0].duplicate:
                 others = self._store.insert(self.name, entries[1:], now, settings)
-                assert others is not None  # since the first was put in, nobody else can change the settings
+                assert others is not None  # after the first insert, nobody else can change the settings
         return True
 
     def _sent(self, now: int) -> None:
@@ -170,8 +173,8 @@ class Queue(Sets, NamedClaims):
     def _insert(self, batch: Sequence[Draft | bytes], token: str | None, now: int) -> list[Sent]:
         settings = self._known or self.settings
         while (sent := self._store.insert(self.name, self._admit(batch, settings, token, now), now, settings)) is None:
-            settings = self.settings  # they have changed: again by the new ones
-        # What was sent with a token twice is no duplicate by the queue's own rule.
+            settings = self.settings  # the settings have changed: retry with the new ones
+        # A message sent twice with one token is not a duplicate by the queue's own rule.
         return sent if token is None or settings.deduplicate is not False else [Sent(one.id) for one in sent]
 
     @staticmethod
@@ -192,13 +195,16 @@ class Queue(Sets, NamedClaims):
         holder: str | None = None,
         unfinished: bool = False,
     ) -> list[Message]:
-        """Up to ``limit`` messages; if there is none, wait so many seconds for one.
+        """Receive up to ``limit`` messages. If there are none, wait up to ``wait`` seconds for one.
 
-        They are hidden from others for ``visibility`` seconds, in which they should be deleted, extended or released. In the
-        mode at_most_once they are settled already. A ``share`` is (place, of): of so many consumers, what is for this one,
-        if the store can tell. A ``holder`` is the receiver's name, which `peek` shows while it holds them.
+        They are hidden from other receivers for ``visibility`` seconds; delete, extend or release them within that time. In the
+        mode at_most_once they are already settled. ``share`` is (place, of): receive only this consumer's share among ``of``
+        consumers, if the store supports that. ``holder`` is the receiver's name, which `peek` shows while it holds the
+        messages.
 
-        At most once, a history says that they were processed; ``unfinished``: that they have failed, until `finish` tells."""
+        At most once, the history records them as processed. With ``unfinished``, it records them as failed until `finish`
+        reports the outcome.
+        """
         check_taking(limit, visibility, share, holder)
         check_seconds(wait, "wait")
         chosen = _mode(mode)
@@ -224,7 +230,7 @@ class Queue(Sets, NamedClaims):
         holder: str | None = None,
         unfinished: bool = False,
     ) -> list[Message]:
-        """Claim and judge until there are ``limit`` messages to deliver or none left; each round is one commit."""
+        """Claim and judge until ``limit`` messages can be delivered or none are left. Each round is one commit."""
         kept: list[Message] = []
         more = True
         while more and len(kept) < limit:
@@ -233,7 +239,7 @@ class Queue(Sets, NamedClaims):
             except (StoreError, QueueNotFound):
                 if not kept:
                     raise
-                break  # what was taken is taken: the next receive will tell
+                break  # deliver what we have; the next receive will report the error
             kept += delivered
         self._tend(self._clock())
         return kept
@@ -247,15 +253,15 @@ class Queue(Sets, NamedClaims):
         holder: str | None,
         unfinished: bool,
     ) -> tuple[list[Message], bool]:
-        """Up to ``limit`` messages to deliver, and whether to go on."""
+        """Up to ``limit`` messages to deliver, and whether to continue."""
         if not self._busy:
             due = self._store.due(self.name)
-            if due is None or due > self._clock():  # seen without a write lock
+            if due is None or due > self._clock():  # checked without a write lock
                 return [], False
         known = self._known or self.settings
         chosen = mode or known.mode
         with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
-            now = self._clock()  # not before: the lock may have been long in coming
+            now = self._clock()  # read the clock only now: we may have waited for the lock
             settings = known if self._store.compares else self.settings
             if chosen is not (mode or settings.mode):
                 return [], True
@@ -268,7 +274,7 @@ class Queue(Sets, NamedClaims):
                 for message in delivered:
                     message.reason = reason
         if others or settings.groups:
-            self._waiting.notify()  # not before: the commit is what they wait for, and a fork takes this lock after the store's
+            self._waiting.notify()  # only after the commit they wait for; and a fork takes this lock after the store's
         self._busy = bool(delivered)
         return delivered, more
 
@@ -284,10 +290,11 @@ class Queue(Sets, NamedClaims):
         visible_by: int | None = None,
         holder: str | None = None,
     ) -> tuple[list[Message], bool, bool]:
-        """Claim up to ``limit`` messages and carry out the verdicts on them: those to deliver, whether to go on, and whether
-        there were others, which are elsewhere now."""
+        """Claim up to ``limit`` messages and carry out the verdicts on them. Returns the messages to deliver, whether to
+        continue, and whether any claimed messages were moved or settled instead.
+        """
         until = now + micros(settings.visibility if visibility is None else visibility)
-        at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see that they were claimed
+        at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see the claim
         only: dict[str, Any] = {} if share is None else {"share": share}
         claimed_at = now
         if visible_by is not None and self._store.dated:
@@ -298,10 +305,10 @@ class Queue(Sets, NamedClaims):
             only["settings"] = settings
         claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, holder=holder, **only)
         if claimed is None:
-            self._known = None  # they have changed: again by the new ones
+            self._known = None  # the settings have changed: retry with the new ones
             return [], True, False
         delivered = self._judge(claimed, settings, visibility, mode, now, None if at_once else until)
-        # What is hidden for no time at all is visible again: a second look would deliver it twice in one answer.
+        # A message with a visibility of 0 is visible again: another round would deliver it twice in one answer.
         others = len(delivered) < len(claimed)
         more = len(claimed) == limit or others
         return delivered, more and all(message.visible_at > now for message in delivered), others
@@ -309,7 +316,7 @@ class Queue(Sets, NamedClaims):
     def _judge(
         self, claimed: list[Message], settings: Settings, visibility: float | None, mode: Mode, now: int, until: int | None
     ) -> list[Message]:
-        """Carry out the verdicts on what was claimed; those to deliver."""
+        """Carry out the verdicts on claimed messages. Returns those to deliver."""
         delivered: list[Message] = []
         for message in claimed:
             verdict, reason = policy.judge(message, settings, mode, now)
@@ -334,7 +341,7 @@ class Queue(Sets, NamedClaims):
         logger.error("message %s of queue %r is damaged; it was set aside", message.id, self.name)
 
     def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
-        """Move it to the dead letter queue; False if that is gone."""
+        """Move a message to the dead letter queue. Returns False if that queue does not exist any more."""
         assert settings.redrive is not None
         target = settings.redrive.dead_letter_queue
         beyond = self._store.load(target)
@@ -347,12 +354,13 @@ class Queue(Sets, NamedClaims):
     # settling
 
     def delete(self, message: Message | Receipt | str, *, connection: object = None) -> bool:
-        """Settle a message as processed; False, and nothing changes, if it is no longer the receiver's.
+        """Settle a message as processed. Returns False, and changes nothing, if the receiver no longer holds it.
 
-        With an id instead of a message, whoever holds it. With your own ``connection``, as for `send`."""
+        Given an id instead of a message, this deletes it no matter who holds it. ``connection`` works as for `send`.
+        """
         known = self._known
         ours = type(message) is Message and message.queue == self.name and connection is None
-        if ours and known is not None and not known.groups:  # the common case, as short as can be
+        if ours and known is not None and not known.groups:  # the common case, kept as short as possible
             how = settlement(known, State.PROCESSED, None, self._clock())
             settled = self._store.delete(self.name, (message,), how, known)  # type: ignore[arg-type]
             if settled is not None:
@@ -368,7 +376,7 @@ class Queue(Sets, NamedClaims):
 
     @guarded
     def _joining(self, connection: object) -> Generator[Queue]:
-        """This queue, inside the transaction that the caller has open."""
+        """This queue, inside the caller's open transaction."""
         with self._store.joining(connection) as store:
             yield Queue(self.name, store, self._waiting, self._clock)
 
@@ -381,8 +389,9 @@ class Queue(Sets, NamedClaims):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
     ) -> tuple[list[bool], list[Message]]:
-        """`delete_many`, and then `receive` at least once and without waiting: the answers of both. On a database server it is
-        one commit. This is how a consumer goes on."""
+        """`delete_many`, then `receive` at least once without waiting; returns both answers. On a database server this is one
+        commit. Consumers use it to go from one batch to the next.
+        """
         check_taking(limit, visibility, share, holder)
         held = self._held(check_many(messages, "exchange", "delete"))
         share = share if self._store.shares else None
@@ -391,7 +400,7 @@ class Queue(Sets, NamedClaims):
             try:
                 return settled, self._take(limit, visibility, Mode.AT_LEAST_ONCE, share, holder)
             except (StoreError, QueueNotFound):
-                return settled, []  # what is settled is settled: the next receive will tell
+                return settled, []  # the deletion is done; the next receive will report the error
         settings = self._known or self.settings
         while True:
             now = self._clock()
@@ -406,14 +415,14 @@ class Queue(Sets, NamedClaims):
         try:
             with self._store.batch(durable=False):
                 came_at = self._clock()
-                if claimed and came_at - now > EXCHANGE_LATE:  # locks were long in coming: the leases begin only now
+                if claimed and came_at - now > EXCHANGE_LATE:  # we waited for locks: start the leases now
                     now = came_at
                     kept = self._store.extend(self.name, claimed, now + lease)
                     claimed = [message for message, ours in zip(claimed, kept, strict=True) if ours]
                     for message in claimed:
                         message.visible_at = now + lease
                 delivered = self._judge(claimed, settings, visibility, Mode.AT_LEAST_ONCE, now, now + lease)
-        except StoreError as error:  # what is settled is settled, and what was taken comes back by itself
+        except StoreError as error:  # the deletion is done, and claimed messages become visible again by themselves
             logger.warning("what was taken from queue %r could not be delivered: %s", self.name, error)
         self._busy = bool(delivered)
         if settings.groups or len(delivered) < len(claimed):
@@ -422,23 +431,24 @@ class Queue(Sets, NamedClaims):
         return settled, delivered
 
     def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
-        """Settle a message as failed: it is not delivered again, and the history, if kept, tells why."""
+        """Settle a message as failed: it is not delivered again, and the history, if kept, records the reason."""
         policy.check_reason(reason)
         return self._settle_held(self._held([message]), State.FAILED, reason)[0]
 
     def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> list[bool]:
-        """Tell how messages ended that were received at most once as ``unfinished``: they were processed, or have ``failed``
-        for this reason. Only the history is changed; False for what it does not have."""
+        """Report the outcome of messages that were received at most once as ``unfinished``: processed, or ``failed`` for this
+        reason. This changes only the history. Returns False for each message that the history does not have.
+        """
         held = self._held(check_many(messages, "finish", "finish([…])"))
         state = State.PROCESSED if policy.check_reason(failed) is None else State.FAILED
         return self._store.amend(self.name, held, state, failed) if held else []
 
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
-        """Keep a received message hidden for so many seconds from now; False if it is no longer the receiver's."""
+        """Keep a received message hidden for this many seconds from now. Returns False if the receiver no longer holds it."""
         return self.extend_many([message], visibility)[0]
 
     def extend_many(self, messages: Sequence[Message | Receipt | str], visibility: float | Sequence[float]) -> list[bool]:
-        """`extend` all of these by the same time, or each by its own, at the price of one commit."""
+        """`extend` all of these messages in one commit, by the same time or each by its own."""
         held = self._held(check_many(messages, "extend_many", "extend"))
         if not held:
             return []
@@ -458,7 +468,7 @@ class Queue(Sets, NamedClaims):
         return extended
 
     def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
-        """Give a received message back, visible after ``delay`` seconds; False if it is no longer the receiver's."""
+        """Give a received message back, visible after ``delay`` seconds. Returns False if the receiver no longer holds it."""
         until = self._clock() + micros(check_seconds(delay, "delay"))
         released = self._store.extend(self.name, self._held([message]), until, release=True)[0]
         self._waiting.notify()
@@ -470,13 +480,13 @@ class Queue(Sets, NamedClaims):
         now = self._clock()
         settings = self._known or self.settings
         while (settled := self._store.delete(self.name, held, settlement(settings, state, reason, now), settings)) is None:
-            settings = self.settings  # they have changed: again by the new ones
+            settings = self.settings  # the settings have changed: retry with the new ones
         if settings.groups:
-            self._waiting.notify()  # the next of a group may be free
+            self._waiting.notify()  # the next message of a group may be available now
         return settled
 
     def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
-        """As `_settle_held`, inside a batch, where the settings cannot change."""
+        """`_settle_held` inside a batch, where the settings cannot change."""
         gone = self._store.delete(self.name, held, settlement(settings, state, reason, now))
         assert gone is not None
         return gone
@@ -506,7 +516,7 @@ class Queue(Sets, NamedClaims):
         return self._let_lapse(self._store.browse(self.name, limit, state=None if state is None else _state(state)))
 
     def _let_lapse(self, messages: list[Message]) -> list[Message]:
-        """A store reads no clock, and names the last holder until the next claim: one whose time is over holds nothing."""
+        """Stores read no clock and name the last holder until the next claim: clear holders whose lease has ended."""
         held = [message for message in messages if message.holder is not None]
         now = self._clock() if held else 0
         for message in held:
@@ -542,7 +552,7 @@ class Queue(Sets, NamedClaims):
     # the whole queue
 
     def update(self, **changes: Any) -> Settings:
-        """Change settings; messages that are there already feel it when they are next received."""
+        """Change settings. Messages already in the queue are affected when they are next received."""
         with self._store.batch():
             self._store.reserve(self.name)
             settings = policy.check_settings(changes, self.settings)
@@ -552,7 +562,7 @@ class Queue(Sets, NamedClaims):
         return settings
 
     def purge(self) -> int:
-        """Remove all messages, received or not, except those of named claims; how many there were."""
+        """Remove all messages, received or not, except those of named claims. Returns how many."""
         return purge(self._store, self.name)
 
     def redrive(
@@ -563,11 +573,12 @@ class Queue(Sets, NamedClaims):
         ids: Iterable[str] | None = None,
         since_at: int | None = None,
     ) -> Redriven:
-        """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``; how many.
+        """Send visible dead letters back to the queues they died in, or all messages to the queue ``to``. Returns how many.
 
-        With ``ids``, these alone, unless someone holds them; ``since_at`` spares looking at what became visible before that
-        instant. Letters stay whose queue is gone, or has an equal message and takes such messages once; the answer counts
-        them too."""
+        With ``ids``, only these messages are sent, unless someone holds them. ``since_at`` skips messages that became visible
+        before that instant. A letter stays if its queue is gone, or if that queue deduplicates and has an equal message; the
+        answer counts these too.
+        """
         if limit is not None:
             check_count(limit, "limit", 1, policy.MAX_NUMBER)
         if since_at is not None:
@@ -582,7 +593,7 @@ class Queue(Sets, NamedClaims):
         gone: Counter[str | None] = Counter()
         seen: set[str] = set()
         before = -1
-        # Where groups are kept, a letter that has left frees the next of its group, which may stand before those already seen.
+        # In a queue with groups, a letter that leaves frees the next of its group, which may come before those already seen.
         while before < tally[Moved.DONE] and (before < 0 or self.settings.groups):
             before = tally[Moved.DONE]
             self._redrive_from(start, to, limit, left, tally, gone, seen)
@@ -599,10 +610,10 @@ class Queue(Sets, NamedClaims):
         gone: Counter[str | None],
         seen: set[str],
     ) -> None:
-        """Go once through all that is visible, and redrive what is not ``seen``."""
+        """Go once through all visible messages, and redrive those not in ``seen``."""
         while (limit is None or tally[Moved.DONE] < limit) and (left is None or left):
             page = self._visible(place)
-            if left is None or not left.isdisjoint(message.id for message in page):  # else seen without a write lock
+            if left is None or not left.isdisjoint(message.id for message in page):  # otherwise the write lock is not needed
                 with self._store.batch():
                     page = self._visible(place)
                     chosen = [message for message in page if (left is None or message.id in left) and message.id not in seen]
@@ -622,7 +633,7 @@ class Queue(Sets, NamedClaims):
     def _redrive(
         self, page: list[Message], to: str | None, most: int, tally: Counter[Moved], gone: Counter[str | None]
     ) -> None:
-        """Move ``most`` of these messages. One that stays does not count: another is tried in its place."""
+        """Move up to ``most`` of these messages. One that stays does not count; another is tried instead."""
         now = self._clock()
         beyond: dict[str, Settings | None] = {}
         known: list[tuple[str, Message]] = []
@@ -655,7 +666,7 @@ class Queue(Sets, NamedClaims):
             )
 
     def _tend(self, now: int) -> None:
-        """Now and then, clear away what no longer counts."""
+        """Now and then, clean up."""
         if now >= self._tend_at:
             self._tend_at = now + TEND_EVERY
             try:
@@ -663,11 +674,11 @@ class Queue(Sets, NamedClaims):
                 if self._store.sweep(self.name, now):
                     self._tend_at = now + policy.SECOND
                 self._tell_foreign(self._store.foreign(self.name))
-            except StoreError as error:  # what was asked of us is done; this can wait
+            except StoreError as error:  # the caller's request is done; this can wait
                 logger.warning("queue %r could not be tended, which will be tried again: %s", self.name, error)
 
     def _tell_foreign(self, names: list[str]) -> None:
-        """Log what cannot be delivered, once for as long as it stays the same."""
+        """Log the names of files that cannot be delivered, but only when the list changes."""
         if names != self._foreign:
             self._foreign = names
             if names:
@@ -675,19 +686,19 @@ class Queue(Sets, NamedClaims):
                 logger.warning("in queue %r there are files that are no messages, and are left alone: %s", self.name, shown)
 
     def _expire(self, now: int) -> None:
-        """Settle what has outlived its retention at the head of the queue, where nobody may ever receive it."""
+        """Settle expired messages at the head of the queue, in case nobody ever receives there."""
         while any(message.expires_at <= now for message in self._store.browse(self.name, 1, now=now)):
             with self._store.batch():
                 head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
                 old = [message for message in head if message.expires_at <= now and message.intact]
                 settled = self._settle(old, self.settings, State.FAILED, "retention", now)
-            self._waiting.notify()  # the next of a group may be free
+            self._waiting.notify()  # the next message of a group may be available now
             if not any(settled):
                 return
 
 
 def purge(store: Store, name: str) -> int:
-    """In parts, so that others may write in between."""
+    """Purge in batches, so that others can write in between."""
     purged = part = store.purge(name, PURGE_BATCH)
     while part == PURGE_BATCH:
         part = store.purge(name, PURGE_BATCH)
@@ -732,7 +743,7 @@ def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | 
 
 
 def check_each(visibility: float | Sequence[float], count: int) -> Sequence[float]:
-    """A visibility for each of so many messages."""
+    """One visibility for each of ``count`` messages."""
     if isinstance(visibility, str | bytes) or not isinstance(visibility, Sequence):
         return [check_seconds(visibility, "visibility")] * count
     if len(visibility) != count:

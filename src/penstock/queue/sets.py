@@ -1,4 +1,4 @@
-"""Every queue as a set (SimpleMessageQueue): a member is a message that is there once."""
+"""Every queue as a set (SimpleMessageQueue): a member is a message that is in the queue at most once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.stores.ports import Store
 
 
 class Sets(ABC):
-    """What a `Queue` can do as a set."""
+    """The set methods of a `Queue`."""
 
     name: str
     _store: Store
@@ -28,7 +28,7 @@ class Sets(ABC):
     def _take(self, limit: int, visibility: float | None, mode: Mode | None) -> list[Message]: ...
 
     def sadd(self, member: str | bytes) -> bool:
-        """Add a member, unless it is there: then False."""
+        """Add a member. Returns False if it is already in the set."""
         now = self._clock()
         sent = self._decide(
             lambda settings: self._store.insert(self.name, [policy.admit_member(member, settings, now)], now, settings)
@@ -37,11 +37,11 @@ class Sets(ABC):
         return not sent[0].duplicate
 
     def spop(self) -> str | bytes | None:
-        """Take a member out; text if it was added as text, None if there is none."""
+        """Remove and return a member: text if it was added as text, None if the set is empty."""
         for message in self._take(1, None, Mode.AT_MOST_ONCE):
             try:
                 return message.text if message.content_type == policy.TEXT else message.body
-            except BadMessage:  # someone sent it here as text, which it is not; it must not be lost
+            except BadMessage:  # a sender labelled bytes as text; they must not be lost
                 return message.body
         return None
 
@@ -49,5 +49,5 @@ class Sets(ABC):
         return self._store.marked(self.name, policy.member_mark(member))
 
     def scard(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         return self._store.count_marked(self.name)

@@ -1,4 +1,4 @@
-"""How a receiver waits without burning a core: woken at once by its own process, and by a cheap look for all others."""
+"""How a receiver waits without using CPU: its own process wakes it at once, and it polls cheaply for changes by others."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from penstock.guarded import guarded
 from penstock.stores.ports import Store
 
 LOOK_EVERY = 0.035
-"""Seconds between two looks at what other processes did; the promise is 50 ms."""
+"""Seconds between two polls for changes by other processes; we promise 50 ms."""
 
 
 class Waiting:
-    """The waiting room of one store, shared by all its queues."""
+    """Where receivers wait; shared by all queues of one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = RLock()  # a signal may come while it is held, and its handler send
+        self._lock = RLock()  # a signal handler may send while its thread holds it
         self._events = 0
         self._bells: list[Lock] = []
-        """One for each thread that rests, to wake it: a `Condition` does not survive an interrupt at every instant."""
+        """One for each waiting thread, to wake it. A `Condition` does not survive an interrupt at every point."""
         self._version = store.version()
         self._looked = time.monotonic()
         watch(self)
@@ -32,11 +32,11 @@ class Waiting:
 
     def after_fork(self, *, child: bool) -> None:
         if child:
-            self._bells.clear()  # those who rest are the parent's
+            self._bells.clear()  # the waiting threads are the parent's
         self._lock.release()
 
     def events(self) -> int:
-        """How much has happened; take it before you look, and `rest` returns if more has happened since."""
+        """A counter of events. Read it before you look for messages; `rest` returns if it has changed since."""
         return self._events
 
     def notify(self) -> None:
@@ -47,12 +47,12 @@ class Waiting:
 
     @guarded
     def told(self) -> Generator[None]:
-        """Around a batch: whoever waits is told when it is committed."""
+        """Around a batch: wake waiting receivers when it is committed."""
         yield
         self.notify()
 
     def rest(self, events: int, until: float) -> None:
-        """Return when something has happened since ``events`` was taken, or at ``until`` (of the monotonic clock)."""
+        """Return when something has happened since ``events`` was read, or at ``until`` (monotonic clock)."""
         while self._events == events and (left := until - time.monotonic()) > 0:
             bell = Lock()
             bell.acquire()
@@ -69,7 +69,7 @@ class Waiting:
             self._look()
 
     def _look(self) -> None:
-        """See whether other processes changed the store; of many who wait, one look in a period serves all."""
+        """Check whether other processes changed the store. One check per period serves all waiting threads."""
         now = time.monotonic()
         if now - self._looked < LOOK_EVERY / 2:
             return
