@@ -255,8 +255,8 @@ MUTANTS = [
         (
             "stores/postgresql/prepared.py",
             "    for result in results:\n        if result.status not in DONE:\n            raise error_from_result(result)\n"
-            "    if len(results) != 1:\n        connection.close()  # whatever",
-            "    if len(results) != 1:\n        pass  # whatever",
+            "    if len(results) != 1:\n        connection.close()  # the next",
+            "    if len(results) != 1:\n        pass  # the next",
         ),
     ),
     shared(
@@ -740,7 +740,7 @@ MUTANTS = [
     mutant(
         "numbers reserved in a lost batch are used",
         "answer_was_lost",
-        (SQLITE, "block = NO_BLOCK  # from here", "pass  # from here"),
+        (SQLITE, "block = NO_BLOCK  # until the commit", "pass  # until the commit"),
     ),
     filed(
         "a number that was moved in is given again",
@@ -1888,7 +1888,7 @@ MUTANTS = [
     mutant(
         "a batch's numbers are kept though its commit was interrupted",
         "right_after_its_commit",
-        (SQLITE, "block = NO_BLOCK  # from here", "pass  #"),
+        (SQLITE, "block = NO_BLOCK  # until the commit", "pass  #"),
     ),
     mutant(
         "a transaction that an interrupt left is gone on with",

@@ -1,8 +1,8 @@
-"""What calls a store: a program, or a signal handler that has interrupted a call of the same thread.
+"""Who calls a store: the program, or a signal handler that interrupted a call of the same thread.
 
-A handler that sends while its thread is in a batch would become part of that batch, and be answered before it is committed. So
-it is refused. It is recognised by the stack: between the verb and whoever opened the batch, a function is running that is
-registered as a handler.
+If a handler sends while its thread is in a batch, the send would join that batch and return before the commit. So the store
+refuses it. It recognises a handler by the stack: between the verb and the function that opened the batch, a function is running
+that is registered as a handler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INSIDE = ("penstock.stores.", "penstock.guarded")
 
 
 def find_caller() -> FrameType | None:
-    """The frame that has called the store; None in threads that no signal handler runs in."""
+    """The frame that called the store; None in threads where no signal handler runs."""
     if get_ident() != main_thread().ident:
         return None
     frame: FrameType | None = sys._getframe(1)
@@ -31,7 +31,7 @@ def find_caller() -> FrameType | None:
 
 
 def refuse_handlers(store: object, opener: FrameType | None) -> None:
-    """In a verb that would become part of a batch of this thread: `StoreBusy` if it is not called by whoever opened that."""
+    """In a verb that would join an open batch of this thread: raises `StoreBusy` if a signal handler called it."""
     frame = find_caller() if opener is not None else None
     while frame is not None and frame is not opener:
         if _is_foreign(frame) and _is_handler(frame.f_code):

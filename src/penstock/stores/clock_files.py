@@ -1,11 +1,10 @@
-"""The course of a store's clock, as files: a small one for each boot of each machine that uses the store.
+"""The course of a store's clock, as files: one small file for each boot of each machine that uses the store.
 
     FOLDER/BOOT      JSON, see `penstock.clock.Course`; its mtime is the last instant that the store has seen
 
-SQLite has FOLDER beside the database (FILE-clock), the stores of files among what is beside their messages. A file counts only
-as long as the machine runs, so none is synced. What should outlive a reboot is the mtime; a power cut may take the last half
-minute of it. A machine whose file is missing or damaged makes a new one, by the wall clock. What was not touched for a month
-is removed.
+SQLite keeps FOLDER beside the database (FILE-clock), the file stores in their sidecar folder. A file is valid only until the
+machine restarts, so none is synced. Only the mtime should survive a reboot; a power cut may lose its last half minute. A
+machine whose file is missing or damaged makes a new one from the wall clock. Files not touched for a month are removed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MONTH = 30 * 86400 * 1_000_000
 
 
 def clock_folder(path: str | Path) -> Path:
-    """Where the clock of the SQLite database at ``path`` is kept, by whatever link that is reached."""
+    """The clock folder of the SQLite database at ``path``, with links resolved."""
     return Path(f"{os.path.realpath(path)}-clock")
 
 
@@ -48,7 +47,7 @@ class ClockFiles:
             if found is not None:
                 os.unlink(draft)
                 return found
-            os.rename(draft, f"{self._folder}/{boot}")  # what is there is damaged
+            os.rename(draft, f"{self._folder}/{boot}")  # the existing file is damaged
         except BaseException:
             with suppress(OSError):
                 os.unlink(draft)
@@ -62,7 +61,7 @@ class ClockFiles:
     def touch(self, boot: str, course: Course, now: int) -> None:
         try:
             os.utime(f"{self._folder}/{boot}", ns=(now * 1000, now * 1000))
-        except PermissionError:  # another user's file; but as the folder is ours too, we can put one in its place
+        except PermissionError:  # another user's file, but the folder is writable: replace the file
             self.replace(boot, course, now)
 
     def seen(self) -> int:
@@ -73,14 +72,14 @@ class ClockFiles:
             return 0
 
     def _make_folder(self) -> None:
-        """For all users that may use the store."""
+        """Writable for all users that may use the store."""
         with suppress(FileExistsError):
             self._folder.mkdir()
             with suppress(OSError):
                 self._folder.chmod(self._folder.parent.stat().st_mode & 0o7777)
 
     def _draft(self, boot: str, course: Course, now: int) -> str:
-        """Dated before it can be seen: its mtime is never the wall clock's."""
+        """Set its date before it becomes visible: its mtime is never the wall clock's."""
         draft = f"{self._folder}/{boot}.{os.getpid()}.{get_ident()}~"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:

@@ -1,4 +1,4 @@
-"""A disk, for every store that has one: bringing things to it, and what its refusals are called here."""
+"""Disk access for every store that has one: syncing, and translating OS errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if _renameat2:
 
 
 def sync(path: Path | str) -> None:
-    """Bring a file's bytes, or a folder's names, to the disk."""
+    """Sync a file's content, or a folder's names, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -28,7 +28,7 @@ def sync(path: Path | str) -> None:
 
 
 def read_whole(path: str) -> bytes | None:
-    """A small file, with as few calls as there can be; None if it is not there."""
+    """The content of a small file, with as few system calls as possible; None if it does not exist."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def read_whole(path: str) -> bytes | None:
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Replace a file in one step: whoever reads it sees the old bytes or the new ones."""
+    """Replace a file in one step: a reader sees either the old content or the new."""
     draft = path.with_name(f"{path.name}.{os.getpid()}~")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -76,24 +76,24 @@ def sync_file_system(folder: Path) -> None:
 
 
 def rename_new(source: str, target: str) -> None:
-    """Rename, but never over another file: `FileExistsError`."""
+    """Rename, but never over another file: raises `FileExistsError`."""
     if _renameat2 and _renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), RENAME_NOREPLACE) == 0:
         return
     number = ctypes.get_errno()
     if number not in (0, errno.EINVAL, errno.ENOSYS):
         raise OSError(number, os.strerror(number), str(target))
-    os.link(source, target)  # a file system that knows no such rename
+    os.link(source, target)  # the file system does not support this rename
     os.unlink(source)
 
 
 def remove_folder(path: Path | str) -> None:
-    """Remove a folder with all that is in it. What cannot be removed stays.
+    """Remove a folder and its content. What cannot be removed stays.
 
-    If ``shutil.rmtree`` is interrupted at its ``close``, it closes the same number again, which another thread may have.
+    Not ``shutil.rmtree``: interrupted in its ``close``, it closes the same descriptor again, which another thread may have.
     """
     for folder, folders, files in os.walk(path, topdown=False):
         for name in (*folders, *files):
-            with suppress(OSError):  # a folder is gone already, a link to one is not
+            with suppress(OSError):  # the folder is gone already; a link to one is not
                 os.unlink(f"{folder}/{name}")
         with suppress(OSError):
             os.rmdir(folder)
@@ -104,7 +104,7 @@ def is_full(error: OSError) -> bool:
 
 
 def refusal(who: object, error: OSError) -> StoreError:
-    """What the operating system said to ``who``, as an error of ours."""
+    """An operating system error that happened to ``who``, as a Penstock error."""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return StoreFull(f"{who}: no space left on its disk")

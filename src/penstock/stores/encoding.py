@@ -1,9 +1,9 @@
-"""How stores write what has no column of its own: a message's head and checksum, and a queue's settings.
+"""How stores encode values without a column of their own: a message's head and checksum, and a queue's settings.
 
-head      JSON, absent where all is default:  {"type": content type, "attributes": {name: value}, "visibility": seconds,
+head      JSON, absent if all values are defaults:  {"type": content type, "attributes": {name: value}, "visibility": seconds,
                                                "death": [queue, reason, receives, died_at]}
           an attribute of bytes is {"b": base64}; text and numbers are themselves
-checksum  CRC-32 over all of the message that does not change, the body last
+checksum  CRC-32 over all immutable parts of the message, the body last
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def pack_head(head: Head) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def pack_type(content_type: str) -> bytes | None:
-    """A head with a content type alone, which is all that most messages have."""
+    """A head with only a content type, which is all that most messages need."""
     return None if content_type == OCTETS else json.dumps({"type": content_type}, separators=(",", ":")).encode()
 
 
@@ -77,12 +77,12 @@ def checksum(
 
 
 def plain_checksum(body: bytes | memoryview, sent_at: int) -> int:
-    """That of a message which has nothing else."""
+    """The checksum of a message that has only a body."""
     return crc32(body, crc32(b"%d" % sent_at))
 
 
 add_body = crc32
-"""A message's checksum, by its body, and by the checksum that it would have if that were empty."""
+"""A message's checksum, from its body and from the checksum it would have with an empty body."""
 
 
 def pack_settings(settings: Settings) -> str:
@@ -90,7 +90,7 @@ def pack_settings(settings: Settings) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _pack_settings(settings: Settings, _: bool) -> str:  # the flag, because True equals 1 in the cache's eyes
+def _pack_settings(settings: Settings, _: bool) -> str:  # the flag keeps True and 1 apart in the cache
     return json.dumps(asdict(settings))
 
 

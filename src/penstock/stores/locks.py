@@ -1,7 +1,7 @@
-"""Locks between processes, by `flock` on a file: nobody waits for one for ever, and a forked child never keeps one.
+"""Locks between processes, by `flock` on a file. Waiting has a timeout, and a forked child never keeps a lock.
 
-A flock belongs to the open file, and a forked child shares its parent's open files. So a lock is given back by an explicit
-unlock, because a close alone would leave it to the children; and a child closes its copies as soon as it is born, because its
+A flock belongs to the open file, and a forked child shares its parent's open files. So a process releases a lock by an explicit
+unlock, because after a mere close the children would still hold it. A child closes its copies as soon as it starts, because its
 parent may be killed before it can unlock.
 """
 
@@ -14,15 +14,15 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from penstock.errors import StoreBusy
 
 TIMEOUT = 10.0
-"""How many seconds to wait for a lock, unless a store is told otherwise."""
+"""How many seconds to wait for a lock by default."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.002
-"""Seconds between two tries: few at first, because most locks are held for less than a millisecond."""
+"""Seconds between two tries: short at first, because most locks are held for less than a millisecond."""
 
 _open: set[FileLock] = set()
 
 
 class Patience:
-    """How long a store's verb waits for locks. ``spent`` is what the verb has already waited for other threads."""
+    """How long a store's verb waits for locks. ``spent`` is how long the verb has already waited for other threads."""
 
     __slots__ = ("open", "spent", "timeout")
 
@@ -30,27 +30,27 @@ class Patience:
         self.timeout = timeout
         self.spent = 0.0
         self.open: set[FileLock] = set()
-        """Those of the store's locks whose files are open."""
+        """The store's locks whose files are open."""
 
 
 class FileLock:
     __slots__ = ("_path", "_patience", "_what", "handle")
 
     def __init__(self, path: str, what: str, patience: Patience) -> None:
-        """``what`` is locked, for the error that tells that others have it."""
+        """``what`` names the locked thing in the `StoreBusy` error."""
         self._path = path
         self._what = what
         self._patience = patience
         self.handle = -1
 
     def open(self) -> None:
-        """Open the lock's file, and make it if need be, so that `take` can follow."""
+        """Open the lock's file, creating it if needed, so that `take` can follow."""
         self.handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         _open.add(self)
         self._patience.open.add(self)
 
     def take(self) -> None:
-        """Lock the open file. `StoreBusy` if others keep it for too long; whatever fails, the file is closed."""
+        """Lock the open file. Raises `StoreBusy` after the timeout. On any failure the file is closed."""
         try:
             try:
                 flock(self.handle, LOCK_EX | LOCK_NB)
@@ -74,14 +74,14 @@ class FileLock:
                 continue
 
     def pause(self) -> None:
-        """Unlock, but leave the file open: the lock is soon taken again."""
+        """Unlock, but leave the file open, because the lock will be taken again soon."""
         flock(self.handle, LOCK_UN)
 
     def give(self) -> None:
-        """Unlock, and close the file. Without effect on a lock that is not open: a forked child has none."""
+        """Unlock and close the file. Does nothing if the lock is not open, as in a forked child."""
         handle = self.handle
         if handle >= 0:
-            flock(handle, LOCK_UN)  # first of all: whatever interrupts us then, nobody is kept out
+            flock(handle, LOCK_UN)  # first, so that an interrupt cannot leave others locked out
             self.handle = -1
             _open.discard(self)
             self._patience.open.discard(self)
@@ -89,7 +89,7 @@ class FileLock:
 
 
 def _close_copies() -> None:
-    """In a forked child: whatever its parent has locked stays the parent's alone."""
+    """In a forked child: the parent's locks remain the parent's alone."""
     while _open:
         lock = _open.pop()
         handle, lock.handle = lock.handle, -1

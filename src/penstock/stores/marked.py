@@ -1,4 +1,4 @@
-"""Messages that are put in once, by marks: for stores whose batches are not atomic, and that have no journal."""
+"""Inserting messages once, by marks, for stores whose batches are not atomic and that have no journal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from penstock.policy import mark_batch
 from penstock.stores.ports import Step, Store
 
 Unmark = Callable[[str, Sequence[bytes]], object]
-"""Forgets marks of a queue that have served, before they expire."""
+"""Forgets marks of a queue that are no longer needed, before they expire."""
 WINDOW = 7 * 86400
-"""Seconds for which the marks count, should nobody remove them before."""
+"""Seconds for which the marks count if nobody removes them earlier."""
 
 
 def insert_marked(
@@ -23,7 +23,7 @@ def insert_marked(
     now: int,
     settings: Settings,
 ) -> Callable[[], object] | None:
-    """As `Ledger.insert_once`. In a queue that deduplicates, its own marks do."""
+    """See `Ledger.insert_once`. A queue that deduplicates uses its own marks."""
     spent: list[bytes] = []
     if settings.deduplicate is False:
         entries = mark_batch(entries, " ".join(map(str, step)), now, window=WINDOW)

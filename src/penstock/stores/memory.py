@@ -1,7 +1,7 @@
-"""Queues in this process' memory: the specification that runs. Every other store must give the same answers.
+"""Queues in this process's memory: the executable specification. Every other store must give the same answers.
 
-Its batch is a lock and undoes nothing: no verb here fails after it has begun to change something. What a verb was changing when
-it was interrupted is mended by the next one, from the rows, which say all that counts.
+Its batch is a lock and undoes nothing: no verb here fails once it has begun to change something. If a verb is interrupted, the
+next one repairs its changes from the rows, which are authoritative.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class _Reader:
 class _Queue:
     settings: Settings
     rows: dict[int, _Row] = field(default_factory=dict)
-    heap: list[tuple[int, int]] = field(default_factory=list)  # (visible_at, number); an entry that no row agrees with is void
-    groups: dict[str, list[int]] = field(default_factory=dict)  # whose turn it is, then those blocked behind it
+    heap: list[tuple[int, int]] = field(default_factory=list)  # (visible_at, number); an entry is void if its row disagrees
+    groups: dict[str, list[int]] = field(default_factory=dict)  # the one whose turn it is, then those blocked behind it
     marks: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # mark -> (number, until)
     history: dict[int, tuple[Message, int]] = field(default_factory=dict)
     readers: dict[str, _Reader] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)  # by arrival: id -> number
-    moving: tuple[int, _Queue, int] | None = None  # (number, the queue it moves to, its number there)
+    moving: tuple[int, _Queue, int] | None = None  # (number, target queue, number there)
 
 
 class MemoryStore(Store):
@@ -78,8 +78,9 @@ class MemoryStore(Store):
     atomic = False
 
     def __init__(self, *, ordered: bool = True, by_arrival: bool = False) -> None:
-        """Not ``ordered``: what is visible is claimed in the order of sending, whenever it became visible; ``by_arrival``: or
-        of being moved."""
+        """Without ``ordered``, visible messages are claimed in the order of sending, whenever they became visible. With
+        ``by_arrival``, a moved message counts from its move instead.
+        """
         self.roster = LocalRoster()
         self.outbox = Outbox(MemoryStaging(self), MemoryLedger(self, self._unmark))
         self.ordered = ordered
@@ -87,7 +88,7 @@ class MemoryStore(Store):
         self._lock = RLock()
         self._queues: dict[str, _Queue] = {}
         self._torn: list[_Queue] = []
-        """What a verb is changing, or was when it was interrupted."""
+        """The queues that a verb is changing, or was changing when it was interrupted."""
         self._changing: FrameType | None = None
         self._numbers = itertools.count(1)
         self._ids = Ids(Ids.salt())
@@ -142,7 +143,7 @@ class MemoryStore(Store):
         if entry.mark is not None:
             first, until = home.marks.get(entry.mark, (0, 0))
             if until > now:
-                there = home.rows.get(first)  # one that was moved by arrival has kept its id, and not its number
+                there = home.rows.get(first)  # a message moved by arrival keeps its id but not its number
                 return Sent(there.message.id if there else self._ids.make(first), duplicate=True)
         number = next(self._numbers)
         message = Message(
@@ -193,7 +194,7 @@ class MemoryStore(Store):
                 if first[1] % of != place:
                     others.append(first)
                     continue
-                if first[1] not in numbers:  # which is there twice if it was shown twice from the same instant on
+                if first[1] not in numbers:  # the heap has it twice if it became visible twice at the same instant
                     numbers.add(first[1])
                     rows.append(home.rows[first[1]])
             for other in others:
@@ -210,7 +211,7 @@ class MemoryStore(Store):
             receives=before.receives + 1,
             delivery=next_delivery(before.delivery, now),
             holder=holder,
-            visible_at=before.visible_at if until is None else until,  # not hidden: who is to settle it may be interrupted
+            visible_at=before.visible_at if until is None else until,  # not hidden: an interrupt may prevent the settlement
             received_at=now,
             first_received_at=before.first_received_at or now,
         )
@@ -314,7 +315,7 @@ class MemoryStore(Store):
         )
         home.moving = (row.message.number, there, number)
         if mark is not None and mark_until:
-            there.marks[mark] = (number, mark_until)  # before it is there, as `_mend` removes a mark without its message
+            there.marks[mark] = (number, mark_until)  # before the row is there: `_mend` removes a mark without its message
         self._arrive(there, _Row(message, mark, mark_until=mark_until))
         self._leave(home, row)
         home.moving = None
@@ -412,7 +413,7 @@ class MemoryStore(Store):
         return _Readers(self, queue)
 
     def _unmark(self, queue: str, marks: Sequence[bytes]) -> None:
-        """Forget marks that have served before they expire."""
+        """Forget marks that are no longer needed, before they expire."""
         with self._lock:
             for mark in marks:
                 self._home(queue).marks.pop(mark, None)
@@ -430,7 +431,7 @@ class MemoryStore(Store):
         self._closed = True
 
     def _order(self, row: _Row) -> tuple[int, ...]:
-        """The order of delivery, the blocked last."""
+        """The order of delivery, blocked messages last."""
         instant = (row.message.visible_at,) if self.ordered else ()
         return (row.blocked, *instant, row.message.number)
 
@@ -456,7 +457,7 @@ class MemoryStore(Store):
         self._torn += homes
 
     def _mend(self) -> None:
-        """After an interrupt: make all else of these queues agree with their rows again."""
+        """After an interrupt: rebuild everything else in these queues from their rows."""
         for home in self._torn:
             if home.moving is not None:
                 number, there, arrived = home.moving
@@ -489,7 +490,7 @@ class MemoryStore(Store):
         return row if row and receipt.delivery in (None, row.message.delivery) else None
 
     def _first(self, home: _Queue) -> int | None:
-        """When the first message is due, past the void entries at the head of the heap."""
+        """When the first message is due, skipping void entries at the head of the heap."""
         while home.heap:
             visible_at, number = home.heap[0]
             row = home.rows.get(number)
@@ -508,7 +509,7 @@ class MemoryStore(Store):
         if home.settings.groups and row.message.group is not None:
             turns = home.groups.setdefault(row.message.group, [])
             row.blocked = bool(turns)
-        home.rows[row.message.number] = row  # from here on it is there: see `_mend`
+        home.rows[row.message.number] = row  # from here on the message is in the queue: see `_mend`
         if home.settings.groups and row.message.group is not None:
             insort(turns, row.message.number, lo=min(1, len(turns)))
         if not row.blocked:
@@ -521,7 +522,7 @@ class MemoryStore(Store):
         self._pass_turn(home, row)
 
     def _pass_turn(self, home: _Queue, row: _Row) -> None:
-        """The row no longer stands in its group's line; if it stood first, the next by number is free."""
+        """Take the row out of its group's line. If it was first, free the next by number."""
         turns = home.groups.get(row.message.group or "", [])
         if row.message.number not in turns:
             return
@@ -580,7 +581,7 @@ class _Readers(Readers):
             store._change(home)
             done = [number for number in sorted(known.claims) if number <= epoch]
             rows = ((receipt, store._find(home, receipt)) for number in done for receipt in known.claims[number].receipts)
-            # What turned out to be damaged when it was read was set aside, and stays.
+            # Messages found damaged when they were read have been set aside, and stay.
             whole = [receipt for receipt, row in rows if row is None or row.message.state is not State.DAMAGED]
             gone = sum(store._delete(home, receipt, settlement) for receipt in whole)
             settled = max(epoch, known.settled if known.settled is not None else epoch)
@@ -609,5 +610,5 @@ class _Readers(Readers):
 
 
 def _copy(message: Message) -> Message:
-    """What is handed out is the caller's to change."""
+    """A copy that the caller may change."""
     return replace(message, attributes=dict(message.attributes))

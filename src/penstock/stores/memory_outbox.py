@@ -1,4 +1,4 @@
-"""What writers stage and publish in a memory store."""
+"""Staging and publishing in a memory store."""
 
 from __future__ import annotations
 

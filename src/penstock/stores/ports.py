@@ -1,14 +1,14 @@
-"""What a store offers: transitions of messages, and no rules.
+"""The interface of a store: state transitions of messages, and no rules.
 
     insert ──► queued ──claim──► consumed ──delete──► gone, or settled where history is kept
                  ▲                  │  │
                  └─ extend(release) ┘  ├─ move ──► queued in another queue
                  └─ visible_at passes ─┘  └─ set_aside ──► damaged
 
-One number, ``visible_at``, hides a message: delay, visibility, back-off and give-back are all this one. Every instant is an
-argument; a store reads no clock, sleeps and logs nothing. Verbs are plural, and each is atomic; everything inside ``with
-store.batch():`` becomes durable together at its exit, or not at all. Who catches an error inside a batch and goes on gives what
-may fail a batch of its own, within the other. An unknown queue is `QueueNotFound`.
+A single number, ``visible_at``, hides a message; delay, visibility, back-off and give-back all set it. Every instant is an
+argument: a store does not read the clock, sleep or log. Each verb takes many messages and is atomic. Everything inside ``with
+store.batch():`` becomes durable together when the block ends, or not at all. A caller that wants to catch an error inside a
+batch and continue must wrap the failing step in a nested batch. An unknown queue raises `QueueNotFound`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Staged(NamedTuple):
 
 Segment = bytes | memoryview
 Step = tuple[str, int, str]
-"""A writer, a batch, and a place in it."""
+"""A writer, a batch, and a position in it."""
 
 
 class Roster(ABC):
-    """The consumers that share a queue, in the order of their birth."""
+    """The consumers that share a queue, in the order in which they registered."""
 
     @abstractmethod
     def beat(self, queue: str, consumer: str, now: int) -> None:
-        """Note that it lives; one that is not, or no longer, entered is entered as the last born."""
+        """Record that a consumer is alive. One that is not on the roster, or no longer, is added at its end."""
 
     @abstractmethod
     def strike(self, queue: str, before: int) -> None:
-        """Strike off every consumer that has not beaten since."""
+        """Remove every consumer without a heartbeat since then."""
 
     @abstractmethod
     def living(self, queue: str) -> list[str]: ...
@@ -65,25 +65,27 @@ class Staging(ABC):
 
     @abstractmethod
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        """Keep a segment for its batch; again, the new one instead. If batches are not atomic, it is as safe as a message; else
-        it may be lost, since whoever publishes misses it."""
+        """Store a segment for its batch, replacing one of the same name. If batches are not atomic, it is as safe as a message.
+        Otherwise it may be lost, because the publisher notices that it is missing.
+        """
 
     @abstractmethod
     def staged(self, writer: str | None = None) -> list[Staged]:
-        """What waits, of one writer or of all."""
+        """The segments that are staged, by one writer or by all."""
 
     @abstractmethod
     def fetch(self, writer: str, batch: int, name: str) -> bytes | None: ...
 
     @contextmanager
     def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
-        """Around `Ledger.publishing`, these segments in this order, each when it is asked for. A store may read them ahead, and
-        may have removed them when this ends well; else they stay."""
+        """A context around `Ledger.publishing`: yields these segments in this order, each when it is asked for. A store may
+        read ahead. It may also remove the segments when the block succeeds; otherwise they stay.
+        """
         yield (self.fetch(writer, batch, name) for name in names)
 
     @abstractmethod
     def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
-        """Remove these segments of a batch; with no names, all of this batch and of those before it."""
+        """Remove these segments of a batch; without names, all segments of this batch and of earlier ones."""
 
 
 class Ledger(ABC):
@@ -91,23 +93,25 @@ class Ledger(ABC):
 
     @abstractmethod
     def publishing(self, writer: str) -> AbstractContextManager[int | None]:
-        """Inside, nobody else publishes for this writer: the last batch it published. If batches are atomic, this is one.
+        """Lock this writer for publishing; yields the last batch it published. If batches are atomic, this is one.
 
-        A lock that ends by itself is renewed by each step inside: `StoreBusy` if another process may have it by now."""
+        If the lock expires by itself, each step inside renews it. Raises `StoreBusy` if another process may have it by now.
+        """
 
     @abstractmethod
     def note(self, writer: str, batch: int, keep_until: int) -> None:
-        """Remember, at least until then, that the writer has published all up to this batch."""
+        """Remember, at least until ``keep_until``, that the writer has published everything up to this batch."""
 
     @abstractmethod
     def forget(self, now: int) -> None:
-        """Forget the writers that need be remembered no longer."""
+        """Forget writers that no longer need to be remembered."""
 
     def insert_once(
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
-        """Where batches are not atomic: as `Store.insert`; but if one for this step of a batch was begun before, that is
-        finished, and nothing else is added. To be called when the progress is noted: it forgets what the step is known by."""
+        """If batches are not atomic: like `Store.insert`, but if an insert for this step was begun before, finish that one and
+        add nothing else. Call the result once the progress is recorded: it forgets how the step is recognised.
+        """
         raise NotImplementedError
 
 
@@ -123,45 +127,45 @@ class Store(ABC):
     outbox: Outbox
 
     durable: bool
-    """A success answer means: on stable storage."""
+    """When a verb returns, its changes are on stable storage."""
     ordered: bool
     """Messages are claimed in the order in which they became visible."""
     by_arrival: bool = False
     """Not ordered, and a message that was moved comes last in its new queue, whenever it was sent."""
     groups: bool
-    """Queues with ordered groups can be kept."""
+    """Supports queues with ordered groups."""
     dated: bool = True
-    """A claim finds what was visible at an instant of the past. Else `claim` takes it as ``visible_by``."""
+    """A claim can select what was visible at a past instant. Otherwise `claim` takes that instant as ``visible_by``."""
     ranges: bool = False
-    """A part of a queue by number is found without going through the whole."""
+    """Can find a range of numbers in a queue without reading the whole queue."""
     shares: bool = False
-    """A claim can be of a share: `claim` takes ``share``, (place, of), and then only messages whose number % of = place."""
+    """`claim` takes ``share``, (place, of), and then claims only messages with number % of == place."""
     compares: bool = False
-    """To look up a queue's settings costs a round trip: `claim` takes ``settings`` that the caller knows, and answers None, and
-    nothing happens, if these are no longer the queue's."""
+    """Looking up a queue's settings costs a round trip: `claim` takes the ``settings`` that the caller knows. If they are no
+    longer the queue's, it changes nothing and returns None.
+    """
     exchanges: bool = False
-    """A claim waits for the disk as a settlement does, and both can be one commit: `exchange`."""
+    """A claim waits for the disk as a settlement does, and `exchange` can do both in one commit."""
 
     atomic: bool = True
-    """A batch is done whole or not at all, even by who is killed in the middle of it."""
+    """A batch is applied whole or not at all, even if the process is killed in the middle of it."""
 
     on_damage: Callable[[str], object] = staticmethod(lambda _damage: None)
-    """Told of records that the store found damaged and has set aside. (A damaged message tells by itself: `Message.intact`.)"""
+    """Called with records that the store found damaged and has set aside. (For a damaged message, see `Message.intact`.)"""
 
     @abstractmethod
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
-        """One commit for all that is inside. With ``durable=False`` (claims: they are no promise) it may be lost to a power
-        cut, whole."""
+        """One commit for everything inside. With ``durable=False`` (for claims: no promise), a power cut may undo all of it."""
 
     def joining(self, connection: object) -> AbstractContextManager[Store]:  # noqa: ARG002
-        """A store whose verbs are part of the transaction that the caller has open on a connection of its own."""
+        """A store whose verbs take part in the caller's open transaction, on the caller's own connection."""
         raise Unsupported("this store cannot join a transaction of yours; SQLite, PostgreSQL and MariaDB can")
 
     # the catalogue
 
     @abstractmethod
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
-        """Create the queue (False if it is there) or change its settings (False if it is not)."""
+        """Create the queue (False if it exists) or change its settings (False if it does not)."""
 
     @abstractmethod
     def load(self, name: str) -> Settings | None: ...
@@ -172,52 +176,57 @@ class Store(ABC):
 
     @abstractmethod
     def drop(self, name: str) -> bool:
-        """Remove a queue and all that belongs to it."""
+        """Remove a queue and everything that belongs to it."""
 
     def reserve(self, name: str) -> None:  # noqa: B027 (a batch keeps all others out of most stores)
-        """In a batch: nobody else changes this queue or its named claims before the batch ends."""
+        """In a batch: keep everybody else from changing this queue or its named claims until the batch ends."""
 
     # messages
 
     @abstractmethod
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
-        """Add messages that were admitted under ``settings``; None, and nothing happens, if these are no longer the queue's.
+        """Add messages that were admitted under ``settings``. If these are no longer the queue's, change nothing and return
+        None.
 
-        One whose mark is in force is a duplicate: nothing is added and the first one's id is returned. In a queue with groups,
-        a message whose group has others is blocked until it is its turn."""
+        A message whose mark is in force is a duplicate: it is not added, and the first message's id is returned. In a queue
+        with groups, a message is blocked while others of its group are ahead of it.
+        """
 
     def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
-        """As `insert`, of messages that are ``like`` this one, which has no mark, no group and no body, but for their bodies.
-        False, and nothing happens, if these are no longer the queue's settings."""
+        """Like `insert`, for messages that differ from ``like`` only in their bodies; ``like`` has no mark, no group and no
+        body. If these are no longer the queue's settings, change nothing and return False.
+        """
         return self.insert(queue, [like._replace(body=body) for body in bodies], like.sent_at, settings) is not None
 
     @abstractmethod
     def claim(self, queue: str, limit: int, now: int, until: int | None, *, holder: str | None = None) -> list[Message] | None:
         """Hide the first visible messages until ``until``, count the receive, and note the ``holder``.
 
-        The number of the delivery is `policy.next_delivery`: a claim may be lost to a power cut, and the receipt that was given
-        out for it must not fit the next one.
+        The delivery number is `policy.next_delivery`: a power cut may undo a claim, and its receipt must not match the next
+        claim.
 
-        With None, the caller settles or moves every one of them in this same batch, so that a store need not write down that
-        they were claimed; one that the settlement says was not there went to someone else.
+        If ``until`` is None, the caller settles or moves every message in this same batch, so the store need not record the
+        claim. If the settlement does not find a message, another receiver got it.
 
-        The answer shows them as the claim leaves them, and ``lapsed`` if they were consumed before it."""
+        Returns the messages as they are after the claim; ``lapsed`` marks those that were consumed before it.
+        """
 
     @abstractmethod
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
-        """Hide held messages until ``until``; ``release`` also makes them queued, nobody's. False for each stale receipt."""
+        """Hide held messages until ``until``; ``release`` also queues them, without a holder. False for each stale receipt."""
 
     @abstractmethod
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
-        """Take messages out, into the history if it is kept. False for each stale receipt.
+        """Delete messages, into the history if it is kept. False for each stale receipt.
 
-        With ``settings``, None, and nothing happens, if these are no longer the queue's."""
+        If ``settings`` are given and are no longer the queue's, change nothing and return None.
+        """
 
     @abstractmethod
     def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
-        """Change how settled messages ended, as the history tells it. False for each that the history does not have."""
+        """Change the recorded outcome of settled messages. False for each message that is not in the history."""
 
     def exchange(
         self,
@@ -231,8 +240,9 @@ class Store(ABC):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
     ) -> tuple[list[bool], list[Message]] | None:
-        """`delete` and then `claim` in one commit, if the store ``exchanges``. None, and nothing is done, if these are not
-        its settings any more. An error says that nothing was done, as far as that can be known."""
+        """`delete` and then `claim` in one commit, if the store ``exchanges``. If these are no longer the queue's settings,
+        change nothing and return None. An error means that nothing was done, as far as that can be known.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -245,10 +255,11 @@ class Store(ABC):
         expires_at: int,
         deaths: Sequence[Death | None],
     ) -> list[Moved]:
-        """Put messages into another queue: visible at once, with no receives or holder, and with the mark and deadline that
-        `policy.readmit` says. One whose mark would count there stays if a message there has it.
+        """Move messages to another queue: visible at once, with no receives or holder, and with the mark and deadline from
+        `policy.readmit`. A message stays if its mark would count there and another message there already has it.
 
-        The number of the delivery goes on: a receipt from before the move must not fit one from after it."""
+        The delivery number continues: a receipt from before the move must not match after it.
+        """
 
     @abstractmethod
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
@@ -258,9 +269,10 @@ class Store(ABC):
     def browse(
         self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
     ) -> list[Message]:
-        """Look, in the order of delivery, the blocked last: all messages, or those in ``state``.
+        """List all messages, or those in ``state``, in the order of delivery, blocked ones last.
 
-        With ``now`` only those visible then, and of these only what comes after (visible_at, number)."""
+        With ``now``, only those visible then, and only those after the position (visible_at, number).
+        """
 
     @abstractmethod
     def settled(self, queue: str, limit: int) -> list[Message]:
@@ -272,13 +284,11 @@ class Store(ABC):
         return len(numbers), min(numbers, default=0), max(numbers, default=0)
 
     def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
-        """Look, by number, from ``start`` up to ``stop``: messages in any state, or the history."""
+        """List messages in any state, or the history, by number from ``start`` up to ``stop``."""
         found = [message for message in self._all(queue, settled) if start <= message.number < stop]
         found.sort(key=lambda message: message.number)
         last = found[limit - 1].number if len(found) > limit else stop
-        return [
-            message for message in found if message.number <= last
-        ]  # all that have the last one's number, should there be two
+        return [message for message in found if message.number <= last]  # includes all with the last number, if there are two
 
     def _all(self, queue: str, settled: bool) -> list[Message]:
         return self.settled(queue, MAX_NUMBER) if settled else self.browse(queue, MAX_NUMBER)
@@ -295,7 +305,7 @@ class Store(ABC):
     def count(self, queue: str, now: int) -> Counts: ...
 
     def foreign(self, queue: str) -> list[str]:  # noqa: ARG002
-        """Names that another program has put where messages are, and that cannot be delivered, as far as they were seen."""
+        """Names that another program has put among the messages and that cannot be delivered, as far as they were seen."""
         return []
 
     @abstractmethod
@@ -304,24 +314,24 @@ class Store(ABC):
 
     @abstractmethod
     def purge(self, queue: str, limit: int) -> int:
-        """Remove up to ``limit`` messages, but none that a named claim holds; how many. Fewer than that: there are no more."""
+        """Remove up to ``limit`` messages not in named claims. Returns how many; fewer than ``limit`` means none are left."""
 
     @abstractmethod
     def sweep(self, queue: str, now: int) -> bool:
-        """Clear away some of what no longer counts: old history and marks, free space; whether there is more."""
+        """Clean up some old history, marks and free space. Returns whether there is more."""
 
     @abstractmethod
     def readers(self, queue: str) -> Readers:
-        """The named claims of a queue. To ask for them reads nothing: it is their verbs that find an unknown queue."""
+        """The named claims of a queue. This reads nothing; only its verbs raise `QueueNotFound`."""
 
     # ids, for programs that want a UUID
 
     def uuid_of(self, queue: str, id: str) -> str:  # noqa: ARG002
-        """A message's id as a UUID, which most stores' ids are."""
+        """A message's id as a UUID. Most stores use UUIDs as ids."""
         return id
 
     def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
-        """The id that `uuid_of` made a UUID of; None if it never did for this queue."""
+        """The id for a UUID from `uuid_of`; None if this queue never gave that UUID out."""
         return given
 
     # life
@@ -331,8 +341,9 @@ class Store(ABC):
         """A number that changes when another process has changed the store."""
 
     def clock(self) -> Clock:
-        """The clock of whoever is given none: it must not step when the wall clock of this machine is set, and all processes
-        that share the store must agree about it. This one is for a store that lives in one process."""
+        """The default clock. It must not step when this machine's wall clock is set, and all processes that share the store
+        must agree on it. This one is for a store that lives in one process.
+        """
         return MachineClock()
 
     @abstractmethod
@@ -340,15 +351,15 @@ class Store(ABC):
 
 
 class Readers(ABC):
-    """The named claims of one queue, each made by a reader for one of its epochs. A batch of the store is around them too."""
+    """The named claims of one queue; each belongs to a reader and an epoch. A batch of the store includes these verbs."""
 
     @abstractmethod
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
-        """Keep these claimed messages, in this order, under the name (reader, epoch), as a tentative claim."""
+        """Keep these claimed messages, in this order, as a tentative claim of (reader, epoch)."""
 
     @abstractmethod
     def held(self, reader: str) -> tuple[int | None, list[Claim]]:
-        """The last epoch that the reader settled, and the claims it has, by epoch."""
+        """The last epoch that the reader settled, and its claims by epoch."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -356,43 +367,45 @@ class Readers(ABC):
 
     @abstractmethod
     def confirm(self, reader: str, epoch: int) -> None:
-        """Let the claim last for ever."""
+        """Make the claim last until it is settled or given back."""
 
     @abstractmethod
     def read(self, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
-        """Part of a claim's messages, in the order in which they were claimed; `KeyError` if there is no such claim."""
+        """A slice of a claim's messages, in the order of claiming. Raises `KeyError` if there is no such claim."""
 
     @abstractmethod
     def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
-        """Delete what is held under this and earlier epochs, and remember the epoch."""
+        """Delete the messages held under this and earlier epochs, and record the epoch."""
 
     @abstractmethod
     def give_back(self, reader: str, epoch: int | None, now: int) -> int:
-        """Undo one claim: its messages are visible now. With no epoch: all its claims, and forget the reader."""
+        """Undo one claim: its messages are visible now. Without an epoch, undo all claims and forget the reader."""
 
 
 class ClaimingReaders(Readers):
-    """Named claims of a store that can make one without showing each message to the rules."""
+    """Named claims of a store that can make one without passing each message through the rules."""
 
     @abstractmethod
     def hold_visible(
         self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
     ) -> int:
-        """`Store.claim` and `hold` in one: the first of what has been visible since ``visible_by``, if every one of these
-        messages is surely to be delivered; how many. 0, and nothing happens: claim and hold."""
+        """`Store.claim` and `hold` in one step: claim the first messages visible since ``visible_by``, if every one of them is
+        certain to be delivered. Returns how many. If 0, nothing has changed: use `claim` and `hold`.
+        """
 
 
 class Ids:
-    """Message ids as UUIDs that are computed from a message's number, and back, with no table.
+    """Converts message numbers to UUIDs and back, without a table.
 
         ssssssss-ssss-8sss-nnnn-nnnnnnnnnnnn     s: 60 random bits of this store; n: 62 bits of the number (RFC 9562, version 8)
 
-    Within a store they sort in the order of sending."""
+    Within a store, ids sort in the order of sending.
+    """
 
     def __init__(self, salt: int) -> None:
         digits = f"{salt:015x}"
         self.prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
-        """What all ids of this store begin with."""
+        """The prefix of all ids of this store."""
         self._usual = f"{self.prefix}8000-"
 
     def __eq__(self, other: object) -> bool:
@@ -410,7 +423,7 @@ class Ids:
         return f"{self.prefix}{number >> 48 | 1 << 15:04x}-{number & (1 << 48) - 1:012x}"
 
     def made_all(self, ids: Sequence[str], numbers: Sequence[int]) -> bool:
-        """Whether each is the id of its number: a tenth of the time that making them takes, and no if they are unusual."""
+        """Whether each id is that of its number. Takes a tenth of the time of making the ids; False for unusual ids."""
         usual = f"{self._usual}%012x" * len(ids) % tuple(numbers)
         return set(map(len, ids)) == {36} and "".join(ids) == usual
 
@@ -418,7 +431,7 @@ class Ids:
         """None for an id that this store never gave out."""
         try:
             low = int(id[24:], 16)
-            if id.startswith(self._usual):  # which spares most of the way
+            if id.startswith(self._usual):  # skips most of the parsing
                 return low if low > 0 and f"{low:012x}" == id[24:] else None
             number = int(id[19:23], 16) - (1 << 15) << 48 | low
         except ValueError:

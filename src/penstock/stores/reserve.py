@@ -1,8 +1,9 @@
-"""Space that a store keeps back, so that it can be drained when its disk is full.
+"""Disk space that a store reserves, so that it can be drained when its disk is full.
 
-To receive and to delete takes a little space: a record, a name, a page of a log. So a store keeps files that hold nothing, and
-removes them when a disk that is full keeps it from draining. A send never uses what this sets free: while the reserve is given
-up, a send is refused, until there is room to make it again and as much besides, which those who drain may be using.
+Receiving and deleting take a little space: a record, a name, a page of a log. So a store keeps placeholder files, and removes
+them when a full disk keeps consumers from draining it. A send never uses the space this frees: while the reserve is given up,
+the store refuses sends. It accepts them again when there is room for the reserve and as much again, which consumers may be
+using.
 """
 
 from __future__ import annotations
@@ -14,31 +15,32 @@ from contextlib import suppress
 from penstock.errors import StoreFull
 
 PLENTY = 64 * 1024 * 1024
-"""With so many bytes free, a send does not look at the reserve."""
+"""With this many bytes free, a send does not check the reserve."""
 PLENTY_OF_FILES = 4096
 SHARE = 16
-"""A reserve is at most one part in so many of the whole disk."""
+"""A reserve takes at most one part in this many of the whole disk."""
 BLOCK = 4096
 
 
 class Reserve:
     def __init__(self, store: object, pieces: Sequence[str], size: int) -> None:
-        """``pieces`` are files of ``size`` bytes each, or less on a small disk. The first one tells how it stands: it is not
-        there if there never was a reserve, it is empty while the reserve is given up, and it is made last."""
+        """``pieces`` are files of ``size`` bytes each, or less on a small disk. The first one shows the state: it is missing if
+        there never was a reserve, and empty while the reserve is given up. It is made last.
+        """
         self._store = store
         self._pieces = pieces
         self._folder = os.path.dirname(pieces[0]) or "."
         self._size = size
 
     def size(self) -> int | None:
-        """How many bytes are kept back: 0 while the reserve is given up, None if there never was one."""
+        """How many bytes are reserved: 0 while the reserve is given up, None if there never was one."""
         try:
             return os.stat(self._pieces[0]).st_size * len(self._pieces)
         except OSError:
             return None
 
     def goal(self) -> int:
-        """How many bytes each piece should have on this disk."""
+        """The size of each piece on this disk, in bytes."""
         try:
             disk = os.statvfs(self._folder)
         except OSError:
@@ -46,7 +48,7 @@ class Reserve:
         return max(BLOCK, min(self._size, disk.f_blocks * disk.f_frsize // SHARE) // BLOCK * BLOCK)
 
     def admit(self, need: int = 0) -> None:
-        """Before so many bytes are sent: `StoreFull` if there is no room for them, or while the reserve is given up."""
+        """Before a send of ``need`` bytes: raises `StoreFull` if there is no room, or while the reserve is given up."""
         free = self._free()
         if free[0] > PLENTY + need and free[1] > PLENTY_OF_FILES:
             return
@@ -54,12 +56,12 @@ class Reserve:
             raise StoreFull(f"{self._store}: no space left on its disk")
 
     def make(self) -> bool:
-        """Make the reserve if it is not there and there is room for it; whether it is there."""
+        """Make the reserve if it is missing and there is room for it. Returns whether it is there."""
         if self.size():
             return True
         try:
             each, free = self.goal(), self._free()
-            # As much besides: what somebody has just given up to drain the store must not be taken away again.
+            # Require twice the space: do not take back what another process has just freed to drain the store.
             if free[0] < 2 * each * len(self._pieces) or free[1] < 2 * len(self._pieces):
                 return False
             for piece in reversed(self._pieces):
@@ -68,13 +70,13 @@ class Reserve:
                     os.posix_fallocate(handle, 0, each)
                 finally:
                     os.close(handle)
-        except OSError:  # a disk that is full after all, or that cannot be written
+        except OSError:  # the disk is full after all, or not writable
             self.give_up()
             return False
         return True
 
     def is_needed(self) -> bool:
-        """Whether the reserve is there, and so little space besides that whoever drains the store may not get far."""
+        """Whether there is a reserve, and so little other space that a consumer may not get far."""
         free = self._free()
         if free[0] > PLENTY and free[1] > PLENTY_OF_FILES:
             return False
@@ -82,7 +84,7 @@ class Reserve:
         return free[0] < size // 2 or (size > 0 and free[1] < len(self._pieces) // 2)
 
     def give_up(self) -> bool:
-        """Set the space free; False if it was free already."""
+        """Free the space. Returns False if it was free already."""
         there = bool(self.size())
         with suppress(OSError):
             os.truncate(self._pieces[0], 0)
@@ -92,7 +94,7 @@ class Reserve:
         return there
 
     def _free(self) -> tuple[int, int]:
-        """How many bytes and how many files there is room for; if that cannot be known, the disk will say what it lacks."""
+        """How many bytes and files there is room for. If that is unknown, assume plenty; the disk will report an error."""
         try:
             disk = os.statvfs(self._folder)
         except OSError:

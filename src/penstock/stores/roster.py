@@ -1,4 +1,4 @@
-"""The consumers of this process: for stores that have no table of them."""
+"""The consumers of this process, for stores without a table of consumers."""
 
 from __future__ import annotations
 

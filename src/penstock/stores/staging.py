@@ -2,8 +2,8 @@
 
     FOLDER/WRITER/BATCH.NAME      a segment, last modified when it was staged; NAME ends in ~ while it is being written
 
-SQLite has FOLDER beside the database (FILE-staged), the stores of files among what is beside their messages. To stage takes no
-connection and no lock.
+SQLite keeps FOLDER beside the database (FILE-staged), the file stores in their sidecar folder. Staging takes no connection and
+no lock.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock.stores.ports import Staged, Staging
 
 
 def staging_folder(path: str | Path) -> Path:
-    """Where the segments for the SQLite database at ``path`` are."""
+    """The folder of segments for the SQLite database at ``path``."""
     return Path(f"{path}-staged")
 
 
 class StagedFiles(Staging):
     def __init__(self, folder: Path, *, durable: bool, admit: Callable[[int], object] = lambda _size: None) -> None:
-        """``durable``: a segment is on the disk when `stage` returns; ``admit`` is asked before so many bytes are written."""
+        """``durable``: a segment is on the disk when `stage` returns. ``admit`` is called with the size before each write."""
         self.folder = folder
         self._durable = durable
         self._admit = admit
@@ -40,7 +40,7 @@ class StagedFiles(Staging):
                 try:
                     handle = os.open(f"{path}~", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                     break
-                except FileNotFoundError:  # the first of this writer, or someone has just removed the last
+                except FileNotFoundError:  # this writer's first segment, or another process has just removed the last
                     home.mkdir(parents=True, exist_ok=True)
             try:
                 rest = memoryview(segment)
@@ -88,7 +88,7 @@ class StagedFiles(Staging):
             for number, name in gone:
                 with suppress(FileNotFoundError):
                     os.unlink(self._path(writer, number, name))
-            with suppress(OSError):  # others are in it, or it never was
+            with suppress(OSError):  # not empty, or it never existed
                 os.rmdir(self.folder / writer)
 
     def _path(self, writer: str, batch: int, name: str) -> str:

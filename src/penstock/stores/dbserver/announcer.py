@@ -1,7 +1,7 @@
-"""Tells other processes that there is something new: behind the sender's back, and seldom enough to cost nothing.
+"""Announces new messages to other processes: in a background thread, and seldom enough to cost nothing.
 
-The first news goes out at once. What comes within the pause after it goes out together at its end, so that a busy sender
-announces a hundred times a second at most.
+The first announcement goes out at once. Those within the pause after it are combined into one at its end, so that a busy sender
+announces at most a hundred times a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAUSE = 0.01
 class Announcer:
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
-        self._news: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt can leave the lock in it locked
+        self._news: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt can leave its lock held
         self._lock = RLock()
         self._thread: Thread | None = None
         self._closed = False
@@ -33,15 +33,15 @@ class Announcer:
                 if self._thread is None and not self._closed:
                     thread = Thread(target=self._run, name="penstock announcer", daemon=True)
                     thread.start()
-                    self._thread = thread  # not before: one that an interrupt kept from starting can be neither used nor joined
+                    self._thread = thread  # only now: one that an interrupt kept from starting can be neither used nor joined
 
     def _run(self) -> None:
         while True:
             self._news.get()
             if self._closed:
-                self._news.put(None)  # for another thread, if an interrupt came when the first was started
+                self._news.put(None)  # for another thread, if an interrupt came while the first was being started
                 return
-            with suppress(StoreError):  # who waits looks by itself now and then
+            with suppress(StoreError):  # waiting receivers also poll now and then
                 self._tell()
             time.sleep(PAUSE)
 
@@ -54,5 +54,5 @@ class Announcer:
             thread.join()
 
     def forked(self) -> None:
-        """In a child, which has no thread of its parent's."""
+        """In a child, which does not have its parent's thread."""
         self._news, self._lock, self._thread = SimpleQueue(), RLock(), None

@@ -1,8 +1,8 @@
-"""The clock of a database, as its clients read it: their own steady clock, set by the database's from time to time.
+"""The clock of a database, as its clients read it: their own steady clock, regularly synchronised with the database's.
 
-Machines disagree about the time of day, and a lease that one of them writes is read by another. So none of them is asked: a
-client measures how far its steady clock (which nobody sets) is from the database's, to half a round trip, and counts on. If the
-database's own wall clock is set, all clients follow within `ASK_EVERY`, and say so.
+Machines disagree about the time of day, and one reads a lease that another wrote. So clients do not use their wall clocks: each
+measures the offset of its steady clock (which nobody sets) from the database's clock, to within half a round trip. If the
+database's wall clock is set, all clients follow within `ASK_EVERY`, and log it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DatabaseClock:
         self.steps = 0
         """How often this process has noticed that the database's clock was set."""
         self._ask = ask
-        self._lock = RLock()  # a signal may come while it is held, and its handler send
+        self._lock = RLock()  # a signal handler may send while its thread holds it
         self._offset: int | None = None
         self._ask_at = self._asked_at = 0
 
@@ -40,7 +40,7 @@ class DatabaseClock:
     def _measure(self, now: int) -> int:
         with self._lock:
             if self._offset is not None and now < self._ask_at:
-                return self._offset  # someone else was first
+                return self._offset  # another thread was first
             try:
                 noise, offset = self._nearest()
                 self._tell(offset, noise, now - self._asked_at)
@@ -49,7 +49,7 @@ class DatabaseClock:
             except StoreError:
                 if self._offset is None:
                     raise
-                self._ask_at = now + ASK_AGAIN  # what we know is still good to some microseconds a second
+                self._ask_at = now + ASK_AGAIN  # our offset stays accurate to some microseconds a second
             return self._offset
 
     def difference(self) -> int:
@@ -57,7 +57,7 @@ class DatabaseClock:
         return system_clock() - self()
 
     def _tell(self, offset: int, noise: int, elapsed: int) -> None:
-        """A server's clock that only makes up a difference was not set."""
+        """A server's clock that is only being slewed was not set."""
         moved = 0 if self._offset is None else offset - self._offset
         if abs(moved) > STEP + noise + elapsed // SHARE:
             self.steps += 1
@@ -65,7 +65,7 @@ class DatabaseClock:
             logger.warning("the clock of the server was set %s by %.3f s", how, abs(moved) / 1_000_000)
 
     def _nearest(self) -> tuple[int, int]:
-        """By the quickest of some answers, how long that took, and how far we are apart: it leaves the least room for error."""
+        """The fastest of several answers: how long it took, and the offset. The fastest leaves the least room for error."""
         answers = []
         for _ in range(TRIES):
             asked = steady()

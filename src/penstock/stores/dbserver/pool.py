@@ -1,8 +1,8 @@
-"""The connections of a store that is a server: as many as there are threads at work, up to a limit, and none across a fork.
+"""The connections of a store on a server: as many as there are active threads, up to a limit, and none across a fork.
 
-An interrupt (Ctrl-C, whatever a signal handler raises) may come between any two steps here, also when a connection is taken and
-its taker does not have it yet. So the pool does not count what it has lent, but keeps weak references: what nobody has any more
-is not lent any more.
+An interrupt (Ctrl-C, or any exception from a signal handler) may come between any two steps here, even when a connection has
+been taken but not yet handed to its thread. So the pool does not count lent connections, but keeps weak references: a
+connection that nobody references is no longer lent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.errors import StoreBusy, StoreClosed
 
 Connection = TypeVar("Connection")
 LOOK_EVERY = 0.5
-"""Seconds after which a thread that waits for a connection looks for itself: nobody tells of those that were lost."""
+"""Seconds after which a thread that waits for a connection checks again: nobody announces connections that were lost."""
 
 
 class Place:
-    """Of a connection that is being made."""
+    """Stands for a connection that is being opened."""
 
 
 class Pool(Generic[Connection]):
@@ -39,7 +39,7 @@ class Pool(Generic[Connection]):
         self._close = close
         self._size = size
         self._timeout = timeout
-        self._lock = RLock()  # taken by itself, not by the condition, whose own `with` an interrupt can leave locked
+        self._lock = RLock()  # taken directly, not by the condition, whose own `with` an interrupt can leave locked
         self._condition = Condition(self._lock)
         self._idle: list[Connection] = []
         self._lent: list[ref[Connection]] = []
@@ -48,7 +48,7 @@ class Pool(Generic[Connection]):
         self._closed = False
 
     def take(self) -> Connection:
-        """One that is idle, the last used first, or a new one."""
+        """An idle connection, the last used first, or a new one."""
         give_up_at = time.monotonic() + self._timeout
         place = Place()
         with self._lock:
@@ -75,7 +75,7 @@ class Pool(Generic[Connection]):
         return connection
 
     def lent(self) -> list[Connection]:
-        """What someone has."""
+        """The connections that are in use."""
         return [connection for known in self._lent if (connection := known()) is not None]
 
     def _in_making(self) -> list[ref[Place]]:
@@ -95,7 +95,7 @@ class Pool(Generic[Connection]):
             self._close(connection)
 
     def drop(self, connection: Connection, *, alone: bool = False) -> None:
-        """One that is lost, and most likely all that are idle with it; or ``alone``, one that is of no more use."""
+        """Drop a lost connection, and most likely all idle ones with it; with ``alone``, drop only this one."""
         with self._lock:
             mine = self._take_back(connection)
             idle: list[Connection] = []
@@ -105,7 +105,7 @@ class Pool(Generic[Connection]):
             self._close(lost)
 
     def _take_back(self, connection: Connection) -> bool:
-        """False if it was lent before a fork, by the parent, or is given back already."""
+        """False if the parent lent it before a fork, or if it was already given back."""
         left = [known for known in self._lent if known() is not connection]
         lent = len(left) < len(self._lent)
         self._lent = left
@@ -126,7 +126,7 @@ class Pool(Generic[Connection]):
 
     def after_fork(self, *, child: bool) -> None:
         if child:
-            # Kept, so that nobody closes what the parent goes on using.
+            # Keep references, so that the garbage collector does not close what the parent still uses.
             self._parents += self.lent()
             self._lent, self._making = [], []
         self._lock.release()

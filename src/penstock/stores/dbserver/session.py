@@ -1,9 +1,9 @@
-"""Sessions of a database server: connections, transactions, and what becomes of a commit whose answer was lost.
+"""Sessions of a database server: connections, transactions, and recovery from a commit whose answer was lost.
 
-Every connection has a row in penstock_session, and every commit that is a promise writes its token there. If the connection is
-lost before the answer came, that row tells, as soon as the old connection is known to be dead, whether the commit was made.
+Every connection has a row in penstock_session, and every durable commit writes its token there. If the connection is lost
+before the answer arrives, we make sure that the old connection is dead; then that row shows whether the commit was made.
 
-A connection that was interrupted between a question and its answer would give that answer to the next question: it is closed.
+A connection that was interrupted between a query and its answer would return that answer to the next query, so it is closed.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ Answer = TypeVar("Answer")
 NO_BLOCK = (1, 0)
 CONNECT_PAUSE = 0.1
 NEWS = frozenset({"insert", "extend", "extend_all", "move", "unblock", "change_queue", "drop_queue"})
-"""Statements after which someone who waits may find a message."""
+"""Statements after which a waiting receiver may find a message."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """A connection: the driver's, how the server calls it, its row in penstock_session (0: none yet) and its last token."""
+    """A connection: the driver's, the server's id for it, its row in penstock_session (0: none yet) and its last token."""
 
     connection: Any
     server_id: Any
     number: int = 0
     token: int = 0
     copy: Any = None
-    """What is being copied in by it: the next statement ends that first."""
+    """A COPY in progress on it; the next statement ends that first."""
     prepared: dict[bytes, Any] = field(default_factory=dict)
-    """The statements that it has prepared, where the store does that itself."""
+    """The statements prepared on it, in stores that prepare their own."""
     asking: bool = False
     """A statement was begun and has not ended, as far as we know."""
 
     def __del__(self) -> None:
         with suppress(Exception):
-            if self.server_id is not None:  # else it is the caller's
+            if self.server_id is not None:  # otherwise it is the caller's
                 self.connection.close()
 
 
 @dataclass(slots=True)
 class Work:
-    """What one thread's batch or read is about."""
+    """The state of one thread's batch or read."""
 
     session: Session
     depth: int = 0
@@ -76,26 +76,27 @@ class Work:
     reading: bool = False
     """Nothing is being changed, so that no queue is locked."""
     undone: bool = False
-    """The server has rolled all of it back, or will: nothing more can become part of it."""
+    """The server has rolled everything back, or will: nothing more can join it."""
     over: bool = False
-    """The session may be another's by now."""
+    """Another thread may be using the session by now."""
 
 
 class Here(threading.local):
     last: Work | None = None
     opener: FrameType | None = None
-    """Whoever has opened the batch or the read, until all of it is over."""
+    """The frame that opened the batch or the read, until it is over."""
 
     @property
     def work(self) -> Work | None:
-        """What this thread is in the middle of."""
+        """This thread's current batch or read."""
         return None if self.last is None or self.last.over else self.last
 
 
 class ServerSession(SqlSession):
     def __init__(self, name: str, *, timeout: float = 10, pool: int = 10) -> None:
-        """``timeout``: seconds to wait for locks, for a free connection, and for a server that is away; ``pool``: how many
-        connections at most."""
+        """``timeout``: seconds to wait for locks, for a free connection, and for an unreachable server; ``pool``: the maximum
+        number of connections.
+        """
         self._here = Here()
         super().__init__()
         self._name = name
@@ -105,7 +106,7 @@ class ServerSession(SqlSession):
         self._pool: Pool[Session] = Pool(name, self._connect, self._close, size=pool, timeout=timeout)
         self._side_lock = threading.RLock()
         self._side: Session | None = None
-        self._block_lock = threading.RLock()  # not the one above: who sends need not wait for what is told behind its back
+        self._block_lock = threading.RLock()  # not the one above: a sender need not wait for background announcements
         self._block = NO_BLOCK
         self._closed = False
         self._announcer = Announcer(lambda: self._beside(self._announce))
@@ -126,7 +127,7 @@ class ServerSession(SqlSession):
     # connections
 
     def _connect(self) -> Session:
-        """A new one; while the server is away, try for a while."""
+        """Open a connection; while the server is unreachable, retry for a while."""
         give_up_at = time.monotonic() + self._timeout
         while True:
             try:
@@ -137,9 +138,9 @@ class ServerSession(SqlSession):
                 time.sleep(CONNECT_PAUSE)
 
     def _beside(self, act: Callable[[Session], Answer]) -> Answer:
-        """Do something outside of every batch, on a connection that is kept for this; again if that had been lost."""
+        """Do something outside of every batch, on a connection kept for this. Retry if that connection had been lost."""
         with self._side_lock:
-            if self._side is not None and self._side.asking:  # a signal came meanwhile, and its handler asks as well
+            if self._side is not None and self._side.asking:  # a signal handler runs during a query on it, and needs one too
                 session = self._connect()
                 try:
                     return act(session)
@@ -169,7 +170,7 @@ class ServerSession(SqlSession):
                 yield
             return
         try:
-            self._here.opener = find_caller()  # from here on, a signal handler is refused
+            self._here.opener = find_caller()  # from here on, signal handlers are refused
             with self._working(self._begin("BEGIN") if durable else Work(self._pool.take(), begun=False)) as work:
                 yield
                 self._commit(work, durable)
@@ -183,7 +184,7 @@ class ServerSession(SqlSession):
 
     @guarded
     def _working(self, work: Work) -> Generator[Work]:
-        """What this thread is in the middle of, until it is over; an error undoes it."""
+        """Set this thread's current work until it is over. An error rolls it back."""
         done = False
         try:
             self._here.last = work
@@ -191,7 +192,7 @@ class ServerSession(SqlSession):
             done = not work.reading
         finally:
             work.over = True
-            if self._here.last is work:  # which it is not in a thread that only clears up
+            if self._here.last is work:  # not so in a thread that only cleans up
                 self._here.last = None
             if work.lost:
                 self._pool.drop(work.session)
@@ -201,7 +202,7 @@ class ServerSession(SqlSession):
                 self._undo(work.session)
 
     def _undo(self, session: Session) -> None:
-        """Roll back and give the session back; close it if that is interrupted, or was before."""
+        """Roll back and give the session back. Close it if that is interrupted, or was interrupted before."""
         done = lost = False
         try:
             if not session.asking:
@@ -216,14 +217,14 @@ class ServerSession(SqlSession):
                 self._pool.drop(session, alone=not lost)
 
     def _give(self, session: Session) -> None:
-        """Back to the pool, unless it was interrupted in the middle of a statement."""
+        """Return the session to the pool, unless it was interrupted in the middle of a statement."""
         if session.asking:
             self._pool.drop(session, alone=True)
         else:
             self._pool.give(session)
 
     def _begin(self, text: str) -> Work:
-        """Open a transaction; a connection that was lost while it was idle is no news."""
+        """Open a transaction. A connection lost while idle is replaced silently."""
         session = self._pool.take()
         try:
             self._command(session, text)
@@ -241,7 +242,7 @@ class ServerSession(SqlSession):
         return Work(session)
 
     def _ready(self, work: Work, name: str = "") -> None:
-        """A batch of claims begins its transaction when it comes to more than them: they are no promise, and stand alone."""
+        """A batch of claims begins its transaction only when it does something else: claims are no promise and need none."""
         self._check(work)
         if work.begun or name in self._at_once:
             return
@@ -253,7 +254,7 @@ class ServerSession(SqlSession):
         work.begun = True
 
     def _check(self, work: Work) -> None:
-        """What comes after an undone beginning would stand alone, and be committed as if it were the whole."""
+        """After a rollback, further statements would be committed by themselves, as if they were the whole batch."""
         if work.undone:
             raise StoreBusy(f"{self}: all of the batch is rolled back, because of others or of an interrupt")
 
@@ -269,7 +270,7 @@ class ServerSession(SqlSession):
             self._command(work.session, f"RELEASE SAVEPOINT {name}")
         except BaseException as error:
             undone, work.undone = work.undone, True
-            # By GeneratorExit an interrupt is heard of that has kept us from our end: by now the session may be another's.
+            # GeneratorExit means that an interrupt kept us from finishing: another thread may have the session by now.
             if not (undone or work.over or work.session.asking or isinstance(error, GeneratorExit)):
                 work.locked, work.kept, work.uncounted = locked, kept, uncounted
                 work.seen.clear()
@@ -320,7 +321,7 @@ class ServerSession(SqlSession):
             self._command(session, "COMMIT")
         except StoreUnreachable:
             if not told or not self._was_committed(session):
-                raise  # a claim is no promise: what it hid comes back by itself
+                raise  # a claim is no promise: its messages become visible again by themselves
             work.lost = True
 
     def _tell(self, session: Session) -> None:
@@ -333,7 +334,7 @@ class ServerSession(SqlSession):
         self._ask(session, self._statements["open_session"], fields)
 
     def _was_committed(self, session: Session) -> bool:
-        """Whether the last token of a lost session was committed; asked when that can change no more."""
+        """Whether the last token of a lost session was committed. Asked once that can no longer change."""
 
         def look(side: Session) -> bool:
             self._end(side, session)
@@ -397,7 +398,7 @@ class ServerSession(SqlSession):
         return self._look(self._statements[name], self._named(name, params))
 
     def _look(self, text: Any, params: Mapping[str, Any] | None = None) -> list[Row]:
-        """The rows of a statement, which outside of a batch only reads, and is tried again if its connection was lost."""
+        """The rows of a statement. Outside of a batch it only reads, and is retried if its connection was lost."""
         work = self._here.work
         if work is not None and (work.begun or work.wrote):
             return self._ask(work.session, text, params)[0]
@@ -452,14 +453,14 @@ class ServerSession(SqlSession):
                 self._side = None
 
     def _close(self, session: Session) -> None:
-        """Close a connection, and if it still works, take its row along."""
+        """Close a connection, and if it still works, delete its row."""
         if session.number and not session.asking:
             with suppress(StoreError):
                 self._ask(session, self._statements["close_session"], {"session": session.number})
         self._shut(session)
 
     def before_fork(self) -> None:
-        self._clock.before_fork()  # first, as who measures the time takes them in this order
+        self._clock.before_fork()  # first, since a thread that measures the time takes them in this order
         self._block_lock.acquire()
         self._block = NO_BLOCK
         self._side_lock.acquire()
@@ -480,24 +481,24 @@ class ServerSession(SqlSession):
     # what each database does its own way
 
     _at_once: frozenset[str] = frozenset()
-    """The statements of a batch of claims that need no transaction around them."""
+    """The statements that a batch of claims can run without a transaction."""
     _begin_reading: str
-    """How to begin a transaction in which several reads see one state."""
+    """Begins a transaction in which several reads see the same state."""
 
     @abstractmethod
     def _open(self) -> Session:
-        """A new connection, in which every statement is committed by itself; `StoreUnreachable` if there is no server."""
+        """Open a connection in autocommit mode. Raises `StoreUnreachable` if there is no server."""
 
     @abstractmethod
     def _shut(self, session: Session) -> None: ...
 
     @abstractmethod
     def _prepared(self, text: str) -> Any:
-        """A statement with the driver's own marks for its parameters."""
+        """A statement with the driver's placeholders."""
 
     @abstractmethod
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
-        """Run a statement: its rows, and how many there were or were changed. No error but our own."""
+        """Run a statement. Returns its rows, and how many there were or were changed. Raises only Penstock errors."""
 
     def _command(self, session: Session, text: str) -> None:
         """Run a statement that has neither parameters nor rows."""
@@ -505,16 +506,16 @@ class ServerSession(SqlSession):
 
     @abstractmethod
     def _ask_many(self, session: Session, name: str, rows: list[Mapping[str, Any]]) -> None:
-        """Run a named statement for each."""
+        """Run a named statement for each row of parameters."""
 
     def _fetch(self, session: Session, fields: dict[str, Any]) -> Segment | None:
-        """A segment that is staged."""
+        """A staged segment."""
         rows, _ = self._ask(session, self._statements["fetch"], fields)
         return rows[0][0] if rows else None
 
     @abstractmethod
     def _end(self, side: Session, lost: Session) -> None:
-        """Make sure that a lost connection is dead on the server's side too."""
+        """Make sure that a lost connection is dead on the server too."""
 
     @abstractmethod
     def _ask_time(self, side: Session) -> int:
@@ -526,11 +527,11 @@ class ServerSession(SqlSession):
 
     @abstractmethod
     def _is_no_table(self, error: BaseException | None) -> bool:
-        """Whether this error of the driver's says that a table is not there."""
+        """Whether this driver error says that a table does not exist."""
 
     @abstractmethod
     def _announce(self, side: Session) -> None:
-        """Wake the processes that wait."""
+        """Wake waiting processes."""
 
 
 def _parameters(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from penstock.stores.dbserver.session import Answer, ServerSession
 from penstock.stores.ports import Segment, Staged, Staging
 
 AHEAD = 4
-"""How many segments are read ahead of the one that is being published."""
+"""How many segments to read ahead of the one being published."""
 
 
 class StagedRows(Staging):
@@ -33,11 +33,12 @@ class StagedRows(Staging):
 
     @contextmanager
     def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
-        """By a connection of its own: while the server works on one segment it hands out the next, and removes it in a
-        transaction that ends as the publication does."""
+        """On a connection of its own: while the server works on one segment, this reads the next and deletes it, in a
+        transaction that ends as the publication does.
+        """
         server, session = self._server, None
-        if len(names) > AHEAD and not server._in_batch():  # what a batch has staged itself, only it can see
-            with suppress(StoreError):  # it has no more connections to give
+        if len(names) > AHEAD and not server._in_batch():  # only the batch itself can see what it has staged
+            with suppress(StoreError):  # no more connections are available
                 session = server._open()
         if session is None:
             with super().fetching(writer, batch, names) as fetched:
@@ -50,13 +51,13 @@ class StagedRows(Staging):
                 segment = server._fetch(session, fields)
                 server._ask(session, server._statements["unstage"], fields)
                 return lambda: segment
-            return lambda: self.fetch(writer, batch, name)  # the connection is lost, and what it had removed is there again
+            return lambda: self.fetch(writer, batch, name)  # the connection is lost, and its deletions are rolled back
 
         try:
             server._command(session, "BEGIN")
             with closing(_ahead(take, names)) as taken:
                 yield (segment() for segment in taken)
-            with suppress(StoreError):  # then they are still there, to be removed with the rest
+            with suppress(StoreError):  # then they stay, and are removed with the rest
                 server._command(session, "COMMIT")
         except BaseException:
             if not session.asking:
@@ -75,7 +76,7 @@ class StagedRows(Staging):
 
 
 def _ahead(take: Callable[[str], Answer], names: Sequence[str]) -> Generator[Answer]:
-    """What ``take`` gives for each name, some of them by a thread before they are asked for."""
+    """What ``take`` returns for each name; a thread fetches some of them in advance."""
     worker = ThreadPoolExecutor(1, "penstock-segments")
     try:
         begun = deque(worker.submit(take, name) for name in names[:AHEAD])

@@ -1,6 +1,6 @@
-"""The verbs of a store on a database server, where batches of many threads, processes and machines run side by side.
+"""The verbs of a store on a database server, where batches of many threads, processes and machines run concurrently.
 
-At the isolation READ COMMITTED, what keeps them apart is the locks of rows:
+At the isolation level READ COMMITTED, row locks keep them apart:
 
     claim     takes rows that nobody has locked (SKIP LOCKED)
     settle    locks its messages in the order of their numbers, then looks at their deliveries
@@ -9,8 +9,8 @@ At the isolation READ COMMITTED, what keeps them apart is the locks of rows:
               must see all others of its group, or it would not wait for its turn
     reserve   locks the queue's row: for changes of settings, for named claims, for drop
 
-A batch that needs several of these locks takes them in one order, so that no two batches wait for each other: the messages of
-queues without groups by their numbers, then the queues with groups by their names, then the messages of those.
+Every batch takes these locks in the same order, so that two batches never deadlock: the messages of queues without groups by
+their numbers, then the queues with groups by their names, then the messages of those.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.stores.sql.session import Row
 from penstock.stores.sql.store import SqlStore
 
 BLOCK, BATCHES = 1000, 20
-"""How many message numbers a process reserves at a time, and for how many batches like the one at hand: it costs a sync."""
+"""How many message numbers a process reserves at a time, and for how many batches like this one. Each costs a sync."""
 SESSION_DAYS = 7 * 86_400_000_000
 
 
@@ -38,7 +38,7 @@ class SqlServerStore(ServerSession, SqlStore):
     exchanges = True
 
     def __init__(self, name: str, *, timeout: float = 10, pool: int = 10) -> None:
-        """As of `ServerSession`."""
+        """See `ServerSession`."""
         super().__init__(name, timeout=timeout, pool=pool)
         self.outbox = Outbox(StagedRows(self), SqlLedger(self))
 
@@ -62,12 +62,12 @@ class SqlServerStore(ServerSession, SqlStore):
                 raise QueueNotFound(name)
             work.seen[name] = self._found(rows[0])
             (work.locked if alone else work.kept).add(name)
-            if not alone and work.seen[name][1].groups:  # it was made anew since the caller looked
+            if not alone and work.seen[name][1].groups:  # it was recreated since the caller looked
                 return self._enter(name, alone=True)
         return work.seen.get(name) or super()._queue(name)
 
     def _check_isolation(self, name: str, session: Session) -> None:
-        """In a transaction that was joined: what others put there before we had the lock must be seen when we have it."""
+        """In a joined transaction: once we have the lock, we must see what others inserted before we got it."""
         level = self._isolation(session)
         if level.upper().replace("-", " ") != "READ COMMITTED":
             raise BadInput(
@@ -76,7 +76,7 @@ class SqlServerStore(ServerSession, SqlStore):
             )
 
     def _enter_to_claim(self, name: str, settings: Settings | None) -> tuple[int, Settings]:
-        """The queue to claim from. What has to be buried goes to another one, whose lock may have to be taken first."""
+        """The queue to claim from. Dead letters go to another queue, whose lock may have to be taken first."""
         if settings is None or not settings.groups:
             return self._queue(name)
         if settings.redrive is not None and settings.redrive.dead_letter_queue < name:
@@ -125,7 +125,7 @@ class SqlServerStore(ServerSession, SqlStore):
     def _hide(
         self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
     ) -> list[Row]:
-        """Claim; the rows as they were before."""
+        """Claim messages. Returns the rows as they were before."""
         rows = self._visible(home, limit, now, share)
         if rows:
             self._run("claim_all", {"until": until, "now": now, "holder": holder, "numbers": [row[0] for row in rows]})
@@ -156,19 +156,20 @@ class SqlServerStore(ServerSession, SqlStore):
             return super().move(queue, receipts, target, now, expires_at, deaths)
 
     def _take_numbers(self, count: int) -> int:
-        """From the block that this process has reserved. In a queue with groups the order of numbers is the order of turns:
-        there the block counts only as long as nobody else has reserved one since."""
+        """Take numbers from the block that this process has reserved. In a queue with groups the order of numbers is the order
+        of turns: there the block is valid only until another process reserves one.
+        """
         work = self._here.work
         with self._block_lock:
             while True:
                 known = first, last = self._block
                 stale = work is not None and bool(work.locked) and last > 0 and self._meta("number") != last
                 if first + count - 1 > last or stale:
-                    reserved = count if last == 0 else count * BATCHES + BLOCK  # who sends once leaves no gap
+                    reserved = count if last == 0 else count * BATCHES + BLOCK  # a process that sends once leaves no gap
                     last = self._beside(partial(self._reserve_numbers, count=reserved))
                     first = last - reserved + 1
                 block = first + count, last
-                if self._block is known:  # else a signal came meanwhile, and its handler has sent something
+                if self._block is known:  # otherwise a signal handler has sent something meanwhile
                     self._block = block
                     return first
 
@@ -213,8 +214,7 @@ class SqlServerStore(ServerSession, SqlStore):
         return self._surely(lambda: super(SqlServerStore, self).extend(queue, receipts, until, release=release))
 
     def _surely(self, verb: Callable[[], Answer]) -> Answer:
-        """A verb that has a batch of its own is tried again when its connection was lost: nothing of it was done, or we would
-        know."""
+        """Retry a verb that has its own batch if its connection was lost: nothing was done, or we would know."""
         try:
             return verb()
         except StoreUnreachable:

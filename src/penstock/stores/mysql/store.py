@@ -1,8 +1,8 @@
-"""The store on MySQL and MariaDB, through PyMySQL: as on PostgreSQL, but waiting receivers look for themselves.
+"""The store on MySQL and MariaDB, through PyMySQL: as on PostgreSQL, but waiting receivers poll.
 
-What these databases lack is done in two steps: no UPDATE … RETURNING, so rows are locked and read, then changed; no NOTIFY, so
-an announcement is a number in a table in the server's memory, at which those who wait look; no DDL in transactions, so a step
-of the schema that was cut short is run again, over what is there already.
+What these databases lack takes two steps. There is no UPDATE … RETURNING, so rows are locked and read, then changed. There is
+no NOTIFY, so an announcement is a counter in an in-memory table that waiting receivers poll. There is no transactional DDL, so
+an interrupted schema step is run again over what is already there.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ except ImportError as error:
 
 MIGRATION_LOCK = "penstock schema"
 LOOK_EVERY = 0.05
-"""Seconds between two looks at what others have announced: each is a question to the server."""
+"""Seconds between two polls for announcements; each is a query."""
 LOOK_ANYWAY = 1
-"""Seconds after which who waits looks for messages in any case: a transaction that was joined is committed by its owner, who
-announces nothing, and a sender may die before it does."""
+"""Seconds after which a waiting receiver looks for messages in any case: the owner of a joined transaction commits it without
+an announcement, and a sender may die before it announces.
+"""
 THERE_ALREADY = {ER.TABLE_EXISTS_ERROR, ER.DUP_KEYNAME, ER.DUP_FIELDNAME}
 NO_SUCH_THREAD = ER.NO_SUCH_THREAD
 LOST = {0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN}
@@ -60,7 +61,7 @@ class MysqlStore(SqlServerStore):
         "passing": "",
         "insert_new": "INSERT IGNORE INTO",
         "unless_there": "",
-        # By looking up each: given a list, it scans, and locks on its way what others hold.
+        # `chosen` looks up each number: given a list, the server scans, and locks rows that others hold.
         "present": "penstock_message",
         "removed_later": "",
         "chosen": "JSON_TABLE(:numbers, '$[*]' COLUMNS (chosen BIGINT PATH '$')) AS chosen "
@@ -78,7 +79,7 @@ class MysqlStore(SqlServerStore):
     _begin_reading = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
     def __init__(self, url: str, *, timeout: float = 10, statement_timeout: float = 60, pool: int = 10) -> None:
-        """As of `PostgresqlStore`."""
+        """See `PostgresqlStore`."""
         self._target = _read_url(url)
         self._statement_timeout = statement_timeout
         self._version = 0
@@ -101,7 +102,7 @@ class MysqlStore(SqlServerStore):
             )
         except (pymysql.Error, OSError) as error:
             raise self._translate(error, lost=True) from error
-        # Known by a lock that ends with the connection: its number is another's, once the server was started again.
+        # Identify the session by a lock that ends with the connection: after a server restart, another may have its number.
         session = Session(connection, f"penstock-{secrets.token_hex(16)}")
         try:
             settings = f"SELECT @@innodb_flush_log_at_trx_commit, @@version, GET_LOCK('{session.server_id}', 0)"
@@ -131,7 +132,7 @@ class MysqlStore(SqlServerStore):
     def _ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> tuple[list[Row], int]:
         session.asking = True
         try:
-            with session.connection.cursor(Cursor) as cursor:  # a caller's own connection may have another kind
+            with session.connection.cursor(Cursor) as cursor:  # a caller's own connection may use another cursor class
                 changed = cursor.execute(text, params)
                 rows = list(cursor.fetchall())
             session.asking = False
@@ -182,7 +183,7 @@ class MysqlStore(SqlServerStore):
             yield self
 
     def _isolation(self, session: Session) -> str:
-        names = "'transaction_isolation', 'tx_isolation'"  # by the new name and the old: a server knows one, or both
+        names = "'transaction_isolation', 'tx_isolation'"  # the new name and the old: a server knows one, or both
         return str(self._ask(session, f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")[0][0][1])
 
     def _is_no_table(self, error: BaseException | None) -> bool:
@@ -210,7 +211,7 @@ class MysqlStore(SqlServerStore):
                 raise
 
     def _has_schema(self) -> bool:
-        # The meta table is made first and filled at once: while it is empty, there is no schema.
+        # The meta table is created first and filled at once: while it is empty, there is no schema.
         there = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'penstock_meta'"
         return bool(self._look(there)) and bool(self._rows("meta", {"name": "number"}))
 

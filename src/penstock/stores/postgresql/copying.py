@@ -1,6 +1,6 @@
-"""Rows of messages as PostgreSQL's COPY takes them (FORMAT BINARY): many times as fast as a statement each, or as a driver that
-looks at the type of every value. And one big value as COPY gives it: a result would have it copied twice, into memory that the
-system has to hand out anew each time, which takes longer than all else.
+"""Encodes messages for PostgreSQL's COPY (FORMAT BINARY). This is many times as fast as one statement per row, or as a driver
+that inspects the type of every value. Also decodes one big value from COPY: a query result would copy it twice, into freshly
+allocated memory, which takes longer than everything else.
 
     header, then a row: number of fields (int16), each with its length (int32; -1: null) and bytes; then -1 (int16)
 """
@@ -26,11 +26,11 @@ NULLS = NULL * 3
 ZEROS = WHOLE.pack(8, 0) * 3  # state, receives, delivery
 FIELDS = 14
 ROWS = 256
-"""How many rows are joined into one part."""
+"""How many rows are joined into one chunk."""
 
 
 def copy_rows(rows: Sequence[Row]) -> Iterator[bytes]:
-    """The parameters of the statement insert, row by row, and nought for state, receives and delivery."""
+    """Encode the parameters of the insert statement, row by row, with 0 for state, receives and delivery."""
     first, check_and_length = FIRST.pack, CHECK.pack
     for start in range(0, len(rows), ROWS):
         parts: list[bytes] = []
@@ -49,8 +49,9 @@ def copy_rows(rows: Sequence[Row]) -> Iterator[bytes]:
 
 
 def copy_alike(row: Row, bodies: Sequence[bytes]) -> Iterator[bytes]:
-    """As above, of rows that are like this one, but for their bodies, by whose checksums they go on, and their numbers, which
-    count up from its own. Nothing is made for each row but what differs."""
+    """Like `copy_rows`, for rows that differ from this one only in their bodies, the checksums that follow from them, and their
+    numbers, which count up from its own. Only what differs is built for each row.
+    """
     first, begun = row[0], row[-2]
     (alone,) = copy_rows([row])
     common = alone[NUMBER.size : -CHECK.size - len(ZEROS)]
@@ -63,7 +64,7 @@ def copy_alike(row: Row, bodies: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def read_value(parts: Iterable[bytes | memoryview]) -> memoryview | None:
-    """The only value of the only row, if there is one, of a stream from the server."""
+    """The only value of the only row in a stream from the server, if there is one."""
     first, *others = parts
     stream = memoryview(b"".join((first, *others)) if len(others) > 1 else first)
     if stream[len(HEADER) :][: len(TRAILER)] == TRAILER:

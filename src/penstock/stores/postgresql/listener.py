@@ -1,4 +1,4 @@
-"""Listens for what other processes announce through PostgreSQL's NOTIFY, on a connection and a thread of its own."""
+"""Listens for other processes' announcements through PostgreSQL's NOTIFY, on its own connection and thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import StoreError
 from penstock.stores.dbserver.session import Session
 
 LOOK_EVERY = 1.0
-"""Seconds after which who waits looks for itself: an announcement dies with a sender that dies between commit and NOTIFY."""
+"""Seconds after which a waiting receiver polls: a sender that dies between commit and NOTIFY announces nothing."""
 
 
 class Listener:
@@ -44,7 +44,7 @@ class Listener:
                 self._shut(session)
 
     def _rest(self, connection: Any) -> None:
-        """Until there is something to hear, or the pause is over."""
+        """Wait until there is a notification, or the pause is over."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             if connection is not None:

@@ -1,8 +1,9 @@
-"""The statements that a busy queue runs thousands of times a second, straight by libpq. For each call the driver's cursor asks
-every parameter for its type, looks the statement up and makes an object of the answer, which takes longer than the server does.
+"""Runs the statements that a busy queue uses thousands of times a second directly through libpq. For each call the driver's
+cursor inspects the type of every parameter, looks the statement up and builds a result object, which takes longer than the
+server does.
 
-Here the type of a parameter is known by its name, and the statement is prepared once a connection, at its first use. Arrays
-are in PostgreSQL's binary format:
+Here a parameter's name determines its type, and each connection prepares a statement once, at its first use. Arrays are in
+PostgreSQL's binary format:
 
     int4 dimensions (1), int4 with nulls (0), int4 type of the elements, int4 their count, int4 first index (1);
     then of each element int4 its length, and the element
@@ -25,12 +26,12 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 INT8, INT8S, BYTEA, BYTEAS, TEXT = 20, 1016, 17, 1001, 25
-"""The types of parameters, whose numbers are the same in every database."""
+"""The OIDs of parameter types, which are the same in every database."""
 TYPES = {
     "name": TEXT, "settings": TEXT, "grp": BYTEA, "head": BYTEA, "body": BYTEA, "holder": BYTEA,
     "numbers": INT8S, "checksums": INT8S, "bodies": BYTEAS,
 }  # fmt: skip
-"""Of those that are no int8."""
+"""For parameters that are not int8."""
 DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 HEAD = Struct(">5i")
 LENGTH = Struct(">i")
@@ -57,7 +58,7 @@ PACKERS: dict[int, Callable[[Any], bytes]] = {
 
 class Prepared:
     def __init__(self, name: str, text: bytes) -> None:
-        """A statement with the driver's marks for its parameters."""
+        """A statement with the driver's placeholders."""
         self._name = f"penstock_{name}".encode()
         names = list(dict.fromkeys(re.findall(r"%\((\w+)\)b", text.decode())))
         numbered = re.sub(r"%\((\w+)\)b", lambda found: f"${names.index(found[1]) + 1}", text.decode())
@@ -69,8 +70,9 @@ class Prepared:
     def ask(
         self, connection: Connection, known: dict[bytes, Any], params: Mapping[str, Any]
     ) -> tuple[list[tuple[Any, ...]], int]:
-        """Run it: its rows, and how many there were or were changed. ``known`` has those that this connection has prepared,
-        each with what reads its rows."""
+        """Run it. Returns its rows, and how many there were or were changed. ``known`` has the statements that this connection
+        has prepared, each with the loader of its rows.
+        """
         if self._name not in known:
             self.prepare(connection, known)
         self._send(connection, params)
@@ -95,14 +97,14 @@ class Prepared:
         else:
             reader.set_pgresult(result, set_loaders=False)
         rows = reader.load_rows(0, result.ntuples, tuple)
-        reader.set_pgresult(None, set_loaders=False)  # it may be megabytes
+        reader.set_pgresult(None, set_loaders=False)  # the result may be megabytes
         return rows, len(rows)
 
 
 def ask_together(
     connection: Connection, known: dict[bytes, Any], asked: Sequence[tuple[Prepared, Mapping[str, Any]]]
 ) -> list[tuple[list[tuple[Any, ...]], int]]:
-    """Run statements in one transaction of their own, by one round trip: the answer of each, when it is committed."""
+    """Run statements in a transaction of their own, in one round trip. Returns each answer, once it is committed."""
     for statement, _ in asked:
         if statement._name not in known:
             statement.prepare(connection, known)
@@ -115,16 +117,16 @@ def ask_together(
         results: list[PGresult] = connection.wait(_answers(pgconn, len(asked)))
         pgconn.exit_pipeline_mode()
     except BaseException:
-        connection.close()  # in the middle of a pipeline, where whatever is asked next waits for ever
+        connection.close()  # in the middle of a pipeline, the next query would wait for ever
         raise
     for result in results:
         if result.status not in DONE:
-            raise error_from_result(result)  # of the first that failed: those after it were not run
+            raise error_from_result(result)  # from the first that failed: those after it were not run
     return [statement._read(connection, known, result) for (statement, _), result in zip(asked, results, strict=True)]
 
 
 def _answers(pgconn: PGconn, count: int) -> PQGen[list[PGresult]]:
-    """Of so many statements, and of their commit: an error of that takes the place of an answer."""
+    """The answers to ``count`` statements and to their commit; a failed commit's error replaces an answer."""
     answered = yield from execute(pgconn)
     for _ in range(count):
         answered += yield from fetch_many(pgconn)
@@ -138,12 +140,12 @@ def command(connection: Connection, text: str) -> None:
 
 
 def _answer(connection: Connection) -> PGresult:
-    """The answer to one statement. A server that panics may give several: an error and the panic that followed from it."""
+    """The answer to one statement. A server that panics may send several: an error and the panic that followed from it."""
     results: list[PGresult] = connection.wait(execute(connection.pgconn))
     for result in results:
         if result.status not in DONE:
             raise error_from_result(result)
     if len(results) != 1:
-        connection.close()  # whatever is asked next would get an answer to something else
+        connection.close()  # the next query would get the wrong answer
         raise OperationalError(f"the server gave {len(results)} answers to one statement")
     return results[0]

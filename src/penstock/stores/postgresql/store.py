@@ -1,7 +1,7 @@
-"""The store on PostgreSQL, through psycopg: many processes on many machines at one queue.
+"""The store on PostgreSQL, through psycopg: many processes on many machines can share a queue.
 
-Commits wait for the disk whatever the server's default is, claims too: unlike an embedded store's, the clients outlive a crash
-of the server, and a claim that was lost would leave two of them with the same receipt. Waiting receivers are woken by NOTIFY.
+Commits wait for the disk whatever the server's default is. Claims do too: unlike with an embedded store, clients survive a
+crash of the server, and a lost claim would leave two of them with the same receipt. NOTIFY wakes waiting receivers.
 """
 
 from __future__ import annotations
@@ -40,35 +40,37 @@ except ImportError as error:
     raise MissingExtra("a postgresql: store", "postgres") from error
 
 MIGRATION_LOCK = 0x70656E73746F636B
-"""The advisory lock under which the schema is changed: 'penstock' in ASCII."""
+"""The advisory lock for schema changes: 'penstock' in ASCII."""
 CHANNEL = "penstock"
 PLANNING = {"enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
-"""Every statement goes by an index, in its order. Left to choose by statistics that are always old, the planner now and then
-reads and sorts a whole queue to find its first messages."""
+"""Every statement uses an index, in its order. With statistics that are always outdated, the planner would sometimes read and
+sort a whole queue to find its first messages.
+"""
 OFTEN = frozenset({"insert_told", "insert_batch_told", "delete_told", "claim_at_once", "living"})
-"""The statements of a queue at work."""
+"""The statements of a busy queue."""
 Asked = tuple[list[Row], int]
 NOTHING: Asked = ([], 0)
 COPIED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at", "grp", "mark", "head", "checksum", "body")
 COPY = f"COPY penstock_message ({', '.join(COPIED)}, state, receives, delivery) FROM STDIN (FORMAT BINARY)".encode()
 PART = 128 * 1024
 COPY_BYTES = 32 * 1024 * 1024
-"""After so many a COPY is ended, and the next one has the whole of the statement's time again."""
+"""A COPY ends after this many bytes; the next one gets the full statement timeout again."""
 TUNED = {
-    # The rows of a queue live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
+    # A queue's rows live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
     "penstock_message": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, "
     "autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000, vacuum_truncate = off",
-    # What is staged is read once and gone: the next batch finds its room again.
+    # Staged segments are read once and deleted: make room for the next batch soon.
     "penstock_staged": "toast.autovacuum_vacuum_scale_factor = 0.0, toast.autovacuum_vacuum_threshold = 2000, "
     "toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off",
-    # One small row a connection, written with every commit: room for its next version on the same page.
+    # One small row per connection, written with every commit: keep room for its next version on the same page.
     "penstock_session": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, fillfactor = 10",
 }
 
 
 class Writer(LibpqWriter):
-    """Waits until each part is sent. The driver's own keeps what the server does not take yet, however much that becomes, and
-    moves all of it whenever some of it is sent."""
+    """Waits until each chunk is sent. The driver's own writer buffers without limit what the server does not accept yet, and
+    moves the whole buffer whenever some of it is sent.
+    """
 
     def write(self, data: Buffer) -> None:
         whole = memoryview(data)
@@ -77,7 +79,7 @@ class Writer(LibpqWriter):
 
 
 class Copy:
-    """Messages on their way in, by a COPY that goes on until it is ended, or fails."""
+    """Messages being inserted by a COPY that continues until it is ended, or fails."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self.size = 0
@@ -133,8 +135,9 @@ class PostgresqlStore(SqlServerStore):
     _begin_reading = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
     def __init__(self, url: str, *, timeout: float = 10, statement_timeout: float = 60, pool: int = 10) -> None:
-        """``timeout``: seconds to wait for locks, for a free connection, and for a server that is away; ``statement_timeout``:
-        seconds after which the server gives up a statement."""
+        """``timeout``: seconds to wait for locks, for a free connection, and for an unreachable server; ``statement_timeout``:
+        seconds after which the server cancels a statement.
+        """
         try:
             known = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
@@ -180,7 +183,7 @@ class PostgresqlStore(SqlServerStore):
             raise self._translate(error, lost=True) from error
         try:
             row = connection.execute(
-                # By the function, as the view around it loads half the catalogue into every new backend.
+                # Use the function: the view around it loads half the catalogue into every new backend.
                 "SELECT pid, backend_start::text, current_setting('synchronous_commit'), current_setting('fsync') "
                 "FROM pg_stat_get_activity(pg_backend_pid())"
             ).fetchone()
@@ -210,7 +213,7 @@ class PostgresqlStore(SqlServerStore):
                 answer = often.ask(session.connection, session.prepared, params)
             else:
                 cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
-                # Not by its description, which makes an object of each column.
+                # Not cursor.description, which builds an object for each column.
                 rows = cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
                 answer = rows, cursor.rowcount
             session.asking = False
@@ -219,8 +222,8 @@ class PostgresqlStore(SqlServerStore):
             raise self._failed(session, error, handled) from error
 
     def _command(self, session: Session, text: str) -> None:
-        """Not by a cursor, which forgets all that the connection has prepared, also by itself, after a ROLLBACK or an ALTER."""
-        if session.server_id is None:  # the caller's: what is prepared on it is not ours
+        """Not by a cursor, which discards all prepared statements of the connection after a ROLLBACK or an ALTER."""
+        if session.server_id is None:  # the caller's: its prepared statements are not ours
             self._ask(session, text)
             return
         self._end_copy(session)
@@ -242,7 +245,7 @@ class PostgresqlStore(SqlServerStore):
         return []
 
     def _add_bodies(self, home: int, first: int, bodies: Sequence[bytes], like: Entry) -> None:
-        """Whatever comes next ends the copy. If that is more of the same, the server does not wait for it meanwhile."""
+        """Leaves the COPY open: another call continues it without a wait, and any other statement ends it."""
         session = self._writing("insert").session
         self._copy(session, copy_alike(insert_row(first, home, like.visible_at, None, like), bodies))
         if session.copy.size > COPY_BYTES:
@@ -269,12 +272,12 @@ class PostgresqlStore(SqlServerStore):
             session.asking = False
         except psycopg.Error as error:
             raise self._failed(session, error, handled) from error
-        except (AssertionError, ValueError) as error:  # psycopg got more answers than it asked for, as if a server panics
+        except (AssertionError, ValueError) as error:  # psycopg got more answers than it asked for, as when a server panics
             session.connection.close()
             raise self._translate(error, lost=True) from error
 
     def _failed(self, session: Session, error: psycopg.Error, handled: BaseException | None) -> BaseException:
-        """What to raise for an error of psycopg's. It may be that of an interrupted statement which psycopg tried to end."""
+        """The exception to raise for a psycopg error. psycopg may have raised it while ending an interrupted statement."""
         pgconn = session.connection.pgconn
         session.asking = (
             pgconn.transaction_status is TransactionStatus.ACTIVE or pgconn.pipeline_status is not PipelineStatus.OFF
@@ -320,7 +323,7 @@ class PostgresqlStore(SqlServerStore):
         return super().insert(queue, entries, now, settings)
 
     def _insert_plain(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
-        """A statement that changes nothing if what we know of the queue has changed."""
+        """With one statement, which changes nothing if what we know of the queue has changed."""
         first = self._take_numbers(len(entries))
         rows = [insert_row(first + place, 0, entry.visible_at, None, entry) for place, entry in enumerate(entries)]
         if len(entries) == 1:
@@ -338,7 +341,7 @@ class PostgresqlStore(SqlServerStore):
     def delete(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
     ) -> list[bool] | None:
-        """Those that are plain and ours by one statement, and then what is left, which is mostly nothing."""
+        """Delete plain messages that are ours with one statement, and then what is left, which is mostly nothing."""
         plain = None if settings is None else self._plain_deletion(queue, receipts, settlement, settings)
         if plain is None:
             return super().delete(queue, receipts, settlement, settings)
@@ -350,12 +353,12 @@ class PostgresqlStore(SqlServerStore):
     def _plain_deletion(
         self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings
     ) -> dict[str, Any] | None:
-        """The fields of the statement that deletes those which have the first one's delivery; None if it cannot be."""
+        """The parameters for deleting all messages that have the first one's delivery; None if one statement cannot do that."""
         if settlement.keep_until is not None or settings.groups or not receipts or self._in_batch():
             return None
         delivery = receipts[0].delivery
         numbers = self._numbers(receipts)
-        if delivery is None or len(set(numbers)) < len(numbers):  # by their id alone, or some twice
+        if delivery is None or len(set(numbers)) < len(numbers):  # by id alone, or some twice
             return None
         wanted = sorted(number for number, receipt in zip(numbers, receipts, strict=True) if receipt.delivery == delivery)
         fields = {"numbers": wanted, "delivery": delivery, "count": len(wanted)}
@@ -370,13 +373,13 @@ class PostgresqlStore(SqlServerStore):
         wanted: list[int],
         rows: list[Row],
     ) -> list[bool] | None:
-        """What the statement for plain messages has left, by its answer: none, or those that are gone."""
+        """Delete what the statement for plain messages has left, going by its answer."""
         if rows and rows[0][0] is None and len(wanted) == len(receipts):
             return [True] * len(receipts)
         numbers = self._numbers(receipts)
         gone = set((wanted if rows[0][0] is None else rows[0][0]) if rows else ())
         left = [receipt for number, receipt in zip(numbers, receipts, strict=True) if number not in gone]
-        # Once part of it is done, it is done under these settings, even if they change now.
+        # Once part of the deletion is done, the rest uses the same settings, even if they change now.
         answers = super().delete(queue, left, settlement, None if gone else settings)
         if answers is None:
             return None
@@ -395,20 +398,20 @@ class PostgresqlStore(SqlServerStore):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
     ) -> tuple[list[bool], list[Message]] | None:
-        """Both statements by one round trip, if they are plain."""
+        """Both statements in one round trip, if the messages are plain."""
         plain = None if self._in_batch() else self._plain_deletion(queue, receipts, settlement, settings)
         both = None if plain is None else self._exchange_plain(plain, limit, now, until, share, holder)
         if plain is None or both is None:
             return super().exchange(queue, receipts, settlement, settings, limit, now, until, share, holder)
         (rows, _), (claimed, _) = both
-        # Once messages are claimed by it, it is done under these settings, even if they change now.
+        # Once messages are claimed, the rest uses the same settings, even if they change now.
         answers = self._delete_rest(queue, receipts, settlement, None if claimed else settings, plain["numbers"], rows)
         if answers is None:
             return None
         if claimed:
             rows = sorted(claimed, key=itemgetter(1, 0))
             return answers, [self._message(queue, row, now, until, holder=holder) for row in rows]
-        with suppress(StoreError):  # what is settled is settled: the next claim will tell
+        with suppress(StoreError):  # the deletion is done; the next claim will report the error
             return answers, super().claim(queue, limit, now, until, share, settings, holder=holder) or []
         return answers, []
 
@@ -434,8 +437,9 @@ class PostgresqlStore(SqlServerStore):
         return self._ask(session, self._statements[name], told)
 
     def _tell_at_once(self, ask: Callable[[Session], Answer], done: Answer, nothing: Answer) -> Answer:
-        """Run a statement that also tells its token, by itself: its answer, or ``done`` if that was lost but all was done, or
-        ``nothing`` if there is no session yet, which the long way opens."""
+        """Run a single statement that also writes its token. Returns its answer, ``done`` if the answer was lost but the
+        statement committed, or ``nothing`` if there is no session yet; the slow path opens one.
+        """
         session = self._pool.take()
         if not session.number:
             self._pool.give(session)
@@ -466,7 +470,7 @@ class PostgresqlStore(SqlServerStore):
         *,
         holder: str | None = None,
     ) -> list[Message] | None:
-        """By one statement, if what the caller knows of the queue still holds; where order is the promise, in its turn."""
+        """Claim with one statement, if the caller's settings are still valid and the queue has no groups."""
         if until is not None and settings is not None and not settings.groups:
             with self._joined(durable=False):
                 known = {"queue": None, "name": queue, "settings": pack_settings(settings)}
@@ -489,7 +493,7 @@ class PostgresqlStore(SqlServerStore):
         share: tuple[int, int] | None,
         holder: bytes | None,
     ) -> list[Row]:
-        # What a claim has hidden whose answer was lost comes back by itself, so it is made again.
+        # If the answer is lost, claim again: the messages that the lost claim hid become visible by themselves.
         rows = self._rows("claim_at_once", _claim_fields(known, limit, now, until, share, holder))
         self._writing("claim_at_once")
         return sorted(rows, key=itemgetter(1, 0))
@@ -503,7 +507,7 @@ class PostgresqlStore(SqlServerStore):
         with self._joining(connection) as work:
             yield self
             if work.news:
-                self._ask(work.session, f"NOTIFY {CHANNEL}")  # heard by the others when, and if, the caller commits
+                self._ask(work.session, f"NOTIFY {CHANNEL}")  # others hear it when, and if, the caller commits
 
     def _isolation(self, session: Session) -> str:
         return str(self._ask(session, "SHOW transaction_isolation")[0][0][0])
@@ -520,10 +524,10 @@ class PostgresqlStore(SqlServerStore):
             yield
             for table, settings in TUNED.items():
                 self._script(f"ALTER TABLE {table} SET ({settings})")
-            self._script("ALTER TABLE penstock_staged ALTER COLUMN segment SET STORAGE EXTERNAL")  # compressing costs too much
+            self._script("ALTER TABLE penstock_staged ALTER COLUMN segment SET STORAGE EXTERNAL")  # compression costs too much
 
     def _has_schema(self) -> bool:
-        # Not by to_regclass, whose cache does not see in time what another node has made while we waited for the lock.
+        # Not to_regclass: its cache may miss a table that another node created while we waited for the lock.
         text = "SELECT 1 FROM pg_tables WHERE tablename = 'penstock_meta' AND schemaname = ANY(current_schemas(false))"
         return bool(self._look(text))
 
@@ -533,11 +537,11 @@ class PostgresqlStore(SqlServerStore):
     # waking
 
     def _announce(self, side: Session) -> None:
-        # Like every NOTIFY it is a commit, but one that need not wait for the disk: a crash takes its hearers along.
+        # A NOTIFY is a commit, but need not wait for the disk: a crash of the server disconnects all listeners anyway.
         self._command(side, f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', '')")
 
     def version(self) -> int:
-        """A count of what was heard. Who asks a second time is waiting: from then on there is a listener."""
+        """The number of notifications heard. A process that asks a second time is waiting: from then on there is a listener."""
         if not self._asked:
             self._asked = True
             return 0
@@ -564,7 +568,7 @@ class PostgresqlStore(SqlServerStore):
 
     def _translate(self, error: Exception, *, lost: bool) -> StoreError:
         text = str(error).strip().replace("\n", " ")
-        if lost:  # whatever the server said before it went: a commit may have been made all the same
+        if lost:  # whatever the server said before: the commit may have been made
             return StoreUnreachable(f"{self} cannot be reached: {text}")
         match error:
             case errors.LockNotAvailable() | errors.DeadlockDetected():
@@ -586,7 +590,7 @@ def _claim_fields(
 
 
 def _plain(entries: Sequence[Entry], settings: Settings) -> bool:
-    """Whether they can be sent by one statement: no marks, no groups, and if there are many, nothing else of their own."""
+    """Whether one statement can send them: no marks, no groups, and if there are many, nothing else that differs."""
     if len(entries) == 1:
         return entries[0].mark is None and entries[0].group is None
     first = entries[0]

@@ -1,4 +1,4 @@
-"""The last batch that each writer has published, in a table: noted by the transaction that publishes."""
+"""The last batch that each writer has published, in a table. The publishing transaction writes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SqlLedger(Ledger):
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
         with self._session._joined():
-            # Entered first, so that of two who publish for a new writer the second waits here.
+            # Insert the row first, so that of two publishers for a new writer the second waits here.
             self._session._run("enter_writer", {"writer": writer, "forever": FOREVER})
             batch: int = self._session._rows("lock_writer", {"writer": writer})[0][0]
             yield batch if batch >= 0 else None
@@ -27,6 +27,6 @@ class SqlLedger(Ledger):
             self._session._run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
 
     def forget(self, now: int) -> None:
-        if self._session._rows("forgettable", {"now": now}):  # seen without a write lock
+        if self._session._rows("forgettable", {"now": now}):  # checked without a write lock
             with self._session._joined():
                 self._session._run("forget_writers", {"now": now})

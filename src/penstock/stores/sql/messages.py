@@ -1,4 +1,4 @@
-"""The catalogue and the messages of an SQL store, by the statements of queue.sql."""
+"""The catalogue and the messages of an SQL store, using the statements of queue.sql."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class SqlMessages(SqlSession):
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
     def _bearer(self, home: int, mark: bytes | None) -> int | None:
-        """The message in the queue whose mark lasts as long as it is there."""
+        """The message in the queue that carries this mark for as long as it is there."""
         found = self._rows("mark", {"queue": home, "mark": mark})
         return found[0][0] if found and found[0][1] == FOREVER and self._rows("sent_at", {"number": found[0][0]}) else None
 
@@ -144,7 +144,7 @@ class SqlMessages(SqlSession):
     ) -> list[Message] | None:
         with self._joined(durable=False):
             home, _ = self._queue(queue)
-            if until is not None and until <= now:  # before what is in runs, perhaps
+            if until is not None and until <= now:  # possibly before messages that are in runs
                 self._runs.touch(queue, until=until)
             rows = self._visible(home, limit, now, share)
             if until is not None:
@@ -160,7 +160,7 @@ class SqlMessages(SqlSession):
         return messages
 
     def _key(self, home: int, receipt: Held) -> tuple[int, int, int | None]:
-        """By what a message is found: its number, its queue, and the delivery that its row has."""
+        """The key of a message: its number, its queue, and the delivery in its row."""
         number, delivery = self._number(receipt), receipt.delivery
         if delivery is not None and self._uncounted:
             delivery = self._uncounted.get((number, delivery), delivery)
@@ -207,7 +207,7 @@ class SqlMessages(SqlSession):
             return [self._run("amend", {**each, "state": int(state), "reason": reason}) > 0 for each in fields]
 
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
-        """Each message that is gone, with the number of its last receive."""
+        """The deleted messages, each with the number of its last delivery."""
         if settlement.keep_until is not None:
             archived: set[int] = set()
             for number, _, delivery in keys:
@@ -221,17 +221,16 @@ class SqlMessages(SqlSession):
         return {row[0]: row[1] for row in rows}
 
     def _find(self, home: int, keys: list[Row]) -> list[Row]:
-        """The messages of these keys (number, queue, delivery) that are there, locked: as number, delivery, visible_at, state,
-        group, mark."""
+        """Find and lock messages by (number, queue, delivery). Returns number, delivery, visible_at, state, group, mark."""
         wanted: dict[int, set[int | None]] = {}
         for number, _, delivery in keys:
             wanted.setdefault(number, set()).add(delivery)
-        # By the number alone, so that no database thinks of going through the whole queue instead.
+        # By number alone, so that no query planner scans the whole queue instead.
         rows = self._rows("found", {"numbers": self._list(sorted(wanted))}) if wanted else []
         return [row[:6] for row in rows if row[6] == home and not wanted[row[0]].isdisjoint({None, row[1]})]
 
     def _delete_all(self, home: int, settings: Settings, found: list[Row], settlement: Settlement) -> dict[int, int]:
-        """As `_delete`, of what `_find` has found, by one statement for all."""
+        """`_delete` for messages that `_find` returned, with one statement for all."""
         if not found:
             return {}
         numbers = self._list([row[0] for row in found])
@@ -254,7 +253,7 @@ class SqlMessages(SqlSession):
         line: bytes | None,
         mark: bytes | None,
     ) -> None:
-        """After a message has left its queue: forget its mark, and if it stood first in its group, free the next."""
+        """After a message has left its queue: forget its mark, and if it was first in its group, free the next."""
         if mark is not None:
             self._run("unmark_gone", {"queue": home, "mark": mark, "number": number, "forever": FOREVER})
         if line is not None and settings.groups and visible_at >= 0 and state != State.DAMAGED:
@@ -300,7 +299,7 @@ class SqlMessages(SqlSession):
                     "head": head,
                     "checksum": checksum(message.body, head, line, new.mark, message.sent_at, new.deadline_at),
                 }
-                if receipt.delivery not in (None, row[DELIVERY]):  # its claim counts from now on
+                if receipt.delivery not in (None, row[DELIVERY]):  # its claim takes effect now
                     self._many("claim", [(now, now, None, number)])
                     del self._uncounted[number, receipt.delivery]
                 self._run("move", fields)
@@ -311,7 +310,7 @@ class SqlMessages(SqlSession):
             return moved
 
     def _will_mark(self, home: int, receipts: Sequence[Held], target: str) -> bool:
-        """Whether messages that are redriven may get a mark that counts: one batch at a time looks those up and adds them."""
+        """Whether redriven messages may get a mark that counts: only one batch at a time may look up and add marks."""
         found = self._look_up(target)
         if found is not None and found[1].deduplicate is True:
             return True
@@ -325,7 +324,7 @@ class SqlMessages(SqlSession):
             for row in rows:
                 if row:
                     self._run("set_aside", {"number": row[0], "forever": FOREVER})
-                    # Its group may be what is damaged: free whoever waits behind nobody.
+                    # The damage may be in its group: free any message that waits behind nobody.
                     for (following,) in self._rows("leaderless", {"queue": home}) if settings.groups else []:
                         self._run("unblock", {"number": following})
             return [row is not None for row in rows]
@@ -349,7 +348,7 @@ class SqlMessages(SqlSession):
                 rows += self._rows("browse_blocked", {"queue": home, "state": _code(state), "limit": limit - len(rows)})
             messages = [self._message(queue, row) for row in rows]
             held = self._runs.held(queue, home, limit) if now is None and state in (None, State.CONSUMED) else []
-            if held:  # none of these is in a queue with groups, where others are blocked
+            if held:  # none of these is in a queue with groups, where messages can be blocked
                 found = {message.number: message for message in (*messages, *held)}
                 messages = sorted(found.values(), key=attrgetter("visible_at", "number"))[:limit]
             return messages
@@ -432,7 +431,7 @@ class SqlMessages(SqlSession):
 
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}
-        if self._rows("sweepable", fields):  # seen without a write lock
+        if self._rows("sweepable", fields):  # checked without a write lock
             with self._joined():
                 self._run("sweep_settled", fields)
                 self._run("sweep_marks", fields)
@@ -440,7 +439,7 @@ class SqlMessages(SqlSession):
 
 
 def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entry: Entry) -> Row:
-    """The parameters of the statement that inserts a message."""
+    """The parameters of the insert statement for a message."""
     body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _ = entry
     plain = not attributes and visibility is None
     head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility))

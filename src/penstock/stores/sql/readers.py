@@ -1,4 +1,4 @@
-"""The named claims of a queue in an SQL database: a row a reader, a row a claim, and a list of the claim's messages."""
+"""The named claims of a queue in an SQL database: a row per reader, a row per claim, and a list of the claim's messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.stores.sql.session import Row
 
 
 class ClaimRows:
-    """The rows of named claims, each known by its number."""
+    """The rows of named claims, each identified by its number."""
 
     __slots__ = ("_store",)
 
@@ -39,14 +39,14 @@ class ClaimRows:
         self._store._run("release_claim", {"claim": claim})
 
     def settle(self, home: int, settings: Settings, claim: int, settlement: Settlement) -> int:
-        # What turned out to be damaged when it was read was set aside, and stays.
+        # Messages found damaged when they were read have been set aside, and stay.
         found = [row for row in self._holding(home, claim) if row[3] != State.DAMAGED]
         gone = self._store._delete_all(home, settings, found, settlement)
         self.forget(claim)
         return len(gone)
 
     def extend(self, home: int, claim: int, until: int, state: State) -> int:
-        """Hide the messages of a claim until then; how many are still as they were claimed."""
+        """Hide the messages of a claim until then. Returns how many are still as they were claimed."""
         numbers = [row[0] for row in self._holding(home, claim) if row[3] == State.CONSUMED]
         if numbers:
             fields = {"until": until, "state": int(state), "numbers": self._store._list(numbers)}
@@ -54,7 +54,7 @@ class ClaimRows:
         return len(numbers)
 
     def _holding(self, home: int, claim: int) -> list[Row]:
-        """What is still as it was claimed, of the messages of a claim."""
+        """The messages of a claim that are still as they were claimed."""
         keys = [(number, home, delivery) for number, delivery in self._store._rows("held", {"claim": claim})]
         return self._store._find(home, keys)
 

@@ -1,4 +1,4 @@
-"""Who consumes which queue, in a table."""
+"""The consumers of each queue, in a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SqlRoster(Roster):
             self._session._run("strike", {"queue": self._session._queue(queue)[0], "before": before})
 
     def living(self, queue: str) -> list[str]:
-        rows = self._session._rows("living", {"name": queue})  # one round trip: a consumer asks before it takes messages
+        rows = self._session._rows("living", {"name": queue})  # one round trip: a consumer asks before each receive
         if not rows:
             raise QueueNotFound(queue)
         return [name for (name,) in rows if name is not None]

@@ -1,6 +1,6 @@
-"""What a queue's verbs ask of its runs: named claims that hold messages without a word in their rows.
+"""The interface between a queue's verbs and its runs: named claims that hold messages without writing to their rows.
 
-Only SQLite makes runs (`penstock.stores.sqlite.runs`). Here is what the other databases answer: there are none.
+Only SQLite makes runs (`penstock.stores.sqlite.runs`). This class is for the other databases, which have none.
 """
 
 # ruff: noqa: ARG002
@@ -41,35 +41,35 @@ class Runs:
         return 0
 
     def settle(self, home: int, claim: int, settlement: Settlement) -> int | None:
-        """Settle a claim without asking after each message; how many. None: it is to be done one by one."""
+        """Settle a claim without looking at each message. Returns how many; None if it must be done one by one."""
 
     def give_back(self, home: int, reader: str, epoch: int | None, now: int) -> int:
-        """Undo the claims of the reader that are runs, as far as that can be done at once; how many messages."""
+        """Undo the reader's claims that are runs, as far as that can be done at once. Returns how many messages."""
         return 0
 
     def touch(self, queue: str, receipts: Sequence[Held] = (), until: int | None = None) -> None:
-        """In a batch, before these messages change, or before they or others become visible at ``until``."""
+        """In a batch: call this before these messages change, or before they or others become visible at ``until``."""
 
     def lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """In a batch, before these are sent: as they can be."""
+        """In a batch, before these are sent: returns them with instants that the runs allow."""
         return entries
 
     def wake(self, queue: str, now: int) -> None:
-        """Before somebody looks: what lapsed by then becomes visible."""
+        """Before a search: make the messages of claims that have lapsed by then visible."""
 
     def floor(self, home: int, now: int | None = None) -> tuple[int, int]:
-        """The place, in the order of (visible_at, number), up to which all is in runs; with ``now``, after waking."""
+        """The position, in the order of (visible_at, number), up to which all is in runs; with ``now``, after `wake`."""
         return START
 
     def all(self, home: int) -> list[Run]:
         return []
 
     def held(self, queue: str, home: int, limit: int) -> list[Message]:
-        """The first messages of claims whose rows do not say until when they are hidden, as they are to be shown."""
+        """The first messages of claims whose rows do not say until when they are hidden, ready to be shown."""
         return []
 
     def recount(self, home: int, now: int, counts: Counts) -> Counts:
-        """What the rows say, put right."""
+        """Correct the counts taken from the rows."""
         return counts
 
 

@@ -1,5 +1,5 @@
-"""What every SQL store stands on: the texts of queue.sql, the schema's steps, rows as messages, and the few primitives that
-each database does its own way.
+"""The base of every SQL store: the statements of queue.sql, schema migrations, rows as messages, and the few primitives that
+each database implements.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ DELIVERY, LINE, MARK = (COLUMNS.split(", ").index(name) for name in ("delivery",
 STATES = {int(state): state for state in State}
 CONSUMED = int(State.CONSUMED)
 MESSAGE_HELD = "LATERAL (SELECT * FROM penstock_message WHERE number = penstock_held.message OFFSET 0) AS penstock_message"
-"""On PostgreSQL, a claim's messages each by its number, whatever is known of the table: as a mere join they may be sought among
-all, for each."""
+"""On PostgreSQL, looks up each message of a claim by its number, whatever the statistics say. For a plain join, the planner may
+scan all messages for each one.
+"""
 PRESENT = "penstock_present AS penstock_message"
-"""On SQLite, the messages without those that have left their queue and are yet to be removed."""
+"""On SQLite, excludes messages that were deleted but whose rows are not removed yet."""
 Row = tuple[Any, ...]
 Params = Mapping[str, Any] | Sequence[Any]
 
 
 def read_sql(dialect: Mapping[str, str]) -> tuple[dict[int, list[str]], dict[str, str]]:
-    """The schema's steps and the named statements of queue.sql, with the dialect's words in place."""
+    """The schema's steps and the named statements of queue.sql, with the dialect's words filled in."""
     held = ", ".join(f"penstock_message.{column}" for column in COLUMNS.split(", "))
     words = {
         "columns": COLUMNS,
@@ -74,13 +75,14 @@ class SqlSession(Store):
     def __init__(self) -> None:
         self._steps, self._statements = read_sql(self.dialect)
         self._seen: dict[str, tuple[int, Settings]] = {}
-        """The queues that were looked up in this batch; cleared when one begins."""
+        """The queues looked up in this batch; cleared when a batch begins."""
         self._uncounted: dict[tuple[int, int], int] = {}
-        """The messages, by number and delivery, that this batch has claimed without writing it down, with the delivery that
-        their row has; cleared likewise."""
+        """The messages, by number and delivery, that this batch has claimed without recording it, with the delivery in their
+        row; cleared when a batch begins.
+        """
 
     def _migrate(self) -> None:
-        """Bring the schema to the newest step, in one transaction; nodes that start together wait for each other."""
+        """Bring the schema to the newest step, in one transaction. Nodes that start together wait for each other."""
         newest = max(self._steps)
         if (self._meta("version") if self._has_schema() else 0) != newest:
             with self._migrating():
@@ -109,7 +111,7 @@ class SqlSession(Store):
         return found
 
     def _look_up(self, name: str) -> tuple[int, Settings] | None:
-        """A queue's number and settings. In a batch they are read once, since nobody else can change them before it ends."""
+        """A queue's number and settings. A batch reads them once, since nobody else can change them before it ends."""
         found = self._seen.get(name) if self._in_batch() else None
         if found is None:
             rows = self._rows("queue", (name,))
@@ -125,18 +127,19 @@ class SqlSession(Store):
         return row[0], unpack_settings(row[1])
 
     def _joined(self, *, durable: bool = True) -> AbstractContextManager[None]:
-        """The batch that we are in, or else one of our own."""
+        """The current batch, or else a new one."""
         if not self._in_batch():
             return self.batch(durable=durable)
         self._refuse_handlers()
         return nullcontext()
 
     def _refuse_handlers(self) -> None:
-        """In a batch: `StoreBusy` if we were called by a signal handler, which is no part of it."""
+        """In a batch: raises `StoreBusy` if a signal handler called us, as it is not part of the batch."""
 
     def _enter(self, name: str, *, alone: bool) -> tuple[int, Settings]:  # noqa: ARG002
-        """The queue, for putting messages into it: it cannot be dropped before the batch ends. ``alone``: and nobody else puts
-        or settles messages by its groups and marks meanwhile. Here, because a batch keeps all others out anyway."""
+        """Look up the queue in order to insert into it: it cannot be dropped before the batch ends. With ``alone``, nobody else
+        inserts or settles messages by its groups and marks meanwhile. This default relies on a batch excluding all others.
+        """
         return self._queue(name)
 
     @property
@@ -150,16 +153,16 @@ class SqlSession(Store):
         return None if holder is None else holder.encode()
 
     def _list(self, numbers: list[int]) -> Any:
-        """Numbers as the statements with {among} take them."""
+        """Numbers in the form that statements with {among} take."""
         return numbers
 
     def _number(self, receipt: Held) -> int:
-        if type(receipt) is Message and self._ids.make(receipt.number) == receipt.id:  # which is quicker to say
+        if type(receipt) is Message and self._ids.make(receipt.number) == receipt.id:  # a faster check
             return receipt.number
         return self._ids.number(receipt.id) or 0
 
     def _numbers(self, receipts: Sequence[Held]) -> list[int]:
-        """As `_number`, of many."""
+        """`_number` for many."""
         if {type(receipt) for receipt in receipts} == {Message}:
             numbers = [receipt.number for receipt in receipts]  # type: ignore[attr-defined]
             if self._ids.made_all([receipt.id for receipt in receipts], numbers):
@@ -176,10 +179,10 @@ class SqlSession(Store):
         reason: str | None = None,
         holder: str | None = None,
     ) -> Message:
-        """A row as a message; with ``now``, as the claim made at that instant by this holder leaves it."""
+        """A row as a message; with ``now``, as it is after this holder's claim at that instant."""
         (number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at,
          received_at, named, line, mark, packed, check, body) = row  # fmt: skip
-        # Most have no head and no group: what they need not pay for stands aside.
+        # Most messages have no head and no group; keep those steps out of their path.
         attributes: Attributes = {}
         content_type, visibility, death, group = OCTETS, None, None, None
         try:
@@ -225,15 +228,15 @@ class SqlSession(Store):
 
     @abstractmethod
     def _rows(self, name: str, params: Params) -> list[Row]:
-        """Run a named statement; its rows."""
+        """Run a named statement. Returns its rows."""
 
     @abstractmethod
     def _run(self, name: str, params: Params) -> int:
-        """Run a named statement; how many rows it changed."""
+        """Run a named statement. Returns how many rows it changed."""
 
     @abstractmethod
     def _many(self, name: str, rows: Iterable[Row]) -> list[Row]:
-        """Run a named statement for each row of parameters, which stand in the order of their first use; what it returns."""
+        """Run a named statement for each row of parameters, given in the order of their first use. Returns the rows."""
 
     @abstractmethod
     def _script(self, text: str) -> None:
@@ -241,11 +244,11 @@ class SqlSession(Store):
 
     @abstractmethod
     def _reading(self) -> AbstractContextManager[None]:
-        """A context in which several reads see one state."""
+        """A context in which several reads see the same state."""
 
     @abstractmethod
     def _take_numbers(self, count: int) -> int:
-        """Reserve ``count`` message numbers that were never given before; the first of them."""
+        """Reserve ``count`` message numbers that were never given out before. Returns the first."""
 
     @abstractmethod
     def _has_schema(self) -> bool: ...

@@ -1,7 +1,7 @@
-"""A store over the statements of queue.sql: all that SQL databases have in common.
+"""A store over the statements of queue.sql: what all SQL databases have in common.
 
-A database joins by a subclass that gives its `dialect` (the words in braces of queue.sql) and the primitives at the end of
-`penstock.stores.sql.session`: run statements, open transactions, hand out numbers.
+Each database has a subclass with its `dialect` (the words in braces in queue.sql) and the primitives at the end of
+`penstock.stores.sql.session`, which run statements, open transactions and hand out numbers.
 """
 
 from __future__ import annotations

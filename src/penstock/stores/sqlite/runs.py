@@ -1,16 +1,15 @@
-"""How an SQLite file keeps a named claim of any size by a few statements.
+"""How an SQLite file keeps a named claim of any size with a few statements.
 
-A row is written as seldom as it can be, since to write it is to write its body too.
+Rows are written as seldom as possible, since writing a row also writes its body.
 
     a run     all messages between two places of the queue, none of which was ever received: none is written. Runs lie below the
               queue's floor, one behind the other, and nothing else does; a search for messages begins above it. Settled, a run
               has no reader any more, its messages are gone for all, and `tidy` removes them, some at a time.
     a list    each message is written once: hidden for good. To confirm the claim is to say so in the claim alone.
 
-Nothing may come to lie below the floor, or change there. A verb that is about to do that first makes the runs lists.
+Nothing may be inserted or changed below the floor. A verb that is about to do that first turns the runs into lists.
 
-A claim that is not confirmed in time has only fallen asleep: a search for visible messages first wakes the claims that have
-lapsed.
+A claim that is not confirmed in time is only asleep: a search for visible messages first wakes the claims that have lapsed.
 """
 
 from __future__ import annotations
@@ -28,15 +27,16 @@ from penstock.stores.sql.runs import Run, Runs
 from penstock.stores.sql.session import Row
 
 LIST_AT_ONCE = policy.MAX_BATCH
-"""How many messages are weighed before the next are; no list is longer."""
+"""How many messages are checked at a time; also the longest list."""
 TIDY_AT_ONCE = 5000
 LATE = policy.SECOND
-"""By how much a sender may be late, who reads the clock before it gets its turn: what it sends lies at the floor then, as its
-number is higher than all that are there."""
+"""How late a sender may be, since it reads the clock before it gets the write lock. What it sends then goes to the floor, as
+its number is higher than all others there.
+"""
 
 
 class NotPlain(Exception):
-    """The short way does not serve; what was done of it is undone."""
+    """The fast path does not apply; its changes are rolled back."""
 
 
 class SqliteRuns(Runs):
@@ -92,13 +92,13 @@ class SqliteRuns(Runs):
         return size, end
 
     def _weigh(self, fields: dict[str, int]) -> tuple[int, int, int]:
-        """How many there are, how many of them are surely to be delivered, and how many of these fresh."""
+        """How many messages there are, how many of them are certain to be delivered, and how many of these are fresh."""
         found: int = self._store._rows("count_visible", fields)[0][0]
         sure, fresh = self._store._rows("weigh", fields)[0] if found else (0, 0)
         return found, sure, fresh
 
     def settle(self, home: int, claim: int, settlement: Settlement) -> int | None:
-        """If all are as they were claimed and nothing hangs on them, without asking after each."""
+        """Without looking at each message, if all are as they were claimed and have no mark, group or history to update."""
         for run in self.all(home):
             if run.claim == claim and settlement.keep_until is None:
                 self._store._run("settle_run", {"claim": claim, "forever": FOREVER})
@@ -110,19 +110,19 @@ class SqliteRuns(Runs):
             self._claims.forget(claim)
             return gone
         for sleeper, lapses_at in self._store._rows("sleepers", {"queue": home, "now": FOREVER}):
-            if sleeper == claim:  # the history tells until when they were hidden
+            if sleeper == claim:  # the history records until when they were hidden
                 self._claims.extend(home, claim, lapses_at, State.CONSUMED)
         return None
 
     def give_back(self, home: int, reader: str, epoch: int | None, now: int) -> int:
         runs = self.all(home)
         own = [run for run in runs if run.reader == reader and epoch in (None, run.epoch)]
-        # What is shown must lie above the runs that stay, and in none that is yet to be shown.
+        # Messages made visible must lie above the runs that stay, and not inside one that is yet to be made visible.
         if now <= floor_of(runs, own) or (len(own) > 1 and now <= max(run.end_at for run in own)):
             self.end(home)
             own = []
         given = 0
-        for run in own:  # with no list in between, which would be to write each message twice
+        for run in own:  # without a list in between, which would write each message twice
             given += self._store._run("show_run", run._asdict() | {"queue": home, "until": now})
             self._claims.forget(run.claim)
         if own:
@@ -139,7 +139,7 @@ class SqliteRuns(Runs):
             self._rouse(home, numbers)
 
     def _keep(self, home: int, numbers: object, until: int | None) -> None:
-        """Runs stay only if nothing is touched in them, or becomes visible below their floor."""
+        """Keep runs only if nothing in them is touched and nothing becomes visible below their floor."""
         floor_at, floor_number = floor = self.floor(home)
         if floor == START:
             return
@@ -152,7 +152,7 @@ class SqliteRuns(Runs):
                 self.end(home, [run for run in self.all(home) if any(run.has(*place) for place in places)])
 
     def _rouse(self, home: int, numbers: object) -> None:
-        """Before messages go their own way, hide the others of their claim until it lapses, and no longer for good."""
+        """Before messages leave their claim, hide the others only until the claim lapses, and no longer for good."""
         if self._store._rows("hidden_for_good", {"numbers": numbers, "queue": home, "forever": FOREVER}):
             for claim, lapses_at in self._store._rows("sleepers_of", {"queue": home, "numbers": numbers}):
                 self._keep(home, None, lapses_at)
@@ -160,7 +160,7 @@ class SqliteRuns(Runs):
                 self._store._run("wake", {"claim": claim})
 
     def lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """What is sent, but not below the floor."""
+        """The entries to send, moved up to the floor if they are below it."""
         home, _ = self._store._queue(queue)
         floor_at, _ = self.floor(home)
         earliest = min((entry.visible_at for entry in entries), default=FOREVER)
@@ -172,8 +172,8 @@ class SqliteRuns(Runs):
         return [entry._replace(visible_at=max(entry.visible_at, floor_at)) for entry in entries]
 
     def end(self, home: int, runs: Sequence[Run] | None = None) -> None:
-        """Make these runs lists, or all, and remove those that are settled."""
-        if self.floor(home) != START:  # seen without a write lock
+        """Turn these runs, or all, into lists, and remove those that are settled."""
+        if self.floor(home) != START:  # checked without a write lock
             with self._store._joined():
                 for run in self.all(home) if runs is None else runs:
                     if run.reader:
@@ -184,14 +184,14 @@ class SqliteRuns(Runs):
                 self._store._run("set_floor", {"queue": home})
 
     def hide(self, home: int, run: Run, until: int = FOREVER) -> None:
-        """Make the messages between these places the claim's list."""
+        """Turn the messages between these positions into the claim's list."""
         self._store._run("hold_between", run._asdict() | {"queue": home})
         holder = self._store._packed_holder(run.reader)
         self._store._run("hide_held", {"claim": run.claim, "now": run.run_at, "until": until, "holder": holder})
 
     def _remove(self, home: int, run: Run, limit: int) -> None:
         fields = run._asdict() | {"queue": home, "limit": limit}
-        # To empty the whole table is quicker by far than to delete its rows.
+        # Emptying the whole table is far faster than deleting its rows.
         everything = self._store._rows("is_all", fields)[0][0]
         gone = self._store._run("delete_each", {}) if everything else self._store._run("remove_of_run", fields)
         if gone == limit:
@@ -201,9 +201,9 @@ class SqliteRuns(Runs):
             self._store._run("set_floor", {"queue": home})
 
     def tidy(self, queue: str) -> bool:
-        """Remove some of what is settled but lies there still; whether there is more."""
+        """Remove some settled messages that are still stored. Returns whether there are more."""
         home, _ = self._store._queue(queue)
-        if self.floor(home) != START:  # seen without a write lock
+        if self.floor(home) != START:  # checked without a write lock
             with self._store._joined(durable=False):
                 for run in self.all(home):
                     if not run.reader:
@@ -217,7 +217,7 @@ class SqliteRuns(Runs):
         self.floor(self._store._queue(queue)[0], now)
 
     def floor(self, home: int, now: int | None = None) -> tuple[int, int]:
-        for at, number, lapsed in self._store._rows("floor", (now or 0, home)):  # seen without a write lock
+        for at, number, lapsed in self._store._rows("floor", (now or 0, home)):  # checked without a write lock
             return self._wake(home, now) if lapsed and now is not None else (at, number)
         return START  # the queue was dropped meanwhile
 
@@ -273,5 +273,5 @@ class SqliteRuns(Runs):
 
 
 def floor_of(runs: Sequence[Run], but: Sequence[Run]) -> int:
-    """Where the last of these runs ends, but for some."""
+    """Where the last of these runs ends, ignoring some."""
     return max((run.end_at for run in runs if run not in but), default=START[0])

@@ -1,8 +1,8 @@
 """The embedded store: one SQLite file, through apsw, safe for many threads and processes.
 
-WAL with full sync: a commit is on the disk before it is answered. A batch of claims alone is committed without waiting for the
-disk, because a claim is no promise; the next durable commit carries it along. One connection serves all threads of a process in
-turn, since SQLite has one writer anyway; a forked child opens its own.
+WAL with full sync: a commit is on the disk before it is answered. A batch of only claims is committed without waiting for the
+disk, because a claim is no promise; the next durable commit syncs it too. All threads of a process take turns on one
+connection, since SQLite has one writer anyway; a forked child opens its own.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from penstock.stores.sqlite.runs import LATE, NotPlain, SqliteRuns
 from penstock.stores.staging import StagedFiles, staging_folder
 
 SAFE_SQLITE = (3, 51, 3)
-"""Before this, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
+"""Before this version, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
 RECLAIM_PAGES = 1024
 RECLAIM_AT_ONCE = 8192
 MAPPED = 2**31 - 2**16
-"""How much of a file is mapped into memory by whoever reads most of it: the most that SQLite does."""
+"""How much of the file is mapped into memory for scans: SQLite's maximum."""
 WAL_BYTES = 16 * 1024 * 1024
 RESERVED = 8 * 1024 * 1024
-"""Kept back for those who drain a full disk: as much as can wait in the log to be brought into the file, twice."""
+"""Bytes reserved for draining a full disk: twice what can wait in the log for a checkpoint."""
 BLOCK = 1000
 """How many message numbers a process reserves at a time."""
 NO_BLOCK = (1, 0)
 SIZES = (2, 4, 8, 16, 32, 64, 128)
-"""How many messages one statement can send: few texts to prepare, and what is left over stays empty."""
+"""How many messages one statement can send: few statements to prepare, and unused places stay empty."""
 NO_ROW = (None,) * 11
 MOST_GONE = 1000
-"""How many messages a process lets be gone before it removes them itself."""
+"""How many deleted messages a process leaves in the file before it removes their rows itself."""
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
@@ -66,10 +66,11 @@ _lent: list[Path] = []
 
 @contextmanager
 def lend(path: Path) -> Iterator[bool]:
-    """For another copy of SQLite in this process: True if it may have the file open meanwhile, as no store here has; until then
-    none will. (Whoever closes a file drops all locks that the process has on it, the other copy's too.)"""
+    """For another copy of SQLite in this process. Yields True if no store here has the file open; none will open it inside the
+    block. (Closing a file drops all locks that the process has on it, including the other copy's.)
+    """
     file = path.resolve()
-    _lent.append(file)  # before looking, as a store does it the other way round: one of the two sees the other, with no lock
+    _lent.append(file)  # first set, then look, as a store does the opposite: one of the two sees the other, without a lock
     try:
         yield not any(store.has_open(file) for store in list(_stores))
     finally:
@@ -110,7 +111,7 @@ class SqliteStore(SqlStore):
     }
 
     def __init__(self, path: str | Path, *, timeout: float = 10) -> None:
-        """``timeout``: how many seconds to wait for others who write."""
+        """``timeout``: how many seconds to wait for other writers."""
         super().__init__()
         for size in SIZES:
             rows = ", ".join([f"({', '.join('?' * len(NO_ROW))})"] * size)
@@ -123,18 +124,18 @@ class SqliteStore(SqlStore):
         self._depth = 0
         self._owner = 0
         self._looking = False
-        """Whether a transaction is open that only reads."""
+        """Whether a read-only transaction is open."""
         self._opener: FrameType | None = None
-        """Whoever has opened the transaction that is open."""
+        """The frame that opened the current transaction."""
         self._lent_to_us = False
-        """Whether the connection is a caller's, which is not ours to close."""
+        """Whether the connection is a caller's, which we must not close."""
         self._connection: apsw.Connection | None = None
         self._parents: apsw.Connection | None = None
         self._closed = False
         self._opening = False
         self._migrated = False
         self._left = 0
-        """How many messages we have deleted since the last batch, which removes them."""
+        """How many messages we have deleted since the last batch; the next batch removes their rows."""
         self._pausing: FrameType | None = None
         self._reserve = Reserve(self, [f"{path}-reserve"], RESERVED)
         staging = StagedFiles(staging_folder(path), durable=False, admit=self._reserve.admit)
@@ -142,7 +143,7 @@ class SqliteStore(SqlStore):
         self._block = NO_BLOCK
         self._last_packed: tuple[Settings | None, str] = (None, "")
         self._homes: dict[str, int] = {}
-        """The numbers of queues, as committed: none of these is given twice, and that of a queue that is gone finds nothing."""
+        """The numbers of queues, as committed. A number is never reused, so that of a deleted queue finds nothing."""
         _stores.add(self)
         self._connect()
         self._migrate()
@@ -178,7 +179,7 @@ class SqliteStore(SqlStore):
             self._opening = False
 
     def _end_leftover(self, connection: apsw.Connection) -> None:
-        """A transaction that nobody is in: an interrupt came while it was being ended."""
+        """End a transaction that nobody is in: an interrupt came while it was being ended."""
         try:
             connection.execute("ROLLBACK")
         except apsw.Error as error:
@@ -195,19 +196,19 @@ class SqliteStore(SqlStore):
         except OSError as error:
             raise StoreError(f"{self} cannot be reached: {error.strerror}") from error
         try:
-            if self._reserve.is_needed():  # or SQLite may not get the space for the files that it makes
+            if self._reserve.is_needed():  # otherwise SQLite may lack space for the files that it creates
                 self._reserve.give_up()
             connection = apsw.Connection(str(self.path))
             if connection.readonly("main"):
                 raise StoreReadOnly(f"{self} is read-only")
             connection.set_busy_handler(self._wait_for_others)
-            # Without this, SQLite prepares statements with a range anew for each set of values, which costs more than they do.
+            # Without this, SQLite prepares range statements again for each set of values, which costs more than running them.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only has an effect before the first table
             self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = FULL; PRAGMA journal_size_limit = {WAL_BYTES}")
             self._reserve.make()
-            if (goal := self._reserve.goal()) < RESERVED:  # on a small disk: no more in the log than there is room for
+            if (goal := self._reserve.goal()) < RESERVED:  # on a small disk: limit the log to what there is room for
                 connection.execute(f"PRAGMA wal_autocheckpoint = {max(10, goal // 8192)}")
         except apsw.Error as error:
             raise self._translate(error) from error
@@ -217,12 +218,12 @@ class SqliteStore(SqlStore):
             except OSError as error:
                 connection.close()
                 raise refusal(self, error) from error
-        self._homes.clear()  # the file may be another
+        self._homes.clear()  # it may be a different file
         self._synchronous: bool | None = True
         return connection
 
     def _to_wal(self, connection: apsw.Connection) -> None:
-        # SQLite calls no busy handler for this switch, which processes that create one file together all make.
+        # SQLite calls no busy handler for this switch, which every process makes when several create one file.
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -254,7 +255,7 @@ class SqliteStore(SqlStore):
 
     @guarded
     def _transaction(self, durable: bool, *, remove: bool = True) -> Generator[None]:
-        """``remove``: first of all what is gone, which only then is gone for each statement."""
+        """``remove``: first delete the rows of messages that are gone, so that every statement sees them gone."""
         with self._lock:
             connection = self._connect()
             self._refuse_handlers()
@@ -266,13 +267,13 @@ class SqliteStore(SqlStore):
                     self._set_durable(durable)
                     self._opener = find_caller()
                 self._owner = get_ident()
-                self._depth = depth + 1  # from here on, a signal handler is refused
+                self._depth = depth + 1  # from here on, signal handlers are refused
                 self._execute(connection, f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE")
                 block = self._block
                 if remove and not depth:
                     self._remove_gone()
                 yield
-                block = NO_BLOCK  # from here until the commit is answered, nobody knows whether its numbers are given away
+                block = NO_BLOCK  # until the commit returns, we do not know whether its numbers are used
                 self._execute(connection, f"RELEASE verb{depth}" if depth else "COMMIT")
             except BaseException:
                 self._block = block
@@ -286,8 +287,9 @@ class SqliteStore(SqlStore):
                 self._seen.clear()
 
     def _draw_on_reserve(self) -> None:
-        """If the disk is nearly full: give the reserve up, and bring what is in the log into the file, so that the log begins
-        anew and need not grow. A send does not get here then."""
+        """If the disk is nearly full: give up the reserve and checkpoint, so that the log starts over and need not grow. A send
+        does not get here then.
+        """
         if self._reserve.is_needed():
             self._reserve.give_up()
             with suppress(StoreError):
@@ -299,7 +301,7 @@ class SqliteStore(SqlStore):
         self._left = 0
 
     def _forget(self) -> None:
-        """What was known within a batch."""
+        """Drop what was known within a batch."""
         self._seen.clear()
         self._uncounted.clear()
 
@@ -338,32 +340,33 @@ class SqliteStore(SqlStore):
 
     def _over(self, connection: apsw.Connection) -> SqliteStore:
         """This store over a caller's connection, inside the caller's transaction. It shares no lock with us: the caller has the
-        file's write lock, which a thread that has our lock may be waiting for."""
+        file's write lock, for which a thread with our lock may be waiting.
+        """
         store = copy.copy(self)
         store.roster, store.outbox = SqlRoster(store), Outbox(self.outbox.staging, SqlLedger(store))
         store._lock = RLock()
         store._connection, store._lent_to_us = connection, True
         store._depth, store._owner, store._looking, store._opener = 1, get_ident(), False, find_caller()
-        # Numbers that are taken now are given back if the caller rolls back, so they are no part of our block.
+        # If the caller rolls back, the numbers taken now are free again, so they are not part of our block.
         store._block = NO_BLOCK
         store._seen, store._uncounted, store._homes = {}, {}, {}
         return store
 
     def _set_durable(self, durable: bool) -> None:
         if durable != self._synchronous:
-            self._synchronous = None  # until it is known to be done
+            self._synchronous = None  # until the switch is known to be done
             self._execute(self._connect(), f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._synchronous = durable
 
     def _undo(self, connection: apsw.Connection, depth: int) -> None:
         if connection is not self._connection or connection.get_autocommit():
-            return  # the connection was dropped, or SQLite has rolled back by itself (disk full)
+            return  # the connection was dropped, or SQLite rolled back by itself (disk full)
         try:
             connection.execute(f"ROLLBACK TO verb{depth}; RELEASE verb{depth}" if depth else "ROLLBACK")
         except apsw.SQLError:
             if not depth:
                 raise  # it was in a transaction a moment ago
-            # else there is no such savepoint: we were interrupted before it was made
+            # otherwise there is no such savepoint: we were interrupted before it was made
         except apsw.Error:
             self._drop_connection()
 
@@ -387,7 +390,7 @@ class SqliteStore(SqlStore):
     def _refuse_handlers(self) -> None:
         if self._depth or self._looking:
             refuse_handlers(self, self._opener)
-        elif self._pausing is not None:  # a statement of this thread waits, and would undo what is done inside it if it fails
+        elif self._pausing is not None:  # a statement of this thread waits; if it fails, it would undo what is done inside it
             refuse_handlers(self, self._pausing)
 
     def _in_batch(self) -> bool:
@@ -425,11 +428,12 @@ class SqliteStore(SqlStore):
             return int(self._execute(self._connect(), f"PRAGMA {name}")[0][0])
 
     def _take_numbers(self, count: int) -> int:
-        """From the block of numbers that this process has reserved, as long as no other process has reserved one since: so
-        numbers stay in the order of sending, and the counter is not written with each send."""
+        """Take numbers from the block that this process has reserved, as long as no other process has reserved one since. So
+        numbers stay in the order of sending, and not every send writes the counter.
+        """
         first, last = self._block
         if first + count - 1 > last or self._meta("number") != last:
-            reserved = count if (first, last) == NO_BLOCK else count + BLOCK  # who sends once leaves no gap
+            reserved = count if (first, last) == NO_BLOCK else count + BLOCK  # a process that sends once leaves no gap
             last = int(self._rows("reserve_numbers", (reserved,))[0][0])
             first = last - reserved + 1
         self._block = (first + count, last)
@@ -437,7 +441,7 @@ class SqliteStore(SqlStore):
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         sent = None
-        # In the log, and later in the file: and so that what is in the log can always be brought there by the reserve.
+        # Counts the log and the file: the reserve must always suffice to checkpoint the log.
         self._reserve.admit(3 * sum([len(entry.body) for entry in entries]))
         if len(entries) == 1:
             sent = self._insert_alone(queue, entries[0], settings)
@@ -446,10 +450,11 @@ class SqliteStore(SqlStore):
         return sent or super().insert(queue, entries, now, settings)
 
     def _insert_alone(self, queue: str, entry: Entry, settings: Settings) -> list[Sent] | None:
-        """A single message by a single statement, which changes nothing if what we know of the queue has changed. Its time is
-        that of Python, which comes back from each wait for the disk with cold caches: so it is short."""
+        """One message with one statement, which changes nothing if what we know of the queue has changed. Python takes most of
+        its time, as the caches are cold after each wait for the disk: so it is short.
+        """
         with self._lock:
-            # Forgotten until there is an answer: before, nobody knows whether the number is given away.
+            # Forget the block until there is an answer: before that, we do not know whether the number is used.
             (number, last), self._block = self._block, NO_BLOCK
             at, line, connection = entry.visible_at, entry.group, self._connection
             if number > last or self._depth or connection is None or entry.mark or (line is not None and settings.groups):
@@ -470,8 +475,9 @@ class SqliteStore(SqlStore):
             return [Sent(self._ids.make(number))]
 
     def _insert_together(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
-        """As one alone. Around each statement other threads of Python get a turn, and this one has to wait for its own again:
-        once, however many messages there are."""
+        """Like `_insert_alone`, for many. Around each statement Python lets other threads run, and this one must wait for its
+        turn again. So there is one statement for any number of messages.
+        """
         with self._lock:
             count = len(entries)
             (first, last), self._block = self._block, NO_BLOCK  # as above
@@ -509,7 +515,7 @@ class SqliteStore(SqlStore):
         return super().delete(queue, receipts, settlement, settings)
 
     def _delete_alone(self, queue: str, receipt: Held, settings: Settings) -> bool:
-        """A single message by a single statement, which changes nothing unless the case is simple."""
+        """One message with one statement, which changes nothing unless the case is simple."""
         with self._lock:
             connection = self._connect()
             self._refuse_handlers()
@@ -525,23 +531,23 @@ class SqliteStore(SqlStore):
             return True
 
     def _leave_gone(self, count: int) -> None:
-        """To the next batch, unless it would have too much to do."""
+        """Leave deleted rows to the next batch, unless that would have too much to do."""
         self._left += count
         if self._left > MOST_GONE:
-            with suppress(StoreError), self.batch(durable=False):  # they are deleted, whether this can be done now or not
+            with suppress(StoreError), self.batch(durable=False):  # the messages are deleted even if this fails
                 pass
 
     def _known(self, queue: str, settings: Settings) -> tuple[int, str]:
-        """A queue's number, and these settings as the catalogue has them; mostly they are the very ones of the last call."""
+        """A queue's number, and these settings as the catalogue stores them; mostly the same as in the last call."""
         if self._last_packed[0] is not settings:
             self._last_packed = (settings, pack_settings(settings))
         home = self._homes.get(queue)
-        if home is None:  # we are in no batch: what is read now is committed
+        if home is None:  # we are in no batch, so this reads committed data
             home = self._homes[queue] = self._queue(queue)[0]
         return home, self._last_packed[1]
 
     def _delete_plain(self, queue: str, receipts: Sequence[Held]) -> bool:
-        """Many messages without asking after each: if not all of them are plain and ours, none is touched."""
+        """Delete many messages without looking at each. If not all of them are plain and ours, none is touched."""
         with suppress(NotPlain), self._lock:
             with self._transaction(True, remove=False):
                 home, settings = self._queue(queue)
@@ -567,7 +573,7 @@ class SqliteStore(SqlStore):
             return self._runs.due(self._queue(queue)[0])
 
     def tidy(self, queue: str) -> bool:
-        """Remove some of what readers have settled but lies there still, as nobody sees; whether there is more."""
+        """Remove some messages that readers have settled but that are still stored. Returns whether there are more."""
         return self._runs.tidy(queue)
 
     def _list(self, numbers: list[int]) -> str:
@@ -590,7 +596,7 @@ class SqliteStore(SqlStore):
             return more or (self._depth == 0 and self._reclaim(self._connect()))
 
     def _reclaim(self, connection: apsw.Connection) -> bool:
-        """Give free pages back to the disk, some at a time, while they are more than a quarter of the file."""
+        """Return free pages to the disk, some at a time, while they are more than a quarter of the file."""
         free, pages = self._pragma("freelist_count"), self._pragma("page_count")
         if free < RECLAIM_PAGES or free * 4 < pages:
             return False
@@ -599,7 +605,7 @@ class SqliteStore(SqlStore):
         return free > RECLAIM_AT_ONCE
 
     def map_file(self) -> None:
-        """For whoever goes through most of it: no page is copied to be read."""
+        """For scans of most of the file: pages are read without copying."""
         with self._lock:
             self._execute(self._connect(), f"PRAGMA mmap_size = {MAPPED}")
 
@@ -629,7 +635,7 @@ class SqliteStore(SqlStore):
             case apsw.CantOpenError():
                 return StoreError(f"{self} cannot be opened ({error}); check its folder and rights")
             case apsw.IOError():
-                # A sync that failed may succeed when it is tried again while the data is lost: go on with a new connection.
+                # A retry of a failed sync may succeed although the data is lost: continue with a new connection.
                 self._drop_connection()
         return StoreError(f"{self}: {error}")
 
@@ -639,8 +645,9 @@ class SqliteStore(SqlStore):
             connection.close(force=True)
 
     def before_fork(self) -> None:
-        """SQLite forbids a child to use, or even to close, its parent's connection, and believes in the child that the parent's
-        locks are its own. So there is none while we fork, and each side opens its own afterwards."""
+        """SQLite forbids a child to use, or even to close, its parent's connection, and in the child it takes the parent's
+        locks for its own. So we close the connection before a fork, and each side opens its own afterwards.
+        """
         self._lock.acquire()
         self._block = NO_BLOCK
         if not self._depth and self._connection is not None:
