@@ -1,7 +1,10 @@
 """Who may do what: bearer tokens, each with scopes for the queues whose names match its patterns.
 
-    [[token]] name = "shop" secret = "…" # or sha256 = "…", to keep the secret out of the file scopes = ["send", "read"] queues
-    = ["orders", "mail-*"]
+    [[token]]
+    name = "shop"
+    secret = "…"             # or sha256 = "…", to keep the secret out of the file
+    scopes = ["send", "read"]
+    queues = ["orders", "mail-*"]
 
 Secrets are kept as digests and compared in constant time; no log and no error contains them.
 """

@@ -199,8 +199,7 @@ class Commits:
                 self._perform(operation)
 
     def _send_at_once(self, sends: list[Operation]) -> bool:
-        """If all are sends to one queue, make one call, which is its own commit. Return False if it is refused; then nothing
-        was done."""
+        """If all are sends to one queue, make one call, which is its own commit. If refused, do nothing and return False."""
         try:
             _share_out(self._send(sends), sends)
         except BaseException as error:

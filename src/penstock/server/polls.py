@@ -1,8 +1,7 @@
 """Long polls without a thread each: a poll that finds nothing waits as a future until its queue changes.
 
 One watcher thread serves all polls, and runs only while there are any. This process notifies it of its own changes; it polls
-the store for those of other processes. Of the polls that wait on one queue, one looks; if it finds a message, it wakes the
-next.
+the store for those of other processes. Of the polls that wait on one queue, one looks; if it succeeds, it wakes the next.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Messages as Arrow straight out of an SQL database, by ADBC: no Python object per row.
 
-The database gives plain columns (numbers, bytes); what is rarely there (the head, a mark, a group) is decoded only in rows that
-have it. Only looking: nothing here writes.
+The database gives plain columns (numbers, bytes). Rare values (the head, a mark, a group) are decoded only in the rows that
+have them. Nothing here writes.
 
-Two copies of SQLite in one process must not have one file open (closing a file drops the process' locks on it), and ADBC brings
-a copy of its own: a file that this process has open as a store is not read this way (`stores.sqlite.store.lend`). It is
-opened read-only, so that this copy never checkpoints.
+ADBC brings its own copy of SQLite. Two copies in one process must not have one file open, because closing a file drops the
+process' locks on it: a file that this process has open as a store is not read this way (`stores.sqlite.store.lend`). The file
+is opened read-only, so that this copy never checkpoints.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.stores.sql.session import MESSAGE_HELD, PRESENT
 SQLITE_ROWS = 2000
 """Rows of one batch from SQLite, which must stay below 2 GiB of bodies."""
 POSTGRESQL_BYTES = 2 * 1024 * 1024
-"""And the bytes of one from PostgreSQL: more at a time is no faster, and not in the processor's cache."""
+"""Bytes of one batch from PostgreSQL: larger ones are no faster, and do not fit into the processor's cache."""
 OPTIONS = {
     "sqlite": {"adbc.sqlite.query.batch_rows": str(SQLITE_ROWS)},
     "postgresql": {"adbc.postgresql.batch_size_hint_bytes": str(POSTGRESQL_BYTES)},
@@ -64,9 +64,9 @@ SOURCES = {
     "settled_at": "settled_at",
     "reason": "reason",
 }
-"""Where a column comes from. It is decoded here, for a whole batch at once, as the databases do it row by row."""
+"""The source of each column. Columns are decoded here, a whole batch at once."""
 EXPRESSIONS = {
-    # Its driver takes a column's type from the first rows, and believes in integers if they are null.
+    # The driver infers a column's type from the first rows, and assumes integers if they are null.
     "sqlite": {
         "head": "COALESCE(head, x'') AS head",
         "grp": "COALESCE(grp, x'') AS grp",
@@ -76,7 +76,7 @@ EXPRESSIONS = {
     "postgresql": {"reason": "'=' || reason AS reason"},
 }
 CHECKED = ("body", "head", "grp", "mark", "sent_at", "deadline_at", "checksum")
-"""All that a message's checksum is made of, and itself."""
+"""Everything that a message's checksum covers, and the checksum itself."""
 CLAIM = """
 SELECT {columns} FROM penstock_held, {message}
 WHERE penstock_held.claim = {claim} AND penstock_held.place >= {start} AND penstock_held.place < {stop}
@@ -90,14 +90,14 @@ AND (penstock_message.visible_at, penstock_message.number) > ({begin_at}, {begin
 AND (penstock_message.visible_at, penstock_message.number) <= ({end_at}, {end_number})
 ORDER BY penstock_message.visible_at, penstock_message.number LIMIT {count} OFFSET {start}
 """
-"""Of a claim that is a run (`penstock.stores.sqlite.runs`), whose messages are as they were before it."""
+"""For a claim that is a run (`penstock.stores.sqlite.runs`), whose messages are not changed by it."""
 IN_RUN = """EXISTS (
     SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND run_at IS NOT NULL AND reader {reader}
     AND penstock_message.visible_at >= 0
     AND (penstock_message.visible_at, penstock_message.number) > (begin_at, begin_number)
     AND (penstock_message.visible_at, penstock_message.number) <= (end_at, end_number)
 )"""
-"""Whether a message is of a run: of a settled one (its reader is ''), and so gone; or of one that holds it."""
+"""Whether a message belongs to a run: a settled one (whose reader is ''), so that it is gone, or one that holds it."""
 SCAN = "SELECT {columns} FROM {table} WHERE {by} = {home} AND number >= {start} AND number < {stop}{conditions}"
 NOTHING: Mapping[str, object] = MappingProxyType({})
 FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = $1"
@@ -110,11 +110,11 @@ FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
 
 
 class Damaged(Exception):
-    """A message is not as it was sent: whoever needs to know which reads them one by one."""
+    """A message is not as it was sent. To learn which, read them one by one."""
 
 
 class Columnar:
-    """A connection for looking; made by `opened`."""
+    """A read-only connection; made by `opened`."""
 
     def __init__(self, connection: Any, dialect: str) -> None:
         self._connection = connection
@@ -127,13 +127,13 @@ class Columnar:
             self._value(f"PRAGMA mmap_size = {MAPPED}")
         connection.set_autocommit(False)
         if dialect == "postgresql":
-            # It takes the rows of a scan for few, and would have helpers hand each of them to the one that sends them.
+            # The planner underestimates the rows of a scan, and parallel workers would pass each of them to the leader.
             self._value("SET LOCAL max_parallel_workers_per_gather = 0")
         self.ids = Ids(self._value(FIND_SALT))
 
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim. `Damaged` if
-        one of the next is; on SQLite, where a claim looks at no body."""
+        """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim. Raises
+        `Damaged` if one of them is damaged; on SQLite, where claiming does not read bodies."""
         home = self._queue(queue)
         checked = CHECKED if self._dialect == "sqlite" else ()
         for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
@@ -151,8 +151,8 @@ class Columnar:
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """The messages whose numbers are from ``start`` up to ``stop``. ``dense``: many of these numbers are of this queue, so
-        go through the table, and not by an index."""
+        """The messages whose numbers are from ``start`` up to ``stop``. ``dense``: many of these numbers belong to this queue,
+        so scan the table rather than an index."""
         where = "".join(f" AND {condition}" for condition in conditions)
         table = "penstock_settled" if settled else self._present
         home = self._queue(queue)
@@ -189,9 +189,9 @@ class Columnar:
         /,
         **words: object,
     ) -> Iterator[pa.RecordBatch]:
-        """``changed``: columns that are another value, or expression, than what the table has.
+        """``changed``: columns whose value, or expression, replaces the table's.
 
-        ``checked``: the columns to compare each message's checksum by, if that is wanted."""
+        ``checked``: the columns that verify each message's checksum, if wanted."""
         sources = [SOURCES[field.name] for field in schema if field.name in SOURCES]
         terms = EXPRESSIONS[self._dialect] | {name: f"{value} AS {name}" for name, value in changed.items()}
         columns = ", ".join(terms.get(source, source) for source in dict.fromkeys([*sources, *checked]) or ["number"])
@@ -216,7 +216,7 @@ class Columnar:
 
 @contextmanager
 def opened(url: str) -> Iterator[Columnar | None]:
-    """A connection to the database behind a URL; None if it has to be read in another way."""
+    """A connection to the database behind a URL; None if it must be read another way."""
     kind, target = location(url)
     if kind not in EXPRESSIONS or find_spec(f"adbc_driver_{kind}") is None:
         yield None
@@ -236,7 +236,7 @@ def opened(url: str) -> Iterator[Columnar | None]:
 
 @contextmanager
 def _connected(kind: str, uri: str) -> Iterator[Columnar]:
-    """Not by the driver's DB-API, which imports Arrow's datasets and Parquet first."""
+    """Avoids the driver's DB-API, which first imports Arrow's datasets and Parquet."""
     from adbc_driver_manager import AdbcConnection
 
     driver = import_module(f"adbc_driver_{kind}")
@@ -255,7 +255,7 @@ def _translated() -> Iterator[None]:
 
 
 def intact(rows: pa.RecordBatch) -> bool:
-    """Whether each is what it was when it was sent."""
+    """Whether every message is as it was sent."""
     found = dict(zip(rows.schema.names, rows.columns, strict=True))
     body, instants, checks = found["body"], found["sent_at"], found["checksum"]
     types = (body.type, instants.type, checks.type)
@@ -272,7 +272,7 @@ def intact(rows: pa.RecordBatch) -> bool:
 
 
 def _all_intact(found: Mapping[str, pa.Array]) -> bool:
-    """As `intact`, for messages of any kind."""
+    """Like `intact`, for messages of any kind."""
     body, head, grp, mark, sent_at, deadline_at, checks = (found[name].to_pylist() for name in CHECKED)
     try:
         return all(
@@ -284,7 +284,7 @@ def _all_intact(found: Mapping[str, pa.Array]) -> bool:
 
 
 def decode(rows: pa.RecordBatch, queue: str, schema: pa.Schema, ids: Ids) -> pa.RecordBatch:
-    """What the database gave as the columns that were asked for."""
+    """Convert the database's columns to the requested ones."""
     found = dict(zip(rows.schema.names, rows.columns, strict=True))
     count = rows.num_rows
     heads: list[Head] | None = None
@@ -309,11 +309,11 @@ def decode(rows: pa.RecordBatch, queue: str, schema: pa.Schema, ids: Ids) -> pa.
 def _head(packed: bytes | None) -> Head:
     try:
         return unpack_head(packed or None)
-    except (AttributeError, TypeError, ValueError, KeyError):  # damaged, which the state tells
+    except (AttributeError, TypeError, ValueError, KeyError):  # damaged, as its state shows
         return unpack_head(None)
 
 
-# What is the same in most batches is made once.
+# Values that are the same in most batches are cached.
 
 
 @lru_cache(maxsize=64)
@@ -347,7 +347,7 @@ def _offsets(length: int, count: int) -> pa.Buffer:
 
 
 def _ids(numbers: pa.Array, prefix: str) -> pa.Array:
-    """As `Ids.make` makes them, but a digit of all of them at a time."""
+    """Like `Ids.make`, but one digit of all ids at a time."""
     count, size = len(numbers), len(prefix) + 17
     marked = pc.bit_wise_or(numbers, -(1 << 63))
     given = array("q")
@@ -374,7 +374,7 @@ def _instants(column: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def _visible(column: pa.Array, type: pa.DataType) -> pa.Array:
-    return _instants(pc.abs(column), type)  # below zero, it is blocked
+    return _instants(pc.abs(column), type)  # negative means blocked
 
 
 def _states(column: pa.Array, type: pa.DataType) -> pa.Array:
@@ -394,7 +394,7 @@ def _reasons(column: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def _rare(column: pa.Array, type: pa.DataType, value: Callable[[Any], Any]) -> pa.Array:
-    """Mostly empty, which is null."""
+    """Decode a column that is mostly empty; empty means null."""
     if _is_empty(column):
         return _nulls(type, len(column))
     return pa.array([value(item) if item else None for item in column.to_pylist()], type)

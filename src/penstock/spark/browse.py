@@ -1,4 +1,4 @@
-"""A batch look at queues, or at their history: nothing is consumed."""
+"""A batch read of queues, or of their history; it consumes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.spark.options import ReadOptions
 from penstock.stores.ports import Store
 
 DENSE = 8
-"""A queue that has every eighth number, or more, is read by going through the table."""
+"""If a queue has at least one number in eight, it is read by a table scan."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Browse(DataSourceReader):
         return ranges
 
     def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        if not isinstance(partition, Range):  # Spark's own, where there is none of ours: the queues are empty
+        if not isinstance(partition, Range):  # Spark passes a partition of its own if we returned none: the queues are empty
             return
         schema = columns.arrow_schema(self._schema)
         yield from reading.scan(
@@ -63,7 +63,7 @@ class Browse(DataSourceReader):
 
 
 class FilteringBrowse(Browse):
-    """With the filters that Spark leaves to it, where spark.sql.python.filterPushdown.enabled is true."""
+    """Takes filters from Spark, if spark.sql.python.filterPushdown.enabled is true."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for given in filters:
@@ -75,7 +75,6 @@ class FilteringBrowse(Browse):
 
 
 def browse(options: ReadOptions, schema: StructType) -> Browse:
-    """Where filters are not pushed down, Spark refuses a reader that could take some: one that does is made only in the worker
-    that pushes them."""
+    """If pushdown is disabled, Spark refuses a reader with `pushFilters`, so only the worker that pushes filters gets one."""
     pushing = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
     return FilteringBrowse(options, schema) if pushing else Browse(options, schema)

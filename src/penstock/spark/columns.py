@@ -1,4 +1,4 @@
-"""The columns of `penstock.arrow` as Spark's types, and which of them were asked for."""
+"""The columns of `penstock.arrow` as Spark's types, and the ones that a reader selects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def schema(options: ReadOptions) -> StructType:
 
 
 def chosen(given: StructType) -> StructType:
-    """The columns that were asked for by `.schema(…)`, which may be fewer, but each as it is here."""
+    """The columns chosen by `.schema(…)`: some or all of them, each with its own type."""
     whole = {field.name: field for field in from_arrow_schema(arrow.SETTLED)}
     for field in given:
         if field.name not in whole or whole[field.name].dataType != field.dataType:

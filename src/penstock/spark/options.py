@@ -1,6 +1,6 @@
-"""What can be said to the data source by `.option(…)`: names as Spark's own sources have them, in any case.
+"""The options of the data source, named like those of Spark's own sources; case does not matter.
 
-Options are checked on the driver, before anything runs: an unknown or wrong one is an error that names it.
+Options are checked on the driver, before anything runs. The error for an unknown or wrong option names it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.policy import MAX_BATCH, MAX_CLAIM, check_name
 
 VIEWS = ("messages", "settled")
 SPARKS_OWN = {"path", "checkpointlocation", "queryname", "__data_source_options__"}
-"""What Spark itself passes on to a source or a sink."""
+"""Options that Spark itself passes to a source or a sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class ReadOptions:
         return _open(self.url, self.token)
 
     def queues(self, broker: penstock.Broker) -> list[str]:
-        """The queues that are meant, sorted; `QueueNotFound` for a name that is none. A pattern may match none (yet).
+        """The selected queues, sorted; `QueueNotFound` if a name does not exist. A pattern may match nothing (yet).
 
-        Names may have commas, * and ? in them: a queue that has all of it as its name comes before a list or a pattern."""
+        Names may contain commas, * and ?: a queue whose name is the whole option wins over a list or a pattern."""
         names = broker.queues().names
         if self.queue in names:
             return [self.queue]
@@ -120,7 +120,7 @@ def _open(url: str, token: str | None) -> penstock.Broker:
 
 
 class _Given:
-    """The options as they came, and which of them were asked for."""
+    """The options as given, and the names that were looked up."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}

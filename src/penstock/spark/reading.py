@@ -1,6 +1,6 @@
-"""How executors read: batches of Arrow out of any store, in the process of a Python worker.
+"""How executors read: Arrow batches from any store, in a Python worker's process.
 
-Straight out of the database where there is one (`penstock.spark.arrow_reader`), else message by message.
+Directly from the database where possible (`penstock.spark.arrow_reader`), otherwise message by message.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from penstock.spark.filters import Wanted
 from penstock.spark.options import ReadOptions
 
 ROWS = 5000
-"""Rows of one batch of Arrow: less costs calls, more costs memory."""
+"""Rows of one Arrow batch: fewer cost calls, more cost memory."""
 PAGE = 16 * 1024 * 1024
-"""Bytes of bodies that are meant to be in one."""
+"""Target size of one page, in bytes of bodies."""
 WORTH_A_TASK, MOST_A_TASK = 20_000, 500_000
-"""Messages for which another partition pays, if there is a core for it; and those after which there is one in any case."""
+"""Messages that justify another partition if there is a core for it, and messages after which there is one in any case."""
 
 kept: dict[ReadOptions, Broker] = {}
 """The servers that this process is connected to."""
 
 
 def parts(size: int, at_least: int | None) -> list[tuple[int, int]]:
-    """Split so many messages among a few tasks: each costs a Python worker."""
+    """Split the messages among a few tasks, since each costs a Python worker."""
     most = -(-size // WORTH_A_TASK)
     count = min(size, max(at_least or 1, min(most, os.cpu_count() or 1), -(-size // MOST_A_TASK)))
     return list(pairwise(size * part // count for part in range(count + 1))) if count else []
@@ -45,8 +45,8 @@ def parts(size: int, at_least: int | None) -> list[tuple[int, int]]:
 def claim(
     options: ReadOptions, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, int]:
-    """The messages of a confirmed claim from place ``start`` up to ``stop``; how many were there, with those that are damaged,
-    which are set aside."""
+    """The messages of a confirmed claim from place ``start`` up to ``stop``. Returns how many there were, including damaged
+    ones, which are set aside."""
     found = 0
     with arrow_reader.opened(options.url) as direct:
         if direct is not None:
@@ -55,7 +55,7 @@ def claim(
                     yield batch
                     found += batch.num_rows
                 return found
-            except (arrow_reader.Damaged, StoreError):  # damage can turn any value into any other, also into what is no row
+            except (arrow_reader.Damaged, StoreError):  # damage can change any value, and even break a row
                 start += found
     with _opened(options) as broker:
         home, rows = broker.queue(queue), ROWS // 10
@@ -74,7 +74,7 @@ def claim(
 def scan(
     options: ReadOptions, queue: str, start: int, stop: int, dense: bool, wanted: Wanted, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a queue, or of its history, by number, as far as they are wanted."""
+    """The messages of a queue, or of its history, by number, that pass the filters."""
     settled = options.view == "settled"
     with arrow_reader.opened(options.url) as direct:
         if direct is not None:
@@ -94,7 +94,7 @@ def scan(
 
 
 def _fetch(home: Queue, verb: str, schema: pa.Schema, arguments: dict[str, Any], rows: int) -> tuple[pa.RecordBatch, int]:
-    """What a verb answers, and how many rows to ask for next."""
+    """The answer of a verb, and how many rows to ask for next."""
     if isinstance(home, RemoteQueue):
         batch = home.arrow(verb, schema, **arguments)
         return batch, _rows(batch.nbytes, batch.num_rows) if batch.num_rows else rows
@@ -103,14 +103,14 @@ def _fetch(home: Queue, verb: str, schema: pa.Schema, arguments: dict[str, Any],
 
 
 def _rows(weight: int, count: int) -> int:
-    """How many more rows make a page, going by what the last ones weighed."""
+    """How many rows make a page, judging by the size of the last ones."""
     return max(1, min(ROWS, PAGE * count // max(1, weight)))
 
 
 @contextmanager
 def _opened(options: ReadOptions) -> Iterator[Broker]:
-    """A broker of this process. Spark's workers live on from task to task, and so do connections to servers; a file is closed
-    again, because another copy of SQLite may read it next."""
+    """A broker of this process. Spark reuses its workers, so connections to servers are kept. A file is closed again, because
+    another copy of SQLite may read it next."""
     if options.url.startswith("sqlite:"):
         with options.open() as broker:
             yield broker

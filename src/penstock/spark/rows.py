@@ -1,4 +1,4 @@
-"""Rows as messages: which columns a DataFrame may have that is written to a queue, and what makes a row none.
+"""Converts rows to messages: the columns that a DataFrame written to a queue may have, and what makes a row invalid.
 
     body             string or binary; the only one that must be there
     queue            string, unless the option queue says where all rows go
@@ -9,8 +9,8 @@
     key              string or binary
     group            string
 
-The other columns of the source are taken, and mean nothing: so a stream can go from queue to queue as it is. The option comes
-before the column, as with Spark's Kafka sink: else such a stream would go back to where it came from.
+The other columns of the source are accepted and ignored, so that a stream can go from queue to queue unchanged. The option
+overrides the column, as in Spark's Kafka sink: otherwise such a stream would return to its origin.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TAKES: dict[str, tuple[str, Callable[[DataType], bool]]] = {
 
 
 class Rows:
-    """How the rows of one schema become the columns of a segment."""
+    """Converts the rows of one schema to the columns of a segment."""
 
     def __init__(self, schema: StructType, queue: str | None, bad_rows: str | None) -> None:
         known = ", ".join(f"{name} ({words})" for name, (words, _) in TAKES.items())
@@ -85,7 +85,7 @@ class Rows:
         self._text = isinstance(schema["body"].dataType, StringType)
 
     def convert(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Record batches of the columns of a segment; what cannot be a message is an error, or diverted."""
+        """Record batches with the columns of a segment. A row that cannot be a message is an error, or diverted."""
         seen = 0
         for batch in batches:
             columns = self._convert(batch)
@@ -114,7 +114,7 @@ class Rows:
                 columns["deadline_at"] = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             else:
                 columns[name] = column.cast(COLUMNS[name])
-        if self._bad_rows is not None:  # which come with attributes, and all batches of a segment have one schema
+        if self._bad_rows is not None:  # bad rows have attributes, and all batches of a segment need one schema
             columns.setdefault("attributes", pa.nulls(batch.num_rows, COLUMNS["attributes"]))
         return columns
 
@@ -145,7 +145,7 @@ class Rows:
 
 
 def _find_wrong(columns: dict[str, pa.Array]) -> dict[int, str]:
-    """The rows that cannot be messages, as far as that shows here, and why; the rest is seen when they are published."""
+    """The rows that cannot be messages, and why, as far as this shows here; publishing finds the rest."""
     found: dict[int, str] = {}
     body, queue = columns["body"], columns["queue"]
     if body.null_count:

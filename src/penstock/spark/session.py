@@ -1,4 +1,4 @@
-"""A Spark session that works wherever this Python does: Java is found, and Spark's workers run in this environment."""
+"""A Spark session that works wherever this Python does: it finds Java, and runs Spark's workers in this environment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from penstock.spark.java import find_java
 
 
 def session(master: str = "local[*]", *, remote: str | None = None, name: str = "penstock", **config: str) -> SparkSession:
-    """A session on ``master``, or through Spark Connect at ``remote``: sc://host:port, or local[2] for a server that is started
-    for it. Settings have __ for a dot: ``spark__sql__shuffle__partitions="4"``."""
+    """A session on ``master``, or through Spark Connect at ``remote``: sc://host:port, or local[2] to start a server. In
+    settings __ stands for a dot: ``spark__sql__shuffle__partitions="4"``."""
     builder = SparkSession.builder.appName(name)
-    if remote is None or remote.startswith("local"):  # Spark runs here: then Spark Connect starts a server of its own
+    if remote is None or remote.startswith("local"):  # Spark, or the server of Spark Connect, runs here
         os.environ["JAVA_HOME"] = find_java()
         os.environ.setdefault("PYSPARK_PYTHON", _worker_python() if (remote or master).startswith("local") else sys.executable)
     if remote is not None:
@@ -27,7 +27,7 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
         if master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.python.filterPushdown.enabled", "true")
-    # Who is killed while Spark writes its first offsets leaves a file that is none; by itself Spark then refuses to go on.
+    # A driver killed while Spark writes its first offsets leaves a stray file, at which Spark would refuse to start again.
     builder = builder.config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
     for setting, value in config.items():
         builder = builder.config(setting.replace("__", "."), value)
@@ -35,7 +35,7 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
 
 
 def _worker_python() -> str:
-    """This Python; and if Spark itself is of this environment, without a second copy of it."""
+    """This Python; if Spark is installed in this environment, through a script that skips Spark's zipped copy of itself."""
     quick = Path(__file__).with_name("worker-python")
     if Path(_find_spark_home()).resolve() != Path(pyspark.__file__).parent.resolve() or not os.access(quick, os.X_OK):
         return sys.executable

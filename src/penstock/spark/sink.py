@@ -4,8 +4,8 @@
     commit   on the driver: publish the batch of these segments; a batch that was published before changes nothing
     abort    on the driver: remove what was staged
 
-Who writes is the query, which Spark knows again after a restart by its checkpoint; a batch write is a writer of its own. A task
-that is tried again, or run twice, stages under names of its own, and only those of the attempt that Spark chose are published.
+The writer is the query, which Spark recognises after a restart by its checkpoint; each batch write is a new writer. Each
+attempt of a task stages under its own names, and only the attempt that Spark chose is published.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from penstock.spark.rows import Rows
 Answer = TypeVar("Answer")
 TRIES = 5
 PAUSE = 0.5
-"""Seconds before the second try; twice as many before each further one."""
+"""Seconds before the second try; doubled before each further one."""
 HEADROOM = 256 * 1024
-"""What a segment may take beside the bytes of its columns."""
+"""Bytes that a segment may take beyond those of its columns."""
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged."""
+    """The segments that one task has staged."""
 
     writer: str
     batch: int
@@ -79,10 +79,10 @@ class _Sink:
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """Spark makes one for each batch's plan and one for each commit; who is writing is in the messages."""
+    """Spark makes one for each batch's plan and one for each commit; the messages name the writer."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:  # noqa: ARG002
-        """``overwrite`` is the mode complete: then each batch is the whole result, and is sent as a whole."""
+        """``overwrite`` means the mode complete: each batch is the whole result, and is sent as a whole."""
         super().__init__(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -125,7 +125,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
 
 def _only(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Of a task that failed, there is none."""
+    """Skip failed tasks, which have no message."""
     return [message for message in messages if isinstance(message, Staged)]
 
 
@@ -137,7 +137,7 @@ def _by_batch(messages: Sequence[Staged]) -> list[tuple[str, int, dict[str, int]
 
 
 def _gather(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
-    """As many batches at a time as fit into ``most`` bytes, those that are too big in parts."""
+    """Group batches into at most ``most`` bytes; split those that are too big."""
     gathered: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -161,7 +161,7 @@ def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def _insist(act: Callable[[], Answer]) -> Answer:
-    """Again, if the store was busy or away: both steps may safely be taken twice."""
+    """Retry if the store is busy or unreachable: repeating either step is safe."""
     for attempt in range(TRIES - 1):
         try:
             return act()

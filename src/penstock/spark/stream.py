@@ -38,11 +38,11 @@ logger = logging.getLogger("penstock.spark")
 
 Offset = dict[str, Any]
 COUNT_EVERY = 10.0
-"""Seconds between two counts of what waits, which go through the whole index; its age is told each time."""
+"""Seconds between two counts of waiting messages, which scan the whole index; the age of the oldest is reported each time."""
 
 
 class DataLost(ClaimError):
-    """The checkpoint and the queue do not fit together; the stream cannot go on exactly once."""
+    """The checkpoint and the queue do not match; the stream cannot continue exactly once."""
 
 
 @dataclass
@@ -65,20 +65,20 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offset = {"reader": f"spark-{uuid.uuid4()}", "epoch": 0, "claims": {}}
         self._broker: Broker | None = None
         self._target: dict[str, int] | None = None
-        """With Trigger.AvailableNow: until when a message of each queue must have become visible."""
+        """With Trigger.AvailableNow: the time by which a message of each queue must have become visible."""
         self._known_settled: int | None = None
-        """The last epoch that the queues knew as settled when this run began; a checkpoint is set back only between runs."""
+        """The last epoch that was settled in the queues when this run began; a checkpoint is set back only between runs."""
         self._claimed: dict[str, int] = {}
-        """The last epoch that is claimed of each queue: as long as Spark has not logged it, the claim is answered again."""
+        """The last claimed epoch of each queue. Until Spark has logged it, the same claim is returned again."""
         self._settled = 0
-        """The epoch up to which this process has settled, so that an idle poll need not ask."""
+        """The last epoch that this process has settled, so that an idle poll need not ask."""
         self._tidying: Thread | None = None
         self._count: tuple[float, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_broker": None, "_tidying": None}
 
-    # what Spark asks, in the order of the picture above
+    # what Spark calls, in the order of the list above
 
     def initialOffset(self) -> Offset:
         return self._first
@@ -114,7 +114,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         claims[name] = claim.size
         self._claimed.update(dict.fromkeys(claims, epoch))
         held = {name: size for name, size in claims.items() if size}
-        # What is claimed but judged (expired, buried) leaves an empty claim: nothing to read, and settled with the next.
+        # If all claimed messages are expired or buried, the claim is empty: there is nothing to read, and the next settle
+        # covers it.
         return {"reader": start["reader"], "epoch": epoch, "claims": held} if held else start
 
     def partitions(self, start: Offset, end: Offset) -> list[Slice]:
@@ -128,7 +129,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slices
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        if not isinstance(partition, Slice):  # Spark's own, where there is none of ours: the batch is empty
+        if not isinstance(partition, Slice):  # Spark passes a partition of its own if we returned none: the batch is empty
             return
         schema = columns.arrow_schema(self._schema)
         found = yield from reading.claim(
@@ -145,14 +146,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settle(end)
 
     def reportLatestOffset(self) -> Offset | None:
-        """What the query's progress shows as the source's latest offset: how much waits, and for how long."""
+        """What the query's progress shows as the source's latest offset: how many messages wait, and for how long."""
         broker = self._open()
         ages = []
         for name in self._options.queues(broker):
             queue = broker.queue(name)
             pulse = queue.pulse()
             if pulse.due_at is not None and pulse.due_at <= pulse.at:
-                first = queue.peek() if pulse.due_at == 0 else []  # a store of files does not tell since when
+                first = queue.peek() if pulse.due_at == 0 else []  # a store of files does not report since when
                 ages.append(pulse.at - (first[0].visible_at if first else pulse.due_at or pulse.at))
         if not ages:
             self._count = None
@@ -168,7 +169,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._broker.close()
             self._broker = None
 
-    # how
+    # helpers
 
     def _open(self) -> Broker:
         if self._broker is None:
@@ -179,16 +180,16 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @staticmethod
     def _batch(broker: Broker) -> AbstractContextManager[None]:
-        """One commit for the claims of all queues, where the store is at hand."""
+        """One commit for the claims of all queues, unless the store is behind HTTP."""
         return broker.store.batch() if isinstance(broker.store, Store) else nullcontext()
 
     def _ready(self, broker: Broker, epoch: int) -> list[tuple[str, int | None]]:
-        """The queues that have something, who waits longest first (but before them those where the epoch is claimed already);
-        with Trigger.AvailableNow, each with its target."""
+        """The queues that have messages. Queues where the epoch is already claimed come first, then the one that has waited
+        longest. With Trigger.AvailableNow, each with its target."""
         found = []
         for name in self._options.queues(broker):
             if self._target is not None and name not in self._target:
-                continue  # it came later
+                continue  # created after the start
             pulse = broker.queue(name).pulse()
             visible_by = pulse.at if self._target is None else min(pulse.at, self._target[name])
             claimed = self._claimed.get(name) == epoch
@@ -204,7 +205,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return broker.queue(name).claim(reader, epoch, limit, ttl=ttl, max_bytes=max_bytes, visible_by=visible_by)
 
     def _settle(self, done: Offset) -> None:
-        """Delete what was read up to this offset, whose batch Spark has committed."""
+        """Delete what was read up to this offset; Spark has committed its batch."""
         broker = self._open()
         if done["epoch"] <= self._settled:
             return
@@ -212,7 +213,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name in sorted(done["claims"]):
                 try:
                     broker.queue(name).settle(done["reader"], done["epoch"])
-                except ClaimLapsed:  # it was never confirmed, and so never read: see _confirm
+                except ClaimLapsed:  # never confirmed, and so never read: see _confirm
                     logger.info("nothing of queue %r was read in epoch %d, so nothing is settled", name, done["epoch"])
                 except QueueNotFound:
                     logger.warning("queue %r is gone, and with it what the stream had read of it", name)
@@ -222,7 +223,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._tidying.start()
 
     def _confirm(self, name: str, end: Offset, size: int) -> int:
-        """Make the claim last; how many messages it has."""
+        """Make the claim permanent; returns how many messages it has."""
         reader, epoch = end["reader"], end["epoch"]
         try:
             queue = self._open().queue(name)
@@ -244,7 +245,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     epoch, reader, name, self._options.claim_timeout,
                 )  # fmt: skip
                 if self._target is not None and name in self._target:
-                    self._target[name] = queue.pulse().at  # else they would have come too late for Trigger.AvailableNow
+                    self._target[name] = queue.pulse().at  # otherwise they would be too late for Trigger.AvailableNow
             else:
                 self._lost(
                     f"queue {name!r} knows no reader {reader!r}, which had claimed {size} messages in epoch {epoch}: the "
@@ -260,7 +261,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Slice(name, end["reader"], end["epoch"], low, high) for low, high in reading.parts(size, share)]
 
     def _check(self, start: Offset) -> int:
-        """Compare an offset from the checkpoint with what the queues know, once a run: the last epoch that is settled there."""
+        """Compare an offset from the checkpoint with the queues, once a run. Returns the last epoch that is settled there."""
         if self._known_settled is not None:
             return self._known_settled
         broker = self._open()
@@ -269,7 +270,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 queue = broker.queue(name)
             except QueueNotFound:
-                continue  # what was read of it is settled, in its way
+                continue  # the messages that were read went with the queue
             known = queue.settled_epoch(reader)
             claims = queue.readers().get(reader)
             settled = max(settled, known or 0)
@@ -300,6 +301,6 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _tidy(store: SqliteStore, queues: Sequence[str]) -> None:
     for queue in queues:
-        with suppress(QueueNotFound, StoreError):  # it can wait for whoever uses the queue next
+        with suppress(QueueNotFound, StoreError):  # the next user of the queue can do it
             while store.tidy(queue):
                 pass

@@ -1,8 +1,8 @@
-"""Starts a Python worker of Spark, and connects it to Spark before it imports PySpark: python worker.py -m MODULE
+"""Starts a Python worker of Spark, and connects to Spark before it imports PySpark: python worker.py -m MODULE
 
-Spark gives a process that it starts for a stream ten seconds to connect, and no setting changes that. To import PySpark takes
-most of a second of an idle processor, but more than ten where many programs share one. So the connection comes first. This file
-runs as a script, and imports only what Python starts with anyway.
+Spark gives a process that it starts for a stream ten seconds to connect, and no setting changes that. Importing PySpark takes
+almost a second on an idle machine, but more than ten on a busy one. So the connection comes first. This file runs as a script,
+and imports only what Python loads at startup anyway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def connect(port: int, secret: str) -> tuple[IOBase, socket.socket]:
-    """As `pyspark.util.local_connect_and_auth`."""
+    """Like `pyspark.util.local_connect_and_auth`."""
     host = "::1" if os.environ.get("SPARK_PREFER_IPV6", "false").lower() == "true" else "127.0.0.1"
     connection = socket.create_connection((host, port), timeout=int(os.environ.get("SPARK_AUTH_SOCKET_TIMEOUT", "15")))
     file = connection.makefile("rwb", int(os.environ.get("SPARK_BUFFER_SIZE", "65536")))

@@ -134,7 +134,7 @@ class Consumer:
                     if until_empty and not taken and not flying:
                         break
                     self._land(runner, flying)
-                if self._mode is Mode.AT_LEAST_ONCE:  # at most once, what was taken is settled: not run, it would be lost
+                if self._mode is Mode.AT_LEAST_ONCE:  # at most once, a taken message that does not run is lost
                     runner.cancel()
                 while flying:
                     self._settle(self._settler.take())

@@ -1,2 +1,1 @@
-"""The dialects that the server speaks, side by side on one port. Each parses a request, makes one call of the queue and renders
-the answer."""
+"""The dialects that the server speaks on one port. Each parses a request, calls the queue once and renders the answer."""

@@ -1,5 +1,4 @@
-"""The dialect of mqs: /queues and /messages as its documentation specifies them, with the batches and long polls of its later
-version.
+"""The dialect of mqs: /queues and /messages as documented, with the batches and long polls of its later version.
 
 PUT POST DELETE GET /queues/{queue}     GET /queues?offset=&limit=
 POST GET /messages/{queue}              DELETE /messages/{id}
@@ -198,8 +197,7 @@ class Mqs(Dialect):
                 del self._homes[next(iter(self._homes))]
 
     def _candidates(self, id: str) -> Iterator[str]:
-        """The queues where a message may be, since its path does not name one. The queue where the server last saw it comes
-        first."""
+        """The queues where a message may be, since its path does not name one. The last known one comes first."""
         home = self._homes.get(id)
         if home is not None:
             yield home

@@ -1,4 +1,4 @@
-"""Ready-made pipelines around queues, each a plain function: `docs/pipelines.md` shows them, `penstock pipeline` runs them."""
+"""Ready-made pipelines around queues, each a plain function. `docs/pipelines.md` shows them, `penstock pipeline` runs them."""
 
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.declared import run

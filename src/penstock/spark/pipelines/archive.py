@@ -1,4 +1,4 @@
-"""Queues drained to Parquet, exactly once: a folder that any tool reads as it is.
+"""Drains queues to Parquet, exactly once, into a folder that any tool can read.
 
     FOLDER/queue=orders/day=2026-01-31/1f0c9a7e-00000012-0000.parquet      <checkpoint>-<batch>-<number>
     FOLDER/_penstock/columns.ddl                   the columns of JSON bodies, fixed when the first were archived
@@ -6,8 +6,8 @@
     FOLDER/_penstock/staged/<checkpoint>/…         a batch that is being written
     FOLDER/_penstock/merging-<checkpoint>.json     files that are being made one: {"staged": …, "old": […]}
 
-A batch is written aside and its files are then renamed into their places. Their names say which batch they are of, and Spark
-plays an unfinished batch again with the same messages: what a dead run has left is overwritten, and never stands there twice.
+A batch is written to a staging folder, and its files are then renamed into place. Their names contain the batch, and Spark
+replays an unfinished batch with the same messages, so a replay overwrites what a dead run left and no message is there twice.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SCHEMA = (
     "received_at timestamp, death struct<queue:string,reason:string,receives:int,died_at:timestamp>, archived_at timestamp, "
     "queue string, day date"
 )
-"""What an archive's rows are; and a struct ``data`` where JSON bodies are parsed."""
+"""The columns of an archive's rows, plus a struct ``data`` where JSON bodies are parsed."""
 SMALL, LARGE = 32 * 2**20, 128 * 2**20
-"""Files below the one size are made one, up to the other."""
+"""Files below the first size are merged, up to the second."""
 MERGE_EVERY = 50
 SAMPLE = 1000
 DAY = 86_400_000_000
 TEXT = "try_validate_utf8(cast(body AS string))"
-"""The body; null if it is not UTF-8, which Spark's decode makes an error of."""
+"""The body; null if it is not UTF-8, for which Spark's decode raises an error."""
 CONFIG = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", "spark.sql.maxConcurrentOutputFileWriters": "32"}
-"""Instants that every reader of Parquet knows; and no sorting before a batch of not too many queues and days is written."""
+"""Timestamps that every Parquet reader knows; and no sort before a batch with few queues and days is written."""
 
 
 def archive(
@@ -65,16 +65,16 @@ def archive(
     watch: Watch | None = None,
     **options: str,
 ) -> Totals:
-    """Drain queues (names, or patterns with * and ?) into ``folder``, for ever or with ``once`` what is there now.
+    """Drain queues (names, or patterns with * and ?) into ``folder``: forever, or with ``once`` what is there now.
 
     ``columns``: parse JSON bodies into a column ``data`` of this schema (DDL), or ``infer`` it. ``options``: the source's."""
     if compression not in COMPRESSIONS:
         raise BadInput(f"compression {compression!r:.80} is not one of {', '.join(COMPRESSIONS)}")
-    if once and url.startswith("sqlite:"):  # where a large claim costs little, and so much more is gained of each batch
+    if once and url.startswith("sqlite:"):  # a large claim costs little there, and speeds up the batches
         options.setdefault("maxMessagesPerTrigger", str(MAX_CLAIM))
     names = queues if isinstance(queues, str) else ",".join(queues)
     home = Folder(folder)
-    check_no_pattern(home.url)  # its small files are read again
+    check_no_pattern(home.url)  # merging reads its small files again
     if columns is not None:
         _fix_columns(spark, home, columns)
     known = hashlib.sha256(json.dumps([without_password(url), names]).encode()).hexdigest()[:12]
@@ -94,33 +94,33 @@ def archive(
 
 @dataclass
 class Place:
-    """Writes each batch into its place; Spark may pickle it to where that is done."""
+    """Writes each batch into its place; Spark may pickle it to another process."""
 
     folder: str
     run: str
     compression: str
     infer: bool
     begun: bool = False
-    """It has placed a batch: what a run before left is cleared away."""
+    """It has placed a batch, so the remains of an earlier run are cleared away."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         home, staged = Folder(self.folder), f"{OURS}/staged/{self.run}"
         spark = frame.sparkSession
         for name, value in CONFIG.items():
             spark.conf.set(name, value)
-        if not self.begun or batch % MERGE_EVERY == 0:  # batches before this one are committed, and never come again
+        if not self.begun or batch % MERGE_EVERY == 0:  # earlier batches are committed, and never replayed
             merge(spark, home, self.run, self.compression, below=batch, least=8)
         home.clear(staged)
         fixed = home.read(COLUMNS)
         if fixed is None and self.infer:
-            frame = frame.persist()  # it is looked at twice, and would be read twice
+            frame = frame.persist()  # it is used twice, and would be read twice
             fixed = _infer(frame, home)
         rows = shaped(frame, fixed)
         with home.syncing(staged):
             rows.write.partitionBy("queue", "day").option("compression", self.compression).parquet(f"{home.url}/{staged}")
         moves = self._moves(home.files(staged), staged, batch)
         home.move(moves)
-        if not self.begun:  # a run before may have come to some of this batch, in other pieces
+        if not self.begun:  # an earlier run may have placed parts of this batch, split otherwise
             ours = _name(self.run, batch, "")
             placed = set(moves.values())
             home.remove(
@@ -152,7 +152,7 @@ def _infer(frame: DataFrame, home: Folder) -> str:
 
 
 def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
-    """Messages as the rows of an archive; the day is that of sent_at in UTC, whatever the session's time zone."""
+    """Messages as the rows of an archive; the day is the UTC day of sent_at, whatever the session's time zone."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = frame.select(
@@ -166,7 +166,7 @@ def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
 
 
 def merge(spark: SparkSession, home: Folder, run: str, compression: str, *, below: int | None = None, least: int = 2) -> int:
-    """Make small files of a queue's day one, where there are ``least`` of them; only of committed batches. How many went."""
+    """Merge the small files of a queue's day, if there are ``least``; only of committed batches. Returns how many went."""
     _finish(home, run)
     days: dict[str, list[File]] = {}
     for file in home.files():
@@ -178,7 +178,7 @@ def merge(spark: SparkSession, home: Folder, run: str, compression: str, *, belo
         for group in _groups(files) if len(files) >= least else []:
             staged = f"{OURS}/staged/{run}-merged"
             home.clear(staged)
-            # Those from before the columns of JSON bodies were fixed have no ``data``.
+            # Files written before the columns of JSON bodies were fixed have no ``data``.
             rows = spark.read.parquet(*(f"{home.url}/{file.path}" for file in group), mergeSchema=True).coalesce(1)
             rows.write.option("compression", compression).parquet(f"{home.url}/{staged}")
             (new,) = [file.path for file in home.files(staged) if file.path.endswith(".parquet")]
@@ -199,7 +199,7 @@ def _groups(files: list[File]) -> list[list[File]]:
 
 
 def _finish(home: Folder, run: str) -> None:
-    """Put a merged file in the place of the first, and remove the others; a run that died in between is taken to its end."""
+    """Put a merged file in the place of the first, and remove the others. Also finishes what a run that died left undone."""
     noted = home.read(_merging(run))
     if noted is None:
         return

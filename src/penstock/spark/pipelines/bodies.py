@@ -1,4 +1,4 @@
-"""Bodies in and messages out: JSON as columns, rows as messages, rejected rows as dead letters with their original."""
+"""Converts bodies to columns and rows to messages; rejected rows become dead letters with their original."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.errors import BadInput
 PROBLEM = "_penstock_problem"
 CORRUPT = "_penstock_corrupt"
 MESSAGE = ("body", "content_type", "attributes", "attribute_types", "delay", "deadline", "key", "group")
-"""What a queue takes of a table that has a column ``body``; of one that has none, each row is JSON."""
+"""The columns that a queue takes from a table with a column ``body``; without one, each row becomes JSON."""
 
 
 def parsed(stream: DataFrame, ddl: str) -> DataFrame:
-    """The fields of JSON bodies as columns, the message as the column ``message``, and the problem of what is no such JSON."""
+    """The fields of JSON bodies as columns, the message as the column ``message``, and the problem if a body does not parse."""
     fields: Any = StructType.fromDDL(ddl)
     for taken in ("message", PROBLEM, CORRUPT):
         if taken in fields.fieldNames():
@@ -40,7 +40,7 @@ def messages(frame: DataFrame) -> DataFrame:
 
 
 def dead_letters(rejected: DataFrame, table: str) -> DataFrame:
-    """The original of each rejected row, with the attributes reason, queue (which it came from) and table."""
+    """The original of each rejected row, with the attributes reason, queue (its origin) and table."""
     names = set(rejected.columns)
     prefix = "message." if "message" in names else ""
     told = {"reason": f.col(PROBLEM), "table": f.lit(table)}

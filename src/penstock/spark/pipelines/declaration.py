@@ -1,4 +1,4 @@
-"""The file of a declared pipeline, read and checked before anything runs; a mistake is told with its table and line.
+"""The file of a declared pipeline, read and checked before anything runs. An error names the table and line.
 
 store = "sqlite:////data/shop.db"        # whose queues these are; else the one the pipeline is run with
 checkpoint = "checkpoint"                # the folder that makes a restart go on; paths are relative to this file
@@ -112,13 +112,13 @@ class Pipeline:
         return f"{self.file.name}, line {line or header or 1}{named}"
 
     def first_line(self, *table: str, key: str, place: int = 0) -> int:
-        """The line of the file that is the first of a text."""
+        """The line of the file where a text begins."""
         line = _find(self.text, table, key, place)[1] or 1
         opening = self.text.splitlines()[line - 1].partition("=")[2].strip()
         return line + (opening in ('"""', "'''"))  # TOML drops the newline that follows
 
     def reads(self, table: str) -> set[str]:
-        """The sources that a table may be made of: every name of one that its SQL, and theirs, has as a word, in any case."""
+        """The sources that a table may read: every source that its SQL, or that of its steps, mentions as a word."""
         steps = [step.name for step in self.steps]
         if table not in steps:
             return {table}
@@ -157,7 +157,7 @@ class _Reader:
         names = [source.name for source in sources] + [step.name for step in steps]
         taken: dict[str, tuple[str, str]] = {}
         for kind, name in [("source", source.name) for source in sources] + [("step", step.name) for step in steps]:
-            if name.casefold() in taken:  # SQL knows no case
+            if name.casefold() in taken:  # SQL ignores case
                 other = "a {} {!r}".format(*taken[name.casefold()])
                 raise self._bad((kind, name), None, f"there is {other} too, and each table needs a name of its own")
             taken[name.casefold()] = (kind, name)
@@ -302,11 +302,11 @@ class _Reader:
         return BadInput(f"{self._path.name}, line {line or header or 1}{named}: {what}")
 
     def _absolute(self, path: str) -> str:
-        """A path beside this file, without '..', as Spark spells it; what has a scheme, such as s3a://, is left as it is."""
+        """A path relative to this file, without '..', as Spark spells it; a URL, such as s3a://, is left as it is."""
         return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else os.path.normpath(self._folder / path)
 
     def _store(self, url: str | None) -> str | None:
-        """A store's URL, files by their absolute paths."""
+        """A store's URL, with an absolute path if it is a file."""
         scheme, colon, rest = (url or "").partition(":///")
         if not colon or scheme not in ("sqlite", "vsqs", "spool") or rest.startswith("/"):
             return url
@@ -319,8 +319,8 @@ def _text(value: object) -> str:
 
 
 def _find(text: str, table: Sequence[str], key: str | None, place: int = 0) -> tuple[int | None, int | None]:
-    """The lines of a table's header (the ``place``-th, if it is there several times) and of one of its keys. TOML's reader
-    tells neither, so that this looks for them as people write them; what is written otherwise has no line."""
+    """The lines of a table's header (the ``place``-th, if there are several) and of one of its keys. The TOML parser reports
+    neither, so this searches for the usual spellings; others get no line."""
     wanted = ".".join(table)
     inside, header = not table, None
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""A declared pipeline (the file of `declaration`), run: `penstock pipeline run FILE`. docs/decisions/0085 says why it is so.
+"""A declared pipeline (the file of `declaration`), run: `penstock pipeline run FILE`. docs/decisions/0085 explains the design.
 
 queue ──► landed ──┬──► view ──► steps ──► sink           from end to end of an arrow that starts at a queue, at what is
                    ├──► view ──► steps ──► sink           landed or at files, it is one streaming query with a checkpoint
@@ -46,21 +46,21 @@ AT = re.compile(r" \(line (\d+), position \d+\)")
 
 @dataclass(slots=True)
 class Ran:
-    """What became of a run: the rows and batches of all its queries, and whether it was told to stop."""
+    """The result of a run: the rows and batches of all its queries, and whether it was told to stop."""
 
     rows: int = 0
     batches: int = 0
     seconds: float = 0
     stopped: bool = False
     taken: int = 0
-    """Messages that were taken from queues; as `late`, of the last hundred batches of a query if it had more."""
+    """Messages that were taken from queues; like `late`, of the last hundred batches of a query if it had more."""
     late: int = 0
-    """Rows that came later than the watermark allows, which Spark leaves out of windows and joins."""
+    """Rows that came later than the watermark allows; Spark drops them from windows and joins."""
 
 
 @dataclass(slots=True)
 class _Query:
-    """A query that can be started, where it is declared, and which sources it may read."""
+    """A query to start, where it is declared, and which sources it may read."""
 
     where: str
     writer: DataStreamWriter
@@ -81,13 +81,13 @@ def run(
     once: bool | None = None,
     watch: Watch | None = None,
 ) -> Ran:
-    """Run a pipeline: once (all that is there now) or until it is told to stop, as the file says, or ``once``."""
+    """Run a pipeline, once (all that is there now) or until it is told to stop, as the file or ``once`` says."""
     pipeline = declaration.load(file)
-    # Without '..', which Spark leaves out too: its logs must name the files as we do.
+    # Without '..', which Spark drops too: its logs must name the files as we do.
     home = Path(os.path.abspath(pipeline.checkpoint if checkpoint is None else checkpoint))  # noqa: PTH100
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", pipeline.checkpoint if checkpoint is None else checkpoint):
         raise BadInput(f"{pipeline.where(key='checkpoint')}: it must be a folder, which all of Spark's processes share")
-    check_no_pattern(str(home))  # where messages are landed, and read from
+    check_no_pattern(str(home))  # messages are landed there, and read again
     check_queues(pipeline, store)
     taken = f"{pipeline.file.name} is running already, with the checkpoint {home}"
     with held(home / "lock", taken), _session_of(spark) as own:
@@ -103,7 +103,7 @@ def run(
 
 
 def check_queues(pipeline: Pipeline, store: str | None = None) -> None:
-    """Every queue is there: better now than when half of the work is done."""
+    """Check that every queue exists, before any work is done."""
     wanted: list[tuple[str | None, str | None, tuple[str, ...]]] = [
         (source.queue, source.store, ("source", source.name)) for source in pipeline.sources
     ]
@@ -128,7 +128,7 @@ def _store_of(pipeline: Pipeline, own: str | None, given: str | None, table: tup
 
 
 class _Plan:
-    """The tables of a pipeline, as views, and the queries that they make."""
+    """The tables of a pipeline, as views, and the queries on them."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, home: Path, store: str | None) -> None:
         self._spark = spark
@@ -151,7 +151,7 @@ class _Plan:
             self._register(step.name, at, frame, step.watermark)
 
     def takers(self) -> list[_Query]:
-        """From each queue to where its messages are landed."""
+        """The queries that land the messages of each queue."""
         found = []
         for source in self._pipeline.sources:
             if source.queue is not None:
@@ -165,7 +165,7 @@ class _Plan:
         return found
 
     def writers(self) -> list[_Query]:
-        """To each sink, and the dead letters of each table that has a check."""
+        """The queries that write to each sink, and the dead letters of each table that has a check."""
         pipeline, found = self._pipeline, []
         for sink in pipeline.sinks:
             where = pipeline.where("sink", sink.name)
@@ -203,7 +203,7 @@ class _Plan:
         landed.mkdir(parents=True, exist_ok=True)
         landing.sweep(landed)
         schema = columns.schema(ReadOptions(url="", queue=source.queue))
-        # What all queries have read is deleted, and a query that is new has not: it begins with what is left.
+        # Files that all queries have read are deleted. A new query has not read them: it begins with what is left.
         stream = self._spark.readStream.schema(schema).option("ignoreMissingFiles", "true").parquet(str(landed))
         return parsed(stream, source.json) if source.json else stream
 
@@ -247,7 +247,7 @@ class _Plan:
 
 
 class _Run:
-    """Queries that take, and queries that write, until all is done or somebody says stop."""
+    """Runs the taking and the writing queries, until all is done or somebody says stop."""
 
     def __init__(self, home: Path, takers: Sequence[_Query], writers: Sequence[_Query], watch: Watch) -> None:
         self._home = home
@@ -256,7 +256,7 @@ class _Run:
         self._watch = watch
 
     def once(self) -> Ran:
-        """First everything is taken, then everything that was taken is written."""
+        """Take everything first, then write what was taken."""
         ran = self._follow(self._takers, Ran())
         if not ran.stopped:
             ran = self._follow(self._writers, ran)
@@ -313,15 +313,15 @@ class _Run:
 
 @contextmanager
 def _session_of(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session of our own, where our views hide nobody's; through Spark Connect, the one that there is."""
+    """A session of our own, so that our views hide nobody's; through Spark Connect, the existing one."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         yield spark
         return
     own = spark.newSession()
-    own.dataSource.register(PenstockDataSource)  # which Spark finds by itself, but if it once did not it never will
-    if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's own, which costs small batches much
+    own.dataSource.register(PenstockDataSource)  # Spark finds it by itself, but caches a failure to find it
+    if own.conf.get("spark.sql.shuffle.partitions") == "200":  # Spark's default, too many for small batches
         own.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
-    # A sink is looked for in the session that is active in this thread, whosever query it is.
+    # Spark looks for a sink in the session that is active in this thread, not in the query's.
     sessions: Any = SparkSession._get_j_spark_session_class(own._jvm)
     before = sessions.getActiveSession()
     sessions.setActiveSession(own._jsparkSession)
@@ -336,7 +336,7 @@ def _session_of(spark: SparkSession) -> Iterator[SparkSession]:
 
 @contextmanager
 def _told(where: str, first_line: int | None = None) -> Iterator[None]:
-    """Errors say where in the file: at the line that SQL names, if the text begins at ``first_line``."""
+    """Make errors say where in the file: at the line that SQL names, if the text begins at ``first_line``."""
     try:
         yield
     except (PySparkException, PenstockError) as error:

@@ -1,6 +1,6 @@
-"""Spark's errors as people can read them: one line that names the column, the file or the queue, and where in the SQL it is.
+"""Makes Spark's errors readable: one line that names the column, the file or the queue, and the place in the SQL.
 
-What we raised ourselves, in a Python worker or below a stream, comes back out of Spark's text as what it was.
+An error that we raised ourselves, in a Python worker or below a stream, is recovered from Spark's text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BAD = re.compile(
 
 
 class PipelineFailed(StoreError):
-    """Spark failed, for a reason that is not in what it was given."""
+    """Spark failed for a reason that is not in its input."""
 
 
 def readable(error: BaseException) -> BaseException:
@@ -93,7 +93,7 @@ def _place(text: str) -> str:
 
 
 def _unnamed(text: str) -> str:
-    """Spark has no name for it: what a Python worker raised, or the first line that says something."""
+    """For an error that Spark has no name for: what a Python worker raised, or the first line that says something."""
     if raised := RAISED.findall(text):
         return f"{raised[-1][0].rpartition('.')[2]}: {raised[-1][1]}"
     text = re.sub(r"^\[\w+\] Query \[.*?\] terminated with exception: ", "", text.strip())

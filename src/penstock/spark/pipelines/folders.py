@@ -1,4 +1,4 @@
-"""The folders that pipelines keep, here or in a lake (s3://, gs://, hdfs://): what is there, and moving it for good."""
+"""The folders that pipelines keep, on this machine or in a lake (s3://, gs://, hdfs://): listing and moving files durably."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Folder:
         if len(scheme) > 1 and scheme != "file":
             try:
                 self._files, self._root = fs.FileSystem.from_uri(place)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:  # the last: no Hadoop to reach it by
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:  # OSError: Hadoop is missing
                 told = without_password(f"{place!r:.200} is not a folder that can be opened: {error}")
                 raise BadInput(f"{told}; a path with a colon in its first name is written ./…") from None
             self.url, self.local = place.rstrip("/"), False
         else:
             self._files = fs.LocalFileSystem()
-            # Spark leaves '..' out of paths, whatever a link before it points to; so must we, to mean the same folder.
+            # Spark drops '..' from paths, even after a symbolic link; so must we, to mean the same folder.
             self._root = os.path.abspath(unquote(urlsplit(place).path) if scheme == "file" else place)  # noqa: PTH100
             self.url, self.local = self._root, True
 
@@ -62,14 +62,14 @@ class Folder:
         return bool(self._files.get_file_info(self._root).type != fs.FileType.NotFound)
 
     def files(self, below: str = "") -> list[File]:
-        """All of them, at any depth, by name; without what is of our own."""
+        """All files, at any depth, by name; without our own."""
         root = f"{self._root}/{below}" if below else self._root
         found = self._files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
         listed = (File(info.path[len(self._root) + 1 :], info.size) for info in found if info.type == fs.FileType.File)
         return sorted((file for file in listed if below or not file.path.startswith("_")), key=lambda file: file.path)
 
     def move(self, moves: dict[str, str]) -> None:
-        """Put files into their places, over what was there; on a disk they are safe before anybody sees them."""
+        """Move files into their places, replacing what was there. On a disk they are synced before anybody sees them."""
         folders = {str(Path(self._root, new).parent) for new in moves.values()}
         for folder in folders:
             self._files.create_dir(folder)
@@ -84,7 +84,7 @@ class Folder:
 
     @contextmanager
     def syncing(self, below: str) -> Iterator[None]:
-        """Bring to the disk what is written there meanwhile, so that `move` finds little that is not yet."""
+        """Sync files while they are being written, so that `move` finds little left to sync."""
         done = Event()
         failed: list[OSError] = []
 
@@ -93,9 +93,9 @@ class Folder:
                 try:
                     for file in self.files(below):
                         sync(f"{self._root}/{file.path}")
-                except FileNotFoundError:  # Spark has moved or removed it: the others come next time
+                except FileNotFoundError:  # Spark has moved or removed it: the others are synced next time
                     continue
-                except OSError as error:  # which is told once: the next sync would say that all is well
+                except OSError as error:  # reported only once: the next sync would succeed
                     failed.append(error)
 
         thread = Thread(target=follow, daemon=True)
@@ -131,7 +131,7 @@ class Folder:
             return None
 
     def write(self, name: str, text: str) -> None:
-        """All of it or nothing."""
+        """Atomic: all of it or nothing."""
         self._files.create_dir(str(Path(self._root, name).parent))
         with self._files.open_output_stream(f"{self._root}/{name}~") as file:
             file.write(text.encode())
@@ -139,7 +139,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time, as far as that can be had: in a lake it cannot."""
+        """One process at a time; a lake has no locks."""
         if not self.local:
             yield
             return
@@ -149,7 +149,7 @@ class Folder:
 
 @contextmanager
 def held(lock: Path, refusal: str) -> Iterator[None]:
-    """One process at a time; a lock goes with its process, however that ends."""
+    """One process at a time; the lock ends with its process."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:
@@ -160,8 +160,8 @@ def held(lock: Path, refusal: str) -> Iterator[None]:
 
 
 def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> str:
-    """A name for all runs with this checkpoint, which is made with it. `BadInput` if the checkpoint is of something else: Spark
-    would go on with offsets that mean other things."""
+    """The id of all runs with this checkpoint, made with it. `BadInput` if the checkpoint belongs to another pipeline: Spark
+    would misread its offsets."""
     about = {name: without_password(value) if isinstance(value, str) else value for name, value in about.items()}
     noted = checkpoint.read(NOTES)
     if noted is None:
@@ -178,7 +178,7 @@ def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> s
 
 
 def check_no_pattern(path: str) -> None:
-    """Spark takes a path that looks like a pattern for one: it does not find it again, and a stream reads the other files of a
-    batch several times."""
+    """Spark takes a path that looks like a pattern for one: it does not find the file again, and a stream reads the other files
+    of a batch several times."""
     if set(path) & set("{}[]*?\\"):
         raise BadInput(f"Spark takes {path!r:.200} for a pattern: rename it, so that it has none of {{}}[]*?\\")

@@ -1,13 +1,13 @@
-"""What was taken from a queue and landed as files is deleted when every query that reads it has committed it.
+"""Deletes landed files (messages taken from a queue) once every query that reads them has committed them.
 
-Spark does not tell which files a query has done with, but notes it in the query's checkpoint:
+Spark does not report which files a query is done with, but its checkpoint shows it:
 
     commits/N            batch N is committed
     offsets/N            v1, one line of metadata, then a line for each source: {"logOffset": M} for one of files
     sources/I/M          v1, then a line for each file: {"path": "file:///…", "timestamp": …, "batchId": M};
                          M.compact also has all before it
 
-and, in the folder of the files, which of them belong to it (the others are of a driver that died before it had said so):
+and a log in the folder itself lists its files (others are from a driver that died before it logged them):
 
     _spark_metadata/N    v1, then a line for each file: {"path": "file:///…", …}; N.compact also has all before it
 """
@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def tidy(landed: Path, checkpoints: Sequence[Path]) -> int:
-    """Delete the landed files that all these queries have done with; how many."""
+    """Delete the landed files that all these queries are done with; returns how many."""
     if not checkpoints:
         return 0
     done = set.intersection(*(_done(checkpoint) for checkpoint in checkpoints))
@@ -30,9 +30,9 @@ def tidy(landed: Path, checkpoints: Sequence[Path]) -> int:
 
 
 def sweep(landed: Path) -> int:
-    """Delete what drivers that died have left behind; only while nobody takes from the queue.
+    """Delete what dead drivers left behind; only while no query takes from the queue.
 
-    A file is known by its name, which is its own: a folder has many spellings, and Spark may have noted another."""
+    Files are compared by name, which is unique: a folder has many spellings, and Spark may have logged another."""
     known = {path.rpartition("/")[2] for path, _ in _entries(landed / "_spark_metadata")}
     return _delete(file for file in landed.glob("*.parquet") if file.name not in known)
 
@@ -51,7 +51,7 @@ def _done(checkpoint: Path) -> set[str]:
     try:
         last = max((int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit()), default=None)
         offsets = [] if last is None else (checkpoint / "offsets" / str(last)).read_text().splitlines()[2:]
-    except FileNotFoundError:  # it has not begun, or is beginning just now
+    except FileNotFoundError:  # it has not begun, or is just beginning
         return set()
     found: set[str] = set()
     for source, offset in enumerate(offsets):
@@ -63,11 +63,11 @@ def _done(checkpoint: Path) -> set[str]:
 
 
 def _entries(log: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The files that a log of Spark's names, and what it says of them."""
+    """The files in one of Spark's logs, and their metadata."""
     for file in log.glob("[0-9]*"):
         try:
             lines = file.read_text().splitlines()[1:]
-        except FileNotFoundError:  # compacted meanwhile: what it says is missed this time
+        except FileNotFoundError:  # compacted meanwhile: its entries are missed this time
             continue
         for entry in map(json.loads, lines):
             yield unquote(urlsplit(entry["path"]).path), entry

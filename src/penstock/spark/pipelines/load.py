@@ -1,9 +1,9 @@
-"""Files to messages, each row once, however often it is started again.
+"""Loads files into queues: each row becomes one message, however often the load is restarted.
 
 Parquet, CSV and text are read by Spark's own file streams, whose checkpoint knows which files are done; JSON lines are read as
-text, so that a message's body is the line, byte for byte. Rows that cannot be messages go where they should, with the reason.
+text, so that a message's body is the line, byte for byte. Rows that cannot be messages are diverted, with the reason.
 
-With a rate, the rows are first cut into files of one second each (CHECKPOINT/rows), which then go one a second.
+With a rate, the rows are first split into files of one second each (CHECKPOINT/rows), which are then sent one a second.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ATTRIBUTE = "attribute."
 READ = {"maxFileAge": "36500d"}
 """A file is never too old to be read, even if others of the folder are much newer."""
 MUCH = {"maxBytesPerTrigger": str(256 * 2**20)}
-"""So many bytes of files are one batch."""
+"""The bytes of files in one batch."""
 CORRUPT = "_corrupt"
 JSON = "application/json"
 
@@ -78,7 +78,7 @@ def load(
 
     ``body``: the column that is the body, or ``json`` for the whole row. ``columns``: where the rest of a message comes from,
     such as {"key": "order_id", "attribute.region": "region"}. ``schema``: the types of a CSV's columns (DDL). An archive is
-    loaded as it was."""
+    loaded unchanged."""
     if rate is not None and not 1 <= rate <= MAX_NUMBER:
         raise BadInput(f"the rate is {rate}; it must be at least 1 row a second")
     if bad_queue is not None and bad_file is not None:
@@ -87,7 +87,7 @@ def load(
     kind = format or _format(paths)
     notes = Folder(checkpoint)
     with notes.locked():
-        # With a rate, the checkpoint knows other files: to go on without it would load all again.
+        # With a rate, the checkpoint covers other files: continuing without it would load everything again.
         about = {"files": ",".join(paths), "store": url, "queue": queue, "rate": "none" if rate is None else "some"}
         run = checkpoint_id(notes, "load", about)
         bad = _bad_queue(url, f"load-bad-{run}") if bad_file is not None else bad_queue
@@ -126,7 +126,7 @@ def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str
 
 
 def _quietly(act: Callable[[], None]) -> None:
-    with suppress(Exception):  # who follows the query gets the same error
+    with suppress(Exception):  # the caller that follows the query gets the same error
         act()
 
 
@@ -142,9 +142,9 @@ class Shape:
             raise BadInput(f"a schema is for CSV; {kind} has its own")
         self.kind = kind
         self._problems: list[Column] = []
-        """Of values that are not what they should be: null for a row that has none."""
+        """One column per check: the problem of a row, or null if it has none."""
         path, paths = _pattern(paths), [_escaped(path) for path in paths]
-        _check_files(spark, paths)  # which also tells if one is missing
+        _check_files(spark, paths)  # raises an error if a file is missing
         stream = spark.readStream.options(**options)
         if kind == "parquet":
             self.schema = _known_types(spark.read.parquet(*paths).schema)
@@ -220,7 +220,7 @@ class Shape:
         return found
 
     def _cast(self, target: str, column: Column, kind: str) -> Column:
-        """What cannot be so makes its row a bad one."""
+        """A value that cannot be cast makes its row a bad one."""
         cast = column.try_cast(kind)
         told = F.concat(F.lit(f"its {target} is not a {kind}: "), F.substring(column.cast("string"), 1, 80))
         self._problems.append(F.when(column.isNotNull() & cast.isNull(), told))
@@ -236,7 +236,7 @@ class Shape:
         return _quoted(name), self.schema[name].dataType
 
     def _why_bad(self) -> Column | None:
-        """Null for a row that could be read; what else makes it no message, the sink finds out."""
+        """Null for a row that could be read; the sink finds any other problem."""
         found = list(self._problems)
         if self.kind == "json":
             found.insert(0, F.when(F.col("parsed").isNull(), F.lit("the line is not JSON")))
@@ -261,7 +261,7 @@ class Shape:
 
 
 def _quoted(name: str) -> Column:
-    """A column by its whole name: what is a dot in it leads to no field."""
+    """A column by its whole name: a dot in it selects no field."""
     return F.col("`{}`".format(name.replace("`", "``")))
 
 
@@ -276,7 +276,7 @@ def _attribute_type(kind: DataType) -> str | None:
 
 
 def _known_types(found: StructType) -> StructType:
-    """A queue named 007 is not 7: what Spark guesses from the names of an archive's folders is known better."""
+    """Override the types that Spark guesses from the names of an archive's folders: a queue named 007 is not 7."""
     known = {field.name: field for field in cast("StructType", StructType.fromDDL(SCHEMA))}
     if not {"body", "attribute_types"} <= set(found.fieldNames()):
         return found
@@ -284,10 +284,10 @@ def _known_types(found: StructType) -> StructType:
 
 
 def _pattern(paths: list[str]) -> str:
-    """Spark streams one folder or one pattern: what is a file, or are several, is a pattern of themselves."""
+    """Spark streams one folder or one pattern, so a file, or several paths, become a pattern that matches them."""
     if len(paths) == 1 and not Folder(paths[0]).is_file:
         return _escaped(paths[0])
-    # A comma within braces of the pattern's own is left as it is.
+    # Leave a comma within the pattern's own braces as it is.
     parts = [re.sub(r"(\\.|\{[^{}]*\})|,", lambda found: found[1] or r"\,", _escaped(path)).split("/") for path in paths]
     shared = 0
     while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
@@ -296,7 +296,7 @@ def _pattern(paths: list[str]) -> str:
 
 
 def _escaped(path: str) -> str:
-    """What is there by this name is meant, and no pattern, whatever is in its name; else it is a pattern of Hadoop's."""
+    """If the path exists, escape it so that no character acts as a pattern; otherwise it is a Hadoop pattern."""
     return re.sub(r"[{}\[\]*?,\\]", r"\\\g<0>", path) if Folder(path).exists else path
 
 
@@ -324,7 +324,7 @@ def _bad_queue(url: str, name: str) -> str:
 
 
 def _write_down(url: str, name: str, file: Path) -> None:
-    """Bad rows as JSON lines; those that a run before has written down, and had no time to remove, are known by their ids."""
+    """Write bad rows as JSON lines. Rows that an earlier run wrote, but did not remove, are recognised by their ids."""
     with penstock.open(url) as broker:
         queue = broker.queue(name)
         before = file.read_text().splitlines() if file.exists() else []

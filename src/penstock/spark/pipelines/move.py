@@ -1,8 +1,8 @@
-"""Messages from one store to another, with a proof; and the removal of duplicates.
+"""Moves messages from one store to another, with a proof; and removes duplicates.
 
-The proof does not trust the stream: both queues are looked at before and after, and what left the one must be what came to the
+The proof does not trust the stream: it reads both queues before and after, and what left the one must have arrived in the
 other. A queue's checksum is the sum and the xor of a hash of each message (body, content type, attributes): the order does not
-matter, and one can be subtracted from another. It holds if nobody else used the two queues meanwhile.
+matter, and checksums can be subtracted. It holds if nobody else used the two queues meanwhile.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Sum:
 @dataclass(frozen=True, slots=True)
 class Moved:
     left: Sum
-    """What is gone from the one queue since the move began."""
+    """What has left the first queue since the move began."""
     came: Sum
-    """What has come to the other."""
+    """What has arrived in the other."""
     totals: Totals
 
     @property
@@ -61,7 +61,7 @@ class Deduplicated:
     messages: int
     duplicates: int
     removed: int
-    """Duplicates that someone has just received are left to them."""
+    """Excludes duplicates that a receiver holds, which are left to it."""
 
 
 def checksum(spark: SparkSession, url: str, queue: str) -> Sum:
@@ -86,7 +86,7 @@ def move(
     watch: Watch | None = None,
     **options: str,
 ) -> Moved:
-    """Move what is in a queue now to a queue of another store (or of the same); ids and the times of sending are new there."""
+    """Move what is in a queue now to a queue of another store (or of the same). Ids and sending times are new there."""
     to_queue = to_queue or queue
     if (url, queue) == (to_url, to_queue):
         raise BadInput(f"queue {queue!r} would be moved to itself")
@@ -97,7 +97,7 @@ def move(
         if noted is None:
             before = [checksum(spark, url, queue), checksum(spark, to_url, to_queue)]
             notes.write(PROOF, json.dumps([[each.count, str(each.sum), str(each.xor)] for each in before]))
-        else:  # of a run that did not come to its end
+        else:  # from a run that did not finish
             before = [Sum(count, int(total), int(xor)) for count, total, xor in json.loads(noted)]
         stream = (
             spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load().select(*CARRIED)
@@ -123,10 +123,10 @@ def dedupe(
     watch: Watch | None = None,
     **options: str,
 ) -> Deduplicated:
-    """Remove messages that are like an earlier one, or with ``to`` move those that are not to another queue.
+    """Remove messages that equal an earlier one, or with ``to``, move the others to another queue.
 
-    ``by``: content (body, content type and attributes), body, key, or the name of a field of JSON bodies; a message that has no
-    such key or field is like no other."""
+    ``by``: content (body, content type and attributes), body, key, or the name of a field of JSON bodies; a message without
+    that key or field is unique."""
     if to is not None and not dry_run:
         if checkpoint is None:
             raise BadInput("moving to another queue needs a checkpoint")
@@ -148,7 +148,7 @@ def dedupe(
 
 
 def _remove(again: DataFrame, url: str, queue: str) -> Deduplicated:
-    """Whatever is removed is removed by its id, and the first stays: to begin anew after a crash comes to the same."""
+    """Messages are removed by id, and the first stays, so a restart after a crash has the same result."""
     kept = again.persist()
     try:
         messages, duplicates = kept.agg(F.count("*"), F.count_if("again")).collect()[0]
@@ -170,14 +170,14 @@ def _remove(again: DataFrame, url: str, queue: str) -> Deduplicated:
 def _move_first(
     spark: SparkSession, url: str, queue: str, to: str, by: str, notes: Folder, watch: Watch, options: dict[str, str]
 ) -> Deduplicated:
-    """What Spark has seen is in the checkpoint too, and so a duplicate of what was moved long ago is still known as one."""
+    """The checkpoint keeps what Spark has seen, so a duplicate of a message moved long ago is still recognised."""
     with notes.locked():
         checkpoint_id(notes, "dedupe", {"store": url, "queue": queue, "to": to, "by": by})
         partitions = spark.conf.get("spark.sql.shuffle.partitions")
         spark.conf.set("spark.sql.shuffle.partitions", "1")
         try:
             stream = spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load()
-            # In one partition the rows stay in the queue's order, and so the one that Spark keeps is the first.
+            # In one partition the rows stay in the queue's order, so Spark keeps the first.
             ordered = stream.withColumn("likeness", F.coalesce(_likeness(by), F.concat(F.lit("id "), "id"))).coalesce(1)
             unique = ordered.dropDuplicates(["likeness"]).select(*CARRIED)
             writer = unique.writeStream.format("penstock").options(url=url, queue=to)
@@ -189,7 +189,7 @@ def _move_first(
 
 
 def _likeness(by: str) -> Column:
-    """Text that is the same for messages that are alike, and null for one that is like no other."""
+    """Text that is the same for equal messages, and null for a message that is unique."""
     parts: dict[str, Any] = {
         "content": lambda: F.concat_ws(
             "\n", F.sha2("body", 256), "content_type", F.to_json(_sorted("attributes")), F.to_json(_sorted("attribute_types"))

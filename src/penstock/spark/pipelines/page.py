@@ -1,4 +1,4 @@
-"""The figures of a report as one page of HTML: curves and bars in SVG, no script, nothing from the network, light and dark."""
+"""The figures of a report as one page of HTML: curves and bars in SVG, no scripts, no network, light and dark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 WIDTH, HEIGHT = 520, 200
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 28
 TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36000, 864000, 8640000, 1e9)
-"""Durations that a scale of powers may show."""
+"""Durations that a logarithmic scale may show."""
 CLOCK = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 4 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
 PER = ((1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"))
 STYLE = """
@@ -103,7 +103,7 @@ def _curve(
 ) -> str:
     if not lines:
         return f'<section class="card {more}"><h2>{title}</h2><p>nothing to show</p></section>'
-    width = 2 * WIDTH + 60 if more else WIDTH  # so that letters are of one size
+    width = 2 * WIDTH + 60 if more else WIDTH  # so that all letters have one size
     times = [at for _, _, points in lines for at, _ in points]
     values = [value for _, _, points in lines for _, value in points]
     first, last = min(times), max(times)
@@ -127,7 +127,7 @@ def _curve(
     ]
     for name, colour, points in lines:
         before = [points[0][0], *(at for at, _ in points)]
-        path = " ".join(  # no line where there was nothing for long
+        path = " ".join(  # no line across a long gap
             f"{'L' if 0 < at - earlier <= 3 * step else 'M'}{x(at):.1f} {y(value):.1f}"
             for earlier, (at, value) in zip(before, points, strict=False)
         )
@@ -246,7 +246,7 @@ def _clock(at: float, span: float) -> str:
 
 
 def _round_ticks(most: float) -> list[float]:
-    """From 0 in about four round steps to above the highest value."""
+    """About four round steps from 0 to above the highest value."""
     if most <= 0:
         return [0, 1]
     rough = most / 4
@@ -256,7 +256,7 @@ def _round_ticks(most: float) -> list[float]:
 
 
 def _decades(values: Sequence[float]) -> list[float]:
-    """About five durations from below the smallest to above the greatest."""
+    """About five durations from below the smallest to above the largest."""
     low = max((place for place, tick in enumerate(TICKS) if tick <= min(values)), default=0)
     high = min((place for place, tick in enumerate(TICKS) if tick >= max(values)), default=len(TICKS) - 1)
     if low == high:
@@ -266,7 +266,7 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def _instants(first: int, last: int, most: int) -> list[int]:
-    """Round times of the day, at most so many."""
+    """Round times of the day, at most ``most``."""
     step = next((step for step in CLOCK if (last - first) / step <= most), CLOCK[-1])
     found = list(range(-(-first // step) * step, last + 1, step))
     return found or [first]

@@ -41,7 +41,7 @@ class Figures:
 
 @dataclass(slots=True)
 class _Query:
-    """How far the watch has come with the progress of one query."""
+    """How far the watch has read the progress of one query."""
 
     query: StreamingQuery
     last_batch: int = -1
@@ -52,19 +52,19 @@ class _Query:
 
 @dataclass(slots=True)
 class Totals:
-    """What `Watch.follow` answers."""
+    """The result of `Watch.follow`."""
 
     rows: int
     batches: int
     seconds: float
     stopped: bool
-    """By Ctrl-C or SIGTERM, and not because all was done."""
+    """By Ctrl-C or SIGTERM, rather than because all was done."""
     duplicates: int = 0
-    """What dropDuplicates has dropped."""
+    """How many rows dropDuplicates has dropped."""
 
 
 class Watch:
-    """Follows queries to their end. ``mode`` is line (live on a terminal, not shown elsewhere), json or off."""
+    """Follows queries to their end. ``mode`` is line (live, only on a terminal), json or off."""
 
     def __init__(self, name: str, mode: str = "off", *, metrics_port: int | None = None, out: IO[str] | None = None) -> None:
         self.name = name
@@ -89,15 +89,15 @@ class Watch:
 
     @property
     def port(self) -> int | None:
-        """Where the metrics are."""
+        """The port of the metrics."""
         return None if self._server is None else self._server.server_address[1]
 
     def stop(self, *_: object) -> None:
-        """End what is followed: what is not yet committed comes again with the next start."""
+        """Stop the queries that are followed: uncommitted work is replayed at the next start."""
         self._stop.set()
 
     def follow(self, *queries: StreamingQuery) -> Totals:
-        """Wait until all have ended, or someone says stop; if one fails, the others are stopped and its error is raised."""
+        """Wait until all queries have ended, or `stop` is called. If one fails, stop the others and raise its error."""
         started = time.monotonic()
         watched = [_Query(query) for query in queries]
         rows, batches = self.figures.rows, self.figures.batches
@@ -108,7 +108,7 @@ class Watch:
                     self._look(watched)
                     for one in watched:
                         if not one.query.isActive:
-                            one.query.awaitTermination()  # raises what it died of
+                            one.query.awaitTermination()  # raises its error
         finally:
             try:
                 for one in watched:
@@ -116,7 +116,7 @@ class Watch:
                         one.query.stop()
                 self._look(watched)
             except Exception:
-                if not self._stop.is_set():  # a signal to the whole group of processes has ended Spark as well
+                if not self._stop.is_set():  # a signal to the process group has ended Spark as well
                     raise
             if self._live:
                 print("\r\x1b[K", end="", file=self._out, flush=True)
@@ -182,12 +182,12 @@ class Watch:
 
 
 def rows_of(event: Any) -> int:
-    """How many rows a batch has read; through Spark Connect, nobody has added them up."""
+    """How many rows a batch has read; Spark Connect does not add them up."""
     return sum(source["numInputRows"] for source in event["sources"])
 
 
 def _waiting(offset: Any) -> dict[str, Any] | None:
-    """What our source reports as its latest offset; other sources have offsets of other kinds."""
+    """The latest offset if it is from our source; other sources have other offsets."""
     try:
         found = json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:
@@ -197,7 +197,7 @@ def _waiting(offset: Any) -> dict[str, Any] | None:
 
 @contextmanager
 def _stopped_by_signals(watch: Watch) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the queries, and not this process; a second one does."""
+    """The first Ctrl-C or SIGTERM ends the queries, the second this process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -228,7 +228,7 @@ def _serve(watch: Watch, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """stderr has the live line."""
+            """Silent: stderr shows the live line."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,7 +1,7 @@
-"""Dead letters: looked at and chosen by SQL, and sent back to where they came from: `penstock pipeline redrive DLQ`.
+"""Dead letters, selected by SQL and sent back to where they came from: `penstock pipeline redrive DLQ`.
 
-Spark chooses, by a look that receives nothing; the queue moves, each page of messages in one transaction. A letter is in the
-one queue or in the other, whenever this is killed, so that to run it again is to go on.
+Spark selects the letters without receiving them; the queue moves them, a page in one transaction. Whenever this is killed, each
+letter is in one of the two queues, so running it again continues.
 
 Beside the columns of a message, SQL sees:
 
@@ -38,22 +38,22 @@ UNKNOWN = "(unknown)"
 
 @dataclass(slots=True)
 class Redriven:
-    """How many letters were chosen, how many went where, and why some stay."""
+    """How many letters were chosen, how many went where, and why some remain."""
 
     chosen: int
     moved: dict[str, int] = field(default_factory=dict)
     homeless: int = 0
-    """They do not tell where they came from."""
+    """Letters that do not name their origin."""
     gone: dict[str, int] = field(default_factory=dict)
-    """Of queues that are no more."""
+    """Letters from queues that no longer exist, by queue."""
     duplicates: int = 0
-    """The queue where they belong has an equal message, and takes such messages once."""
+    """Letters whose queue deduplicates and has an equal message."""
     held: int = 0
-    """Somebody has taken them, or they have gone, since they were chosen."""
+    """Letters that a receiver took, or that disappeared, since they were chosen."""
 
 
 def letters(spark: SparkSession, url: str, queue: str, *, where: str | None = None, token: str | None = None) -> DataFrame:
-    """The visible letters of a dead letter queue that fit the SQL ``where``, with the columns that SQL sees."""
+    """The visible letters of a dead letter queue that match the SQL ``where``, with the columns that SQL sees."""
     with penstock.open(url, **_access(token)) as broker:
         broker.queue(queue)
     frame = spark.read.format("penstock").options(url=url, queue=queue, exact=True, **_access(token)).load()
@@ -79,7 +79,7 @@ def letters(spark: SparkSession, url: str, queue: str, *, where: str | None = No
 
 
 def summarize(frame: DataFrame, *, field: str | None = None, most: int = 20) -> dict[str, list[tuple[str, int]]]:
-    """How many letters there are in all, and by reason, source, tries, age and a field of JSON bodies, the commonest first."""
+    """How many letters there are in all, and by reason, source, tries, age and a field of JSON bodies, most common first."""
     age = f.lit(OLDER)
     for limit, name in reversed(AGES):
         age = f.when(f.col("age") < limit, name).otherwise(age)
@@ -89,7 +89,7 @@ def summarize(frame: DataFrame, *, field: str | None = None, most: int = 20) -> 
             raise BadInput(f"--field {field!r:.80} is not a path in JSON such as customer.name")
         looks[field] = f.get_json_object("text", f"$.{field}")
     pairs = f.array(*[f.struct(f.lit(name).alias("by"), value.alias("value")) for name, value in looks.items()])
-    # One job: the queue is read once for all of them.
+    # One job, so that the queue is read only once.
     counted = frame.select(f.explode(pairs).alias("pair")).groupBy("pair.by", "pair.value").count().collect()
     found: dict[str, list[tuple[str, int]]] = {name: [] for name in looks}
     for row in sorted(counted, key=lambda row: (-row["count"], row["value"] or "")):
@@ -114,9 +114,9 @@ def redrive(
     token: str | None = None,
     advance: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Redriven:
-    """Send the letters that fit ``where`` back to where they came from, or to the queue ``to``, at most ``rate`` a second.
+    """Send the letters that match ``where`` back to their origin, or to the queue ``to``, at most ``rate`` a second.
 
-    ``advance`` is told how many are done, and of how many."""
+    ``advance`` is called with the number done and the total."""
     if rate is not None and not rate > 0:
         raise BadInput(f"rate {rate} must be more than 0 messages a second")
     frame = letters(spark, url, queue, where=where, token=token)
@@ -153,7 +153,7 @@ def _move(
     rate: float | None,
     advance: Callable[[int], None],
 ) -> tuple[int, int]:
-    """How many went, and how many stay because an equal one is there."""
+    """How many letters moved, and how many stay because the queue has an equal message."""
     source, moved, duplicates, started = broker.queue(queue), 0, 0, time.monotonic()
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / 4)))
     for first in range(0, len(chosen), size):
@@ -162,7 +162,7 @@ def _move(
             time.sleep(max(0, started + first / rate - time.monotonic()))
         try:
             done = source.redrive(ids=[id for id, _, _ in part], to=target, since_at=max(0, part[0][1]))
-        except QueueNotFound:  # since we looked
+        except QueueNotFound:  # deleted since we looked
             break
         moved, duplicates = moved + done, duplicates + done.duplicates
         advance(moved)

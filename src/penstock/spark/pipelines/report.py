@@ -33,7 +33,7 @@ TOP = 12
 def report(
     spark: SparkSession, what: Sequence[str | Path], *, url: str | None = None, producer: str = "producer"
 ) -> dict[str, Any]:
-    """The figures, as JSON can hold them: of folders with archives, and of queues, with their messages and their history."""
+    """The figures, as JSON: of folders with archives, and of queues with their messages and their history."""
     frames = []
     for each in what:
         if Path(each).is_dir():
@@ -60,12 +60,12 @@ def report(
 
 
 def _normal(frame: DataFrame, producer: str) -> DataFrame:
-    """What is counted of each message, and no bodies; what a frame lacks is null."""
+    """The counted columns of each message, without bodies; columns that a frame lacks are null."""
     known = from_arrow_schema(arrow.SETTLED)
     has = set(frame.columns)
     given = {field.name: f.col(f"`{field.name}`") if field.name in has else f.lit(None).cast(field.dataType) for field in known}
     size = f.length("body") if "body" in has else f.lit(None)
-    # What a pipeline rejected says so, wherever it goes: it is dead unless it is back in the queue that it came from.
+    # A message that a pipeline rejected carries its origin: it is dead unless it is back in that queue.
     rejected = f.when(f.col("attributes")["queue"] != f.col("queue"), f.col("attributes")["reason"])
     died = f.coalesce(f.col("death.reason"), rejected, f.when(f.col("state") == "failed", f.col("reason")))
     return frame.select(
@@ -132,12 +132,12 @@ def _total(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(at: datetime) -> str:
-    """Spark's instants come in this machine's time, without its name."""
+    """Spark returns instants in this machine's time, without a zone."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _step(everything: dict[str, Any]) -> int:
-    """How many seconds a point of a curve stands for."""
+    """How many seconds one point of a curve covers."""
     if everything["first_at"] is None:
         return STEPS[0]
     first, last = (datetime.fromisoformat(everything[name]) for name in ("first_at", "last_at"))
@@ -149,7 +149,7 @@ def _bucket(at: str, step: int) -> Column:
 
 
 def _throughput(whole: DataFrame, step: int) -> list[dict[str, Any]]:
-    """How many messages were sent, first received, settled and died, in each step of time."""
+    """How many messages were sent, first received, settled and died in each time step."""
     instants = dict(zip(EVENTS, ("sent_at", "taken_at", "settled_at", "died_at"), strict=True))
     pairs = f.array(*[f.struct(f.lit(event).alias("event"), _bucket(at, step).alias("at")) for event, at in instants.items()])
     counted = whole.select(f.explode(pairs).alias("pair")).where("pair.at IS NOT NULL").groupBy("pair.event", "pair.at").count()
