@@ -198,7 +198,7 @@ MUTANTS = [
     interrupted(
         "half an answer of memcached's is left",
         "memcached and unread",
-        ("stores/memcached/link.py", "            self._client.close()  # what is left", "            pass  # what is left"),
+        ("stores/memcached/link.py", "            self._client.close()  # the rest", "            pass  # the rest"),
     ),
     interrupted(
         "a connection that nobody has is lent",
@@ -780,7 +780,7 @@ MUTANTS = [
     filed(
         "a lost race is an error",
         "lose_any_race",
-        (FILES, "except FileNotFoundError:  # someone", "except ZeroDivisionError:  # someone"),
+        (FILES, "except FileNotFoundError:  # another", "except ZeroDivisionError:  # another"),
     ),
     filed("what has lapsed is not given back", "let_lapse", (SHELF, "and first[0] <= now:", "and first[0] < 0:")),
     filed(

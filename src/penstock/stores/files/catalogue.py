@@ -1,4 +1,4 @@
-"""The queues of a store of files: its catalogue, its transactions and its errors."""
+"""The queues of a file store: its catalogue, its transactions and its errors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from penstock.stores.reserve import Reserve
 from penstock.stores.roster import LocalRoster
 
 CLAIMS_EVERY = 1.0
-"""Seconds that pass at least before another commit carries along the records of messages that this process has received. With
-each commit, it would cost a fifth of the speed where threads send and receive side by side."""
+"""The minimum seconds between two commits that also sync the records of messages this process has received. Doing it with each
+commit would cost a fifth of the speed where threads send and receive concurrently.
+"""
 MOST_CLAIMED = 100_000
-"""How many such records a process lets lie before it syncs them by themselves."""
+"""How many such records a process leaves unsynced before it syncs them by themselves."""
 RESERVED_FILES, RESERVED_BYTES = 64, 4096
-"""What is kept back for those who drain a full disk: files, because each message has one, and the bytes of each."""
+"""What is reserved for draining a full disk: files, because each message has one, and bytes per file."""
 
 
 class FileCatalogue(Store):
@@ -53,12 +54,12 @@ class FileCatalogue(Store):
         self._lock = RLock()
         self._depth = 0
         self._torn = False
-        """Whether a batch is open, or has failed and was not cleared up after."""
+        """Whether a batch is open, or has failed and was not cleaned up."""
         self._opener: FrameType | None = None
-        """Whoever has opened the batch that is open."""
+        """The frame that opened the current batch."""
         self._dirty: set[str] = set()
         self._claimed: set[str] = set()
-        """The records of messages that we hold, as far as they may not be on the disk yet."""
+        """The records of messages that we hold and that may not be on the disk yet."""
         self._claims_synced = -CLAIMS_EVERY
         self._shelves: dict[str, Shelf] = {}
         self._looked: list[Shelf] = []
@@ -89,7 +90,7 @@ class FileCatalogue(Store):
 
     @abstractmethod
     def _clear(self, shelf: Shelf) -> None:
-        """Remove a queue's messages that lie elsewhere than in its folder."""
+        """Remove a queue's messages that are outside its folder."""
 
     # transactions and errors
 
@@ -115,11 +116,11 @@ class FileCatalogue(Store):
             depth = self._depth
             try:
                 if not depth:
-                    self._opener = find_caller()  # from here on, a signal handler is refused
+                    self._opener = find_caller()  # from here on, signal handlers are refused
                     if self._torn:
                         self._clear_up()
                     self._torn = True
-                    # Otherwise threads that wait behind each other for a process that is frozen would add up their timeouts.
+                    # Otherwise threads that queue up behind a frozen process would add up their timeouts.
                     self._patience.spent = waited
                 self._depth = depth + 1
                 yield
@@ -130,7 +131,7 @@ class FileCatalogue(Store):
                 if not depth:
                     self._clear_up()
                 if isinstance(error, OSError):
-                    if is_full(error):  # though there was space, by what the disk said: for the next try
+                    if is_full(error):  # the disk is full although it reported space: for the next try
                         self._reserve.give_up()
                     raise self._translate(error) from error
                 raise
@@ -144,11 +145,11 @@ class FileCatalogue(Store):
             self._sync_claims(committing=durable and bool(self._dirty))
         if durable:
             for folder in self._dirty:
-                with suppress(FileNotFoundError):  # a queue that was dropped
+                with suppress(FileNotFoundError):  # the queue was dropped
                     sync(folder)
 
     def _clear_up(self) -> None:
-        """After a batch that failed: an interrupt may have come before whoever took a lock could note it."""
+        """After a failed batch: an interrupt may have come before the code that took a lock could record it."""
         for shelf in self._shelves.values():
             shelf.beside.give()
             shelf.check_picture(looked=shelf in self._looked)
@@ -157,7 +158,7 @@ class FileCatalogue(Store):
         self._forget()
 
     def _forget(self) -> None:
-        """What was known within a batch."""
+        """Drop what was known within a batch."""
         self._dirty.clear()
         while self._looked:
             self._looked.pop().brief.clear()
@@ -179,11 +180,12 @@ class FileCatalogue(Store):
     def _queue(self, name: str, *, durable: bool = True, check: bool = True) -> AbstractContextManager[Shelf]:
         """A batch on one queue, which another process may drop at any time.
 
-        Not to ``check`` whether it is there is for what looks at its folder anyway: `FileNotFoundError`."""
+        Without ``check``, the caller looks into the queue's folder anyway and gets `FileNotFoundError` if it is gone.
+        """
         return self._visit(name, durable, check, drains=False)
 
     def _draining(self, name: str, *, durable: bool = True, check: bool = True) -> AbstractContextManager[Shelf]:
-        """As `_queue`, to bring a queue closer to being empty: the reserve may be used for it."""
+        """Like `_queue`, for verbs that drain a queue: they may use the reserve."""
         return self._visit(name, durable, check, drains=True)
 
     def _draw_on_reserve(self) -> None:
@@ -191,8 +193,9 @@ class FileCatalogue(Store):
             self._reserve.give_up()
 
     def _sync_claims(self, *, committing: bool) -> None:
-        """Bring the records of messages that were received to the disk, along with a batch that is synced anyway. They are no
-        promise: if the disk refuses them, what was promised is still kept."""
+        """Sync the records of received messages, along with a batch that is synced anyway. They are no promise: if the disk
+        refuses them, everything promised is still kept.
+        """
         now = time.monotonic()
         if not (committing and now >= self._claims_synced + CLAIMS_EVERY) and len(self._claimed) <= MOST_CLAIMED:
             return
@@ -206,7 +209,7 @@ class FileCatalogue(Store):
                     sync(path)
 
     def _find_lost(self, shelf: Shelf) -> bool:
-        """Whether a file is missing because another process has dropped the queue; then it is forgotten."""
+        """Whether a file is missing because another process has dropped the queue; if so, forget the queue."""
         if shelf.is_there() and self._born(shelf) == shelf.born:
             return False
         self._shelves.pop(shelf.queue, None)
@@ -231,16 +234,16 @@ class FileCatalogue(Store):
         return shelf
 
     def _born(self, shelf: Shelf) -> str | None:
-        """Tells a queue from one of the same name that was there before; None for one that a stranger made."""
+        """Identifies this incarnation of a queue name; None if another program made the queue."""
         record = shelf.beside.settings()
         return str(record["born"]) if record else None
 
     @abstractmethod
     def _recover(self, shelf: Shelf) -> None:
-        """Finish what the dead left half done, when a queue is first used. Under the lock."""
+        """When a queue is first used: finish what processes that died left half done. Needs the lock."""
 
     def _other_name(self, shelf: Shelf) -> str | None:
-        """The queue whose folder this really is, where the file system does not tell 'A' from 'a'."""
+        """The queue that really owns this folder, where the file system does not distinguish 'A' from 'a'."""
         record = shelf.beside.settings()
         return None if not record or record["name"] == shelf.queue else str(record["name"])
 
@@ -263,7 +266,7 @@ class FileCatalogue(Store):
                 return True
 
     def _create_queue(self, shelf: Shelf, settings: Settings) -> None:
-        shelf.beside.clear()  # what a drop that was cut short may have left
+        shelf.beside.clear()  # leftovers of an interrupted drop
         shelf.beside.make()
         shelf.born = secrets.token_hex(8)
         self._save_settings(shelf, settings, [[0, settings.retention]])
@@ -276,7 +279,7 @@ class FileCatalogue(Store):
         shelf.beside.make()
         record = shelf.beside.settings()
         shelf.born = record["born"] if record else secrets.token_hex(8)
-        before = list(record["retentions"]) if record else [[0, Settings().retention]]  # a stranger made this queue
+        before = list(record["retentions"]) if record else [[0, Settings().retention]]  # another program made this queue
         if before[-1][1] != settings.retention:
             shelf.refresh()
             before.append([max((shelf.number(id) for id in shelf.index), default=0), settings.retention])
@@ -339,11 +342,11 @@ class FileCatalogue(Store):
 
 
 def _unpack(record: Any) -> Settings:
-    return unpack_settings(record["settings"]) if record else Settings()  # a stranger made this queue
+    return unpack_settings(record["settings"]) if record else Settings()  # another program made this queue
 
 
 def _stamp(shelf: Shelf) -> Stamp | None:
     try:
         return shelf.stamp()
-    except OSError:  # the queue was dropped, or the disk fails: whoever looks closer is told
+    except OSError:  # the queue was dropped, or the disk fails: a closer look reports it
         return None

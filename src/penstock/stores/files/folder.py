@@ -1,7 +1,7 @@
-"""Where one queue's messages lie, and this process' picture of it: what each file format fills in.
+"""Where one queue's messages are stored, and this process's index of them. Each file format fills in the details.
 
-A message is a file; each of its states is a path, and the way from one to the next is one rename. A rename whose source is gone
-was a lost race.
+A message is a file. Each of its states is a path, and one rename takes it from one state to the next. A rename whose source is
+gone means that another process was faster.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from penstock.stores.locks import Patience
 Stamp = tuple[int, ...]
 """The mtimes (ns) of the folders that a queue's names are in."""
 EXACT = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 13)
-"""Whether every change that could be noticed gives a folder an mtime of its own; before, all within a tick had the same."""
+"""Whether every observable change gives a folder a new mtime; older kernels gave all changes within a tick the same one."""
 RELIST_SHARE = 10
-"""While others work on a big folder too, it is listed again only after so many times the time that a listing takes, …"""
+"""A big folder that others change too is listed again only after this many times the duration of a listing, …"""
 DOUBT_SHARE = 50
-"""… and so many times where nothing speaks for others but that a change of theirs could have hidden behind one of ours."""
+"""… or this many times, if the only sign of others is that one of our changes could have hidden one of theirs."""
 BIG = 0.003
-"""A folder is big if listing it takes so many seconds."""
+"""A folder is big if listing it takes this many seconds."""
 ORPHANED = 3600
-"""Seconds after which what a dead process left unfinished is surely dead."""
+"""Seconds after which an unfinished file is certainly left by a dead process."""
 
 
 def is_open_for_writing(path: str) -> bool | None:
-    """Whether any process still writes a file; None where that cannot be known."""
+    """Whether any process still has the file open for writing; None if that cannot be known."""
     try:
         handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # moved by someone else
+    except FileNotFoundError:  # another process moved it
         return False
     try:
-        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # who opens it just now must not kill us: SIGIO would
+        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # a process that opens it now must not kill us: SIGIO would
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return False
@@ -61,10 +61,11 @@ _unstepped = MachineClock()
 
 
 def file_age(changed_at: float) -> float:
-    """How many seconds ago a file was changed, by its own date, which the wall clock gave it.
+    """How many seconds ago a file was changed, by its mtime, which came from the wall clock.
 
-    If that clock was set since, a clock that was not can tell; if it was set before, the wall clock can. The one that does not
-    put the change into the future is right, and of two the one by which the file is younger."""
+    If the wall clock was set after the change, a clock without steps gives the right answer; if before, the wall clock does.
+    The right one does not put the change into the future; if neither does, it is the one by which the file is younger.
+    """
     ages = [now - changed_at for now in (time.time(), _unstepped() / 1_000_000)]
     return min((age for age in ages if age >= 0), default=0)
 
@@ -80,19 +81,19 @@ def is_orphaned(path: str) -> bool:
 
 
 class Brief(NamedTuple):
-    """A message that is received and settled in one batch: none of that is written down, it stays ready until it goes."""
+    """A message that is received and settled in one batch. Nothing is recorded; it stays ready until it is removed."""
 
     hold: Hold
     before: Hold | None
     alone: bool
-    """Nothing lies beside it."""
+    """It has no sidecar files."""
 
 
 class Shelf(ABC):
-    """Where one queue's messages lie. ``hidden`` is the instant until which a message is hidden, 0 for one that is ready."""
+    """Where one queue's messages are stored. ``hidden`` is the instant until which a message is hidden, 0 if it is ready."""
 
     def __init__(self, root: Path, queue: str, folder: Path, *others: Path, patience: Patience | None = None) -> None:
-        """``folder`` is there as long as the queue is; names may also be in others, which all queues share."""
+        """``folder`` exists as long as the queue does; names may also be in others, which all queues share."""
         self.root = root
         self.folder = folder
         self._at = os.fspath(folder)
@@ -103,11 +104,11 @@ class Shelf(ABC):
         self.beside = Beside(root, queue, patience)
         self.index: dict[str, int] = {}
         self.foreign: list[str] = []
-        """What else lies there: names that `scan` found, and that are no messages."""
+        """Names that `scan` found and that are not messages."""
         self._ready: list[tuple[int, str]] = []
         self._hidden: list[tuple[int, str]] = []
         self._stamp: Stamp | None = None
-        self._doubtful = False  # someone else's change may have hidden behind one of ours
+        self._doubtful = False  # one of our changes may have hidden another process's
         self._listed_at = self._took = 0.0
         self._changing = False
 
@@ -115,7 +116,7 @@ class Shelf(ABC):
         return os.path.isdir(self._at)
 
     def hold(self, id: str) -> Hold | None:
-        """The record of a message that was received."""
+        """The record of a received message."""
         brief = self.brief.get(id)
         return brief.hold if brief else self.beside.hold(id)
 
@@ -124,13 +125,13 @@ class Shelf(ABC):
         self.beside.set_hold(id, hold, durable=durable)
 
     def forget(self, id: str) -> None:
-        """Remove what lies beside a message that is gone."""
+        """Remove the sidecar files of a message that is gone."""
         brief = self.brief.pop(id, None)
         if not brief or not brief.alone:
             self.beside.forget(id)
 
     def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
-        """What changes whenever a name does, in one of these folders or in any."""
+        """A value that changes whenever a name changes, in one of these folders or in any."""
         folders = self._watched if folders is None else folders
         if len(folders) == 1:
             return (os.stat(folders[0]).st_mtime_ns,)
@@ -144,15 +145,15 @@ class Shelf(ABC):
     def path(self, id: str, hidden: int) -> str: ...
 
     def places(self, id: str, hidden: int) -> list[str]:
-        """Where a message can be that has just been published."""
+        """The possible paths of a message that has just been published."""
         return [self.path(id, hidden)]
 
     @abstractmethod
     def draft(self, id: str) -> str:
-        """Where a message is written before it is published."""
+        """The path where a message is written before it is published."""
 
     def is_draft(self, id: str) -> bool:
-        """Whether it is still being written, or was when its sender died. (An error of the disk is no answer.)"""
+        """Whether it is still being written, or was when its sender died. (A disk error is raised.)"""
         try:
             os.stat(self.draft(id))
         except FileNotFoundError:
@@ -161,18 +162,18 @@ class Shelf(ABC):
 
     @abstractmethod
     def drafts(self) -> Iterable[str]:
-        """All that are being written, or were when their sender died."""
+        """All drafts, including those of senders that died."""
 
     def writable(self, instant: int) -> int:
-        """The instant as the format can write it."""
+        """The instant, rounded as the format stores it."""
         return instant
 
     @abstractmethod
     def rename(self, source: str, id: str, hidden: int) -> None:
-        """Let a message be ready (0) or hidden."""
+        """Make a message ready (0) or hidden."""
 
     def publish(self, id: str, hidden: int) -> None:
-        """Let a draft be seen."""
+        """Make a draft visible."""
         self.rename(self.draft(id), id, hidden)
 
     @abstractmethod
@@ -180,38 +181,39 @@ class Shelf(ABC):
 
     @abstractmethod
     def take_ids(self, count: int, now: int) -> list[str]:
-        """Reserve ids, under the lock; a draft with each of them must not exist yet."""
+        """Reserve ids, under the lock. No draft with any of them may exist yet."""
 
     def reserving(self) -> Changing:
-        """Hold the queue's lock while ids are taken and drafts are made; it is taken again, or given back, soon after."""
+        """Hold the queue's lock while ids are taken and drafts are made. It is released, or taken again, soon after."""
         return Changing(self, self._watched[:1], pause=True)
 
     def check_drafts(self, ids: Collection[str]) -> None:  # noqa: B027
-        """After the drafts were made, still under the lock: `FileExistsError` if a stranger has one of these ids."""
+        """After the drafts are made, still under the lock: raises `FileExistsError` if another program has one of these ids."""
 
     def seal(self, id: str, hidden: int) -> int:  # noqa: ARG002
-        """What tells our hiding of a message from a stranger's; 0 where its path does."""
+        """A value that distinguishes our hiding of a message from another program's; 0 if its path does."""
         return 0
 
     @abstractmethod
     def number(self, id: str) -> int:
-        """The id as a number, in the order of delivery; 0 for what is no id."""
+        """The id as a number, in the order of delivery; 0 if it is not an id."""
 
     undated: int = 0
-    """Numbers below this come from ids that do not tell when a message was sent."""
+    """Numbers below this come from ids without a sending time."""
 
     @abstractmethod
     def folders(self) -> list[str]:
-        """What must be synced for the changes of names since the last call to last."""
+        """The folders to sync so that all name changes since the last call become durable."""
 
     def sent_at(self, id: str, status: os.stat_result) -> int:  # noqa: ARG002
-        """When a message was sent of which nothing is written down beside."""
+        """When a message without a sidecar record was sent."""
         return status.st_mtime_ns // 1000
 
     def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
-        """Look at the folder again if anything happened in it that we did not do; ``stamp`` is how it looked just now.
+        """List the folder again if someone else changed it. ``stamp`` is its current stamp, if known.
 
-        Not ``eager``: a big folder is not listed all the time as long as there is something to claim."""
+        Unless ``eager``, a big folder is not listed all the time while there is something to claim.
+        """
         stamp = stamp or self.stamp()
         known = stamp == self._stamp
         if known and not self._doubtful:
@@ -226,7 +228,7 @@ class Shelf(ABC):
         self._doubtful = not (EXACT or time.time_ns() - max(stamp) > TICK)
 
     def _pause(self, known: bool, eager: bool) -> float:
-        """For how long after a listing not to list again."""
+        """How long after a listing not to list again."""
         if not eager and self.first_ready() is not None:
             return max(1.0, self._took * DOUBT_SHARE) if known else self._took * RELIST_SHARE if self._took > BIG else 0
         return self._took * DOUBT_SHARE if known and self._took > BIG else 0
@@ -240,30 +242,32 @@ class Shelf(ABC):
         heapq.heapify(self._hidden)
 
     def check_picture(self, *, looked: bool) -> None:
-        """After a batch that failed: list the folder again if the batch was in the middle of changing our picture of it.
+        """After a failed batch: list the folder again if the batch was interrupted while it changed our index.
 
-        ``looked``: messages were left out of the picture for a while, without the lock."""
+        ``looked``: messages were left out of the index for a while, without the lock.
+        """
         if self._changing or looked:
             self._stamp = None
             self._changing = False
 
     def changing(self, *, hidden: bool = True) -> Changing:
-        """Hold the queue's lock; what is noted in the meantime (`note`) keeps our picture of the folder right.
+        """Hold the queue's lock. Changes reported with `note` in the meantime keep our index of the folder right.
 
-        Not ``hidden``: only names of messages that are ready will be changed."""
+        Not ``hidden``: only names of ready messages will change.
+        """
         return Changing(self, self._watched if hidden else self._watched[:1])
 
     def begin(self, stamp: Stamp) -> None:  # noqa: B027
-        """The lock was taken; its memo is for the format to use."""
+        """The lock was taken. The format may use its memo."""
 
     def end(self, stamp: Stamp) -> None:  # noqa: B027
-        """All went well, and the lock is about to be given back."""
+        """All went well, and the lock is about to be released."""
 
     def arrive(self, id: str) -> None:  # noqa: B027
-        """A message of another queue was moved here and keeps its id, which no send may take from now on."""
+        """A message of another queue was moved here with its id, which no send may take from now on."""
 
     def note(self, id: str, hidden: int | None) -> None:
-        """We put a message there, or (None) took it away."""
+        """Record that we put a message there, or (None) removed it."""
         if hidden is None:
             self.index.pop(id, None)
             return
@@ -278,7 +282,7 @@ class Shelf(ABC):
         return self.first_ready()
 
     def ready(self, limit: int) -> list[str]:
-        """The oldest that are ready."""
+        """The oldest ready messages."""
         self.first_ready()
         return [id for _, id in heapq.nsmallest(limit, self._ready) if self.index.get(id) == 0]
 
@@ -293,17 +297,17 @@ class Shelf(ABC):
         return self._hidden[0] if self._hidden else None
 
     def requeue(self, now: int) -> None:
-        """Let every message whose time has come be ready, as each consumer does before it consumes."""
+        """Make every message ready whose time has come, as each consumer does before it consumes."""
         while (first := self.first_hidden()) and first[0] <= now:
             hidden, id = first
             try:
                 self.rename(self.path(id, hidden), id, 0)
                 self.note(id, 0)
-            except FileNotFoundError:  # someone else was first
+            except FileNotFoundError:  # another process was first
                 self.note(id, None)
 
     def find(self, id: str, hold: Hold | None = None) -> int | None:
-        """Until when a message is hidden that may have been renamed by anyone; None if it is gone."""
+        """Until when a message is hidden that another process may have renamed; None if it is gone."""
         if not self.number(id):
             return None
         for hidden in (self.index.get(id), hold and hold.hidden_until, 0):
@@ -315,12 +319,12 @@ class Shelf(ABC):
 
 
 class Changing:
-    """What `Shelf.changing` gives: a class and no generator, as every send enters two."""
+    """The context of `Shelf.changing`. A class is faster than a generator, and every send enters two."""
 
     __slots__ = ("_folders", "_give", "_known", "_shelf", "before")
 
     def __init__(self, shelf: Shelf, folders: tuple[str, ...], *, pause: bool = False) -> None:
-        """Names change only in these of the folders that are watched, which are the first."""
+        """Names change only in these folders, which are the first of those watched."""
         self._shelf = shelf
         self._folders = folders
         self._give = shelf.beside.pause if pause else shelf.beside.give

@@ -1,4 +1,4 @@
-"""To be told when something comes into a folder: inotify where there is one, else a look every so often."""
+"""Notifies when a file arrives in a folder: by inotify if available, otherwise by polling."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Self
 
 ARRIVALS = 0x00000008 | 0x00000080 | 0x00000004  # IN_CLOSE_WRITE: fully written, IN_MOVED_TO, IN_ATTRIB: a timer was set
 POLL = 0.25
-"""Seconds between two looks where nothing tells us."""
+"""Seconds between two polls without inotify."""
 
 
 class Watch:
-    """Watches folders. An event may come for nothing; whoever is woken looks for itself."""
+    """Watches folders. Events may be spurious; the woken process looks for itself."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._handle = -1
@@ -41,9 +41,9 @@ class Watch:
         self._handle = -1
 
     def wait(self, seconds: float) -> None:
-        """Return when something came, or after so many seconds."""
+        """Return when an event arrives, or after this many seconds."""
         if self._handle < 0:
             time.sleep(min(seconds, POLL))
             return
         if select.select([self._handle], [], [], seconds)[0]:
-            os.read(self._handle, 1 << 16)  # all that are there; one look serves them all
+            os.read(self._handle, 1 << 16)  # drain all events; one look serves them all

@@ -1,15 +1,15 @@
-"""What makes a message in a store of files a duplicate.
+"""How a file store recognises duplicates.
 
     mark/SHA256    {"id": the message, "until": the instant until which the mark counts; FOREVER: while the message is there}
 
 A mark is written, and synced, after its message's draft and head and before the message is published, all under the queue's
-lock. So it needs no note that its message was published: while the draft is there it was not, and once the draft is gone it
+lock. So it need not record whether its message was published: while the draft exists it was not, and once the draft is gone it
 was, even if the message was received and deleted since. A draft must therefore never be removed before its mark.
 
-An id alone proves nothing, as it can be given again after a crash (VSQS numbers are milliseconds). The head of a draft or of a
-message has the mark too, and the two are compared.
+An id alone proves nothing, as it can be reused after a crash (VSQS numbers are milliseconds). So the head of a draft or message
+contains the mark too, and the two are compared.
 
-Earlier versions wrote the mark before the draft, with `"published": false` until the message was there. Such a mark counts
+Earlier versions wrote the mark before the draft, with `"published": false` until the message was published. Such a mark counts
 while its message is there.
 """
 
@@ -28,7 +28,7 @@ from penstock.stores.files.views import FileViews
 
 
 class Row(NamedTuple):
-    """A message whose draft is written, on its way into the queue."""
+    """A message whose draft is written and that is about to be published."""
 
     id: str
     sent_at: int
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 class FileMarks(FileViews):
     def _write_marks(self, shelf: Shelf, rows: Sequence[Row]) -> None:
-        """Under the lock, before any of them is published."""
+        """Needs the lock. Call it before any of them is published."""
         few = len(rows) < FEW
         for row in rows:
             if row.mark:
@@ -48,25 +48,25 @@ class FileMarks(FileViews):
             sync_file_system(self.root)
 
     def _marked_by(self, shelf: Shelf, mark: bytes, now: int) -> str | None:
-        """The message that an equal one is a duplicate of."""
+        """The message of which one with this mark is a duplicate."""
         name = digest(mark)
         record = shelf.beside.read_json("mark", name)
         if not record or record["until"] <= now or not self._counts(shelf, name, record):
             return None
         id = str(record["id"])
-        # Its sender may not have synced it yet; whoever is told of it may rely on it.
+        # Its sender may not have synced it yet, but our caller may rely on it.
         self._dirty.update(os.path.dirname(shelf.path(id, hidden)) for hidden in (0, 1))
         return id
 
     def _counts(self, shelf: Shelf, name: str, record: dict[str, Any]) -> bool:
-        """Whether a mark that has not expired belongs to a message that was published (and is still there, if it must be)."""
+        """Whether a mark that has not expired belongs to a published message (that is still there, if it must be)."""
         id = str(record["id"])
         if record["until"] == FOREVER or not record.get("published", True):
             return shelf.find(id) is not None and self._bears(shelf, id, name)
         return not shelf.is_draft(id) or not self._bears(shelf, id, name, unknown=True)
 
     def _bears(self, shelf: Shelf, id: str, name: str, *, unknown: bool = False) -> bool:
-        """Whether the message or draft has this mark, by its head; ``unknown`` is the answer if it has no head."""
+        """Whether the head of this message or draft has this mark; ``unknown`` is the answer if it has no head."""
         head = shelf.beside.read_json("head", id)
         if head is None:
             return unknown
@@ -82,7 +82,7 @@ class FileMarks(FileViews):
         return True
 
     def _drop_draft(self, shelf: Shelf, id: str, mark: bytes | None) -> None:
-        """Remove a draft and what lies beside it. Under the lock, if there can be a mark."""
+        """Remove a draft and its sidecar files. Needs the lock if there can be a mark."""
         if mark and self._unmark(shelf, mark, id, published=False):
             sync(shelf.beside.folder / "mark")
         os.unlink(shelf.draft(id))
@@ -93,7 +93,7 @@ class FileMarks(FileViews):
             return self._is_marked(shelf, mark)
 
     def _is_marked(self, shelf: Shelf, mark: bytes) -> bool:
-        """Whether a message is in the queue whose mark lasts as long as it is there."""
+        """Whether the queue contains a message that carries this mark for as long as it is there."""
         record = shelf.beside.read_json("mark", digest(mark))
         return bool(record) and record["until"] == FOREVER and self._counts(shelf, digest(mark), record)
 

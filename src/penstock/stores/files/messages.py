@@ -1,4 +1,4 @@
-"""What happens to messages that are files: sent, claimed, extended, deleted, moved."""
+"""Operations on messages that are files: send, claim, extend, delete, move."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.stores.files.records import ASIDE, Extra, Hold
 from penstock.stores.files.sidecar import FEW
 
 ATTEMPTS = 20
-"""How often a sender looks for numbers that no foreign program uses."""
+"""How often a sender tries to find numbers that no other program uses."""
 
 
 Journal = Callable[[Shelf, list[Row]], None]
-"""Told of what is about to be published, so that it can be finished by others should we die."""
+"""Called with what is about to be published, so that others can finish it if we die."""
 
 
 class FileMessages(FileMarks):
@@ -37,9 +37,9 @@ class FileMessages(FileMarks):
                 try:
                     return self._insert(shelf, entries, now, settings, entered, journal)
                 except OSError as error:
-                    if is_full(error):  # said here already, because a send does not use the reserve
+                    if is_full(error):  # reported here, because a send does not use the reserve
                         raise self._translate(error) from error
-                    # A foreign program may have taken the same number in the same moment: `FileExistsError`.
+                    # Another program may have taken the same number at the same moment: `FileExistsError`.
                     if not isinstance(error, FileExistsError) or attempt + 1 == ATTEMPTS:
                         raise
         return None
@@ -94,7 +94,7 @@ class FileMessages(FileMarks):
         return answers
 
     def _publish(self, shelf: Shelf, row: Row, now: int, published: dict[str, int]) -> None:
-        """Let a draft be seen; ``published`` is told where it goes."""
+        """Publish a draft, and record in ``published`` where it goes."""
         published[row.id] = hidden = shelf.writable(row.visible_at) if row.visible_at > now else 0
         shelf.publish(row.id, hidden)
         shelf.note(row.id, hidden)
@@ -108,11 +108,11 @@ class FileMessages(FileMarks):
             return
         for folder in touched:
             sync(folder)
-        # A draft that came back after a power cut would void its mark. It must not go before its message is there for good.
+        # A draft that reappears after a power cut would void its mark. It must not go before its message is durable.
         self._dirty.update({os.path.dirname(shelf.draft("0"))}.difference(touched))
 
     def _take_back(self, shelf: Shelf, fresh: dict[str, Entry], drafts: dict[str, int], published: dict[str, int]) -> None:
-        """A send failed: leave nothing of it, as far as the disk lets us. What it does not let us remove stays whole."""
+        """After a failed send: remove all of it, as far as the disk allows. What cannot be removed stays whole."""
         for id, handle in drafts.items():
             if handle >= 0:
                 os.close(handle)
@@ -125,12 +125,12 @@ class FileMessages(FileMarks):
             lost.clear()
 
     def _withdraw(self, shelf: Shelf, id: str, hidden: int, mark: bytes | None) -> None:
-        for path in filter(os.path.exists, shelf.places(id, hidden)):  # nowhere: a stranger has taken it, so it was sent
+        for path in filter(os.path.exists, shelf.places(id, hidden)):  # nowhere: another program has taken it, so it was sent
             try:
                 os.rename(path, shelf.draft(id))  # so that it is never gone while its mark counts
-            except FileNotFoundError:  # the stranger was quicker
+            except FileNotFoundError:  # the other program was faster
                 continue
-            except OSError:  # to remove a name is easier than to make one
+            except OSError:  # removing a name is easier than making one
                 if mark:
                     self._unmark(shelf, mark, id, published=False)
                 os.unlink(path)
@@ -143,7 +143,7 @@ class FileMessages(FileMarks):
     def _without_duplicates(
         self, shelf: Shelf, entries: Sequence[Entry], ids: Iterator[str], now: int, fresh: dict[str, Entry]
     ) -> list[Sent]:
-        """The answer to each; those that are no duplicates are added to ``fresh``."""
+        """The answer to each entry; those that are not duplicates are added to ``fresh``."""
         answers: list[Sent] = []
         marks: dict[bytes, str] = {}
         for entry in entries:
@@ -161,7 +161,7 @@ class FileMessages(FileMarks):
     def _without_late_duplicates(
         self, shelf: Shelf, answers: list[Sent], now: int, fresh: dict[str, Entry], drafts: dict[str, int]
     ) -> list[Sent]:
-        """Another process may have sent an equal message since `_without_duplicates`, while ours was written."""
+        """Another process may have sent an equal message since `_without_duplicates`, while we wrote ours."""
         late = {id: first for id, entry in fresh.items() if entry.mark and (first := self._marked_by(shelf, entry.mark, now))}
         for id in late:
             self._drop_draft(shelf, id, None)
@@ -169,7 +169,7 @@ class FileMessages(FileMarks):
         return [Sent(late[sent.id], True) if sent.id in late else sent for sent in answers] if late else answers
 
     def _write(self, shelf: Shelf, fresh: dict[str, Entry], drafts: dict[str, int]) -> None:
-        """The bytes, and the heads of those that have one, to the disk; not yet for anyone to see."""
+        """Write and sync the bodies, and the heads of those that have one, without making them visible."""
         few = len(fresh) < FEW
         for id, entry in fresh.items():
             body, handle = entry.body, drafts[id]
@@ -194,7 +194,7 @@ class FileMessages(FileMarks):
         if not few:
             sync_file_system(self.root)
         elif any(entry.mark for entry in fresh.values()):
-            sync(os.path.dirname(shelf.draft("0")))  # a mark that is on the disk without its draft would count
+            sync(os.path.dirname(shelf.draft("0")))  # a mark on the disk without its draft would count
 
     # receiving and settling
 
@@ -227,7 +227,7 @@ class FileMessages(FileMarks):
                     except OSError as error:
                         if not claimed or not is_full(error):
                             raise
-                        break  # fewer than were asked for, then
+                        break  # return fewer than requested
                     if message is not None:
                         claimed.append(message)
                 for message in claimed:
@@ -241,7 +241,7 @@ class FileMessages(FileMarks):
         return message is not None and message.visible_at > at
 
     def _look(self, shelf: Shelf, limit: int, now: int, holder: str | None) -> list[Message]:
-        """What will be settled in this same batch stays where it is: it is whose who removes it, and nobody's before."""
+        """Messages to be settled in this same batch stay where they are: the process that removes one gets it."""
         shelf.refresh(eager=False)
         first = shelf.first_hidden()
         if first and first[0] <= now:
@@ -264,14 +264,14 @@ class FileMessages(FileMarks):
     def _claim(self, shelf: Shelf, id: str, now: int, until: int, holder: str | None) -> Message | None:
         shelf.note(id, None)
         before = shelf.hold(id)
-        # Read beforehand, because in the spool the claim's timer is put where the date was.
+        # Read it first, because in the spool the claim's timer replaces the date.
         message = self._message(shelf, id, 0, before)
         if message is None:
             return None
         try:
             shelf.rename(shelf.path(id, 0), id, until)
             seal = shelf.seal(id, until)
-        except FileNotFoundError:  # someone else was first
+        except FileNotFoundError:  # another process was first
             return None
         try:
             shelf.set_hold(id, _receive(message, before, now, until, holder)._replace(seal=seal))
@@ -304,7 +304,7 @@ class FileMessages(FileMarks):
             shelf.rename(shelf.path(receipt.id, hidden), receipt.id, until)
             if seal := shelf.seal(receipt.id, until):
                 shelf.set_hold(receipt.id, hold._replace(seal=seal))
-        except FileNotFoundError:  # someone else was first
+        except FileNotFoundError:  # another process was first
             shelf.note(receipt.id, None)
             return False
         except BaseException:
@@ -318,7 +318,7 @@ class FileMessages(FileMarks):
         return True
 
     def _keep_held(self, shelf: Shelf, id: str, hold: Hold) -> None:
-        """After an extension failed: the receipt counts as before, wherever the message lies."""
+        """After a failed extension: the receipt stays valid, wherever the message is."""
         with suppress(FileNotFoundError):
             hold = hold._replace(seal=shelf.seal(id, hold.hidden_until))
         shelf.set_hold(id, hold)
@@ -342,7 +342,7 @@ class FileMessages(FileMarks):
             self._archive(shelf, receipt.id, hidden, settlement)
         try:
             shelf.remove(shelf.path(receipt.id, hidden), receipt.id)
-        except FileNotFoundError:  # someone else was first
+        except FileNotFoundError:  # another process was first
             return False
         shelf.note(receipt.id, None)
         self._dirty.update(shelf.folders())
@@ -353,7 +353,7 @@ class FileMessages(FileMarks):
         return True
 
     def _hidden_if_held(self, shelf: Shelf, receipt: Held) -> int | None:
-        """Where the message lies, unless the receipt is stale: claimed again since, by us or by a stranger."""
+        """Where the message is; None if the receipt is stale because we or another program have claimed it again."""
         if not shelf.number(receipt.id):
             return None
         brief = shelf.brief.get(receipt.id)
@@ -371,7 +371,7 @@ class FileMessages(FileMarks):
         self, queue: str, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
     ) -> list[Moved]:
         with self._draining(queue) as shelf, self._queue(target) as there, ExitStack() as stack:
-            # In one order, whoever moves what where; and a queue's lock cannot be taken twice.
+            # Always in the same order; and a queue's lock cannot be taken twice.
             for name in sorted({queue, target}):
                 stack.enter_context(self.open(name).changing())
             pairs = zip(receipts, deaths, strict=True)
@@ -407,7 +407,7 @@ class FileMessages(FileMarks):
         shelf.note(receipt.id, None)
         try:
             there.rename(shelf.path(receipt.id, hidden), id, 0)
-        except FileNotFoundError:  # someone else was first
+        except FileNotFoundError:  # another process was first
             there.forget(id)
             if new.mark and new.mark_until:
                 self._unmark(there, new.mark, id)
@@ -427,12 +427,12 @@ class FileMessages(FileMarks):
 
 
 def _is_plain(entry: Entry) -> bool:
-    """Whether there is nothing to be written beside it."""
+    """Whether the entry needs no sidecar files."""
     return entry[1:3] == (OCTETS, {}) and entry.visible_at == entry.sent_at and entry[6:10] == (None, None, None, None)
 
 
 def _receive(message: Message, before: Hold | None, now: int, until: int, holder: str | None) -> Hold:
-    """Let a message be received until then; the record of it."""
+    """Mark a message as received until then. Returns its record."""
     hold = before or Hold(0, 0, message.sent_at, now, now, 0, 1)
     hold = hold._replace(
         receives=hold.receives + 1,

@@ -1,13 +1,13 @@
-"""What writers stage and publish in a store of files.
+"""Staging and publishing in a file store.
 
 ROOT/.penstock/.writers/WRITER/
   BATCH.NAME           a segment (see `penstock.stores.staging`)
-  BATCH..journal       the messages that are about to be renamed from drafts into their queue: of these, what is still a draft
-                       was not published yet, and what is none was, even if it has been received and deleted since
+  BATCH..journal       the messages that are about to be renamed from drafts into their queue: what is still a draft
+                       was not published yet; the others were, even if it has been received and deleted since
   .published           the last batch, and until when to remember it
-  .lock                held (flock) by whoever publishes
+  .lock                held (flock) by the publisher
 
-A record that is damaged is set aside in ROOT/.penstock/.damaged/.
+Damaged records are set aside in ROOT/.penstock/.damaged/.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FileLedger(Ledger):
 
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
-        """Not a batch: what is done inside is durable step by step."""
+        """Not a batch: each step inside is durable by itself."""
         store = self._store
         with store.batch(durable=False):
             home = self._staging.folder / writer
@@ -62,7 +62,7 @@ class FileLedger(Ledger):
             return noted
 
     def _read(self, path: str, check: Callable[[Any], None]) -> Any:
-        """A record that is not damaged, or None."""
+        """The record, or None if it is missing or damaged."""
         content = read_whole(path)
         if content is None:
             return None
@@ -90,11 +90,11 @@ class FileLedger(Ledger):
     def insert_once(
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
-        """By the journal, which is replaced by that of the next step, and removed with the batch."""
+        """Uses a journal; that of the next step replaces it, and it is removed with the batch."""
         writer, batch, place = step
         store = self._store
         with store._queue(queue) as opened:
-            # A draft that came back after a power cut would be published again.
+            # A draft that reappears after a power cut would be published again.
             store._dirty.add(os.path.dirname(opened.draft("0")))
             begun = self._journal(writer, batch)
             if begun is not None and begun["place"] == place:
@@ -112,10 +112,10 @@ class FileLedger(Ledger):
     def _finish_insert(self, shelf: Shelf, begun: dict[str, Any], now: int) -> None:
         store = self._store
         if begun["born"] != store._born(shelf):
-            return  # that queue was deleted, with all that was for it
+            return  # that queue was deleted with all its messages
         rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
         with shelf.changing():
-            left = [row for row in rows if shelf.is_draft(row.id)]  # what is no draft any more was published
+            left = [row for row in rows if shelf.is_draft(row.id)]  # those that are no longer drafts were published
             for row in left.copy():
                 if row.mark and store._marked_by(shelf, row.mark, now):  # an equal message was sent since
                     store._drop_draft(shelf, row.id, None)
@@ -132,6 +132,6 @@ class FileLedger(Ledger):
             return record
 
     def is_inserting(self, queue: str) -> bool:
-        """Whether an insert into this queue has been begun and not been finished."""
+        """Whether an insert into this queue was begun and is not finished."""
         journals = (self._journal(found.writer, found.batch) for found in self._staging.staged() if found.name == JOURNAL)
         return any(journal is not None and journal["queue"] == queue for journal in journals)

@@ -1,8 +1,8 @@
-"""The named claims of a queue of files: a folder a reader, in it a record for each claim.
+"""The named claims of a file queue: a folder per reader, with a record for each claim.
 
 reader/SHA256/name       {"reader"}
 reader/SHA256/EPOCH      {"epoch", "confirmed", "lapses_at", "receipts"}
-reader/SHA256/settled    {"epoch", "settlement"}: how far the reader has come
+reader/SHA256/settled    {"epoch", "settlement"}: the last settled epoch
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FileReaders(Readers):
         with self._store._draining(self._queue) as shelf:
             folder = _enter(shelf, reader)
             known = shelf.beside.read_json("reader", folder, "settled") or {"epoch": epoch}
-            # The epoch first: from here on the settlement counts, and the next process finishes it if we die.
+            # Write the epoch first: from here on the settlement counts, and if we die the next process finishes it.
             how = [settlement.state, settlement.settled_at, settlement.reason, settlement.keep_until]
             shelf.beside.write_json({"epoch": max(epoch, known["epoch"]), "settlement": how}, "reader", folder, "settled")
             gone = 0
@@ -101,9 +101,10 @@ class FileReaders(Readers):
     # for the store, which tends the queue under its lock
 
     def finish(self, shelf: Shelf, now: int | None) -> None:
-        """Finish what a reader left half done when it died: a settlement, a confirmation.
+        """Finish a settlement or confirmation that a reader left half done when it died.
 
-        With ``now``, a claim that was not confirmed in time is forgotten: its messages come back by themselves."""
+        With ``now``, forget claims that were not confirmed in time: their messages become visible by themselves.
+        """
         for folder in _folders(shelf):
             for record in _claims(shelf, folder):
                 known = shelf.beside.read_json("reader", folder, "settled")
@@ -127,13 +128,13 @@ class FileReaders(Readers):
         gone = 0
         for id, delivery in record["receipts"]:
             hold = shelf.hold(id)
-            if hold is None or hold.released != ASIDE:  # what is damaged stays
+            if hold is None or hold.released != ASIDE:  # damaged messages stay
                 gone += self._store._delete(shelf, Receipt(shelf.queue, id, delivery), settlement)
         return gone
 
 
 def all_receipts(shelf: Shelf) -> list[tuple[str, int]]:
-    """Each message of a named claim, with the delivery that it was claimed by."""
+    """Each message of a named claim, with the delivery under which it was claimed."""
     records = [record for folder in _folders(shelf) for record in _claims(shelf, folder)]
     return [(id, delivery) for record in records for id, delivery in record["receipts"]]
 
@@ -148,7 +149,7 @@ def _folder(reader: str) -> str:
 
 
 def _enter(shelf: Shelf, reader: str) -> str:
-    """The reader's folder, made if it is not there, or has no name."""
+    """The reader's folder, created if it does not exist or lacks its name file."""
     folder = _folder(reader)
     (shelf.beside.folder / "reader" / folder).mkdir(exist_ok=True)
     if shelf.beside.read_json("reader", folder, "name") is None:
@@ -163,7 +164,7 @@ def _folders(shelf: Shelf) -> list[str]:
 def _claims(shelf: Shelf, folder: str) -> list[dict[str, Any]]:
     """The records of a reader's claims, by epoch."""
     names: list[str] = []
-    with suppress(FileNotFoundError):  # there is no such reader, or it was given up in this moment
+    with suppress(FileNotFoundError):  # there is no such reader, or it was given up at this moment
         names = os.listdir(shelf.beside.folder / "reader" / folder)
     records = [shelf.beside.read_json("reader", folder, name) for name in names if name.isdigit()]
     return sorted(filter(None, records), key=itemgetter("epoch"))

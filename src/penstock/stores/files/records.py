@@ -1,7 +1,7 @@
-"""What the files beside messages may hold. A disk can damage anything, so whatever is read there is checked first.
+"""The formats of sidecar files. A disk can damage anything, so everything read from there is checked first.
 
-Each check takes what was read, and raises one of `DAMAGE` unless it is such a record. What a file of ours may be is told in
-`penstock.stores.files.sidecar` and `penstock.stores.files.outbox`.
+Each check takes what was read, and raises one of `DAMAGE` if it is not a valid record. `penstock.stores.files.sidecar` and
+`penstock.stores.files.outbox` describe the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.policy import MAX_NUMBER, check_settings
 from penstock.stores.encoding import Head, pack_head, unpack_head, unpack_settings
 
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What comes of reading garbage as a record."""
+"""The exceptions from reading garbage as a record."""
 
 
 def need(fits: bool) -> None:
@@ -35,7 +35,7 @@ def is_instant(value: object) -> bool:
 
 
 def is_id(value: object) -> bool:
-    """Whether it can be looked for in a folder; what is no id is not found there."""
+    """Whether it can be the name of a file in a folder; anything else is not found there."""
     return type(value) is str and bool(value) and "/" not in value and "\0" not in value
 
 
@@ -43,15 +43,14 @@ ASIDE = 2
 
 
 class Hold(NamedTuple):
-    """The record of a message that was received.
+    """The record of a received message.
 
-    ``released`` is 1 once it was given back, and `ASIDE` once it was set aside, because it is damaged. A receipt counts while
-    the message lies where ``hidden_until`` says or, as the record is written before the rename, ``hidden_before``. ``seal``
-    tells our hiding from a stranger's where the path does not.
-    ``holder`` is the name that the receiver gave.
+    ``released`` is 1 once it was given back, and `ASIDE` once it was set aside as damaged. A receipt is valid while the message
+    is where ``hidden_until`` says or, as the record is written before the rename, where ``hidden_before`` says. ``seal``
+    distinguishes our hiding from another program's if the path does not. ``holder`` is the name that the receiver gave.
 
-    On the disk: nine numbers of eight bytes, a byte with the length of the holder, the holder in UTF-8. Nothing, the last byte
-    included, follows the numbers in a record of an older Penstock; what follows the holder is left from a longer one.
+    On the disk: nine numbers of eight bytes, a byte with the length of the holder, the holder in UTF-8. In records of older
+    versions, nothing follows the numbers, not even the length. Bytes after the holder are left over from a longer record.
     """
 
     receives: int
@@ -80,7 +79,7 @@ class Hold(NamedTuple):
 
 
 class Extra(NamedTuple):
-    """What a message's head file holds."""
+    """The content of a message's head file."""
 
     head: Head
     sent_at: int | None = None
@@ -143,7 +142,7 @@ def check_settled_epoch(record: Any) -> None:
 
 
 def check_settled(message: Message) -> None:
-    """A message of the history."""
+    """Check a message of the history."""
     numbers = (message.number, message.receives, message.delivery, message.sent_at, message.visible_at, message.expires_at)
     instants = (message.deadline_at, message.moved_at, message.first_received_at, message.received_at)
     texts = (message.reason, message.group, message.holder)
@@ -153,7 +152,7 @@ def check_settled(message: Message) -> None:
 
 
 def check_queue(record: Any) -> None:
-    """The settings of a queue, and its retentions: which were in force for the messages after which number."""
+    """Check the settings of a queue, and its retentions: which one applied to messages after which number."""
     need(type(record["name"]) is str and type(record["born"]) is str)
     check_settings({}, unpack_settings(record["settings"]))
     need(record["retentions"][0][0] == 0)
@@ -200,9 +199,10 @@ def check_record(kind: str, name: str, record: Any) -> None:
 def set_aside(
     path: str, content: bytes, folder: str, read: Callable[[str], bytes | None], tell: Callable[[str], object]
 ) -> None:
-    """Keep a damaged file in ``folder``, where nobody reads it, and tell of it. What cannot be moved stays where it is.
+    """Move a damaged file into ``folder``, where nobody reads it, and report it. A file that cannot be moved stays.
 
-    Another process may have set it aside before us, or have written it anew since we read it."""
+    Another process may have set it aside before us, or rewritten it since we read it.
+    """
     target = f"{folder}/{os.path.basename(os.path.dirname(path))}.{os.path.basename(path)}.{secrets.token_hex(4)}"
     with suppress(OSError):
         os.makedirs(folder, exist_ok=True)

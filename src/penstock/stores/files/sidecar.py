@@ -1,4 +1,4 @@
-"""What the file formats have no room for, kept beside the messages where a foreign program does not trip over it.
+"""Sidecar files: what the file formats have no room for, kept where other programs do not trip over it.
 
     ROOT/.penstock/QUEUE/
       settings             the queue's settings (JSON) and, as messages bear no date of expiry, every retention it had
@@ -12,9 +12,9 @@
       damaged/…            files that could not be read, set aside under new names; nothing reads or removes them
     ROOT/.penstock/.clock/BOOT   the course of the store's clock: see `penstock.stores.clock_files`
 
-A message that uses none of it has none of these files. All of them are written before the message they belong to is visible and
-removed after it has gone, so that what a crash leaves behind are orphans here, never a message without its head. How marks are
-kept is told in `penstock.stores.files.marks`.
+A message that needs none of this has none of these files. They are written before their message becomes visible and removed
+after it has gone, so that a crash leaves orphans here, but never a message without its head. For marks, see
+`penstock.stores.files.marks`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MEMO = struct.Struct("<qq")
 TICK = 20_000_000
 """Changes within some milliseconds may give a file the same mtime; this (ns) is longer than that."""
 FEW = 8
-"""From so many messages on, one sync of the file system is cheaper than one of each file."""
+"""From this many messages on, one sync of the file system is cheaper than syncing each file."""
 
 
 def digest(text: bytes) -> str:
@@ -55,7 +55,7 @@ def digest(text: bytes) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse(content: bytes) -> Any:
-    """The settings of a queue."""
+    """Parse the settings of a queue."""
     record = json.loads(content)
     check_queue(record)
     return record
@@ -68,7 +68,7 @@ def _lost_settings(queue: str) -> dict[str, Any]:
 
 
 class Beside:
-    """The folder beside one queue's messages."""
+    """The sidecar folder of one queue."""
 
     def __init__(self, root: Path, queue: str, patience: Patience | None = None) -> None:
         self.folder = root / FOLDER / queue
@@ -83,9 +83,10 @@ class Beside:
         self._seen: tuple[int, ...] | None = None
 
     def clear(self) -> None:
-        """Forget a queue that was here; but not the lock, which knows the last id: a successor must not give it again.
+        """Remove a queue's files, except the lock, which has the last id: a successor must not reuse it.
 
-        Under the lock; all is renamed before it is removed, as others may be using it."""
+        Needs the lock. Everything is renamed before it is removed, as others may be using it.
+        """
         gone = self.gone()
         for part in (*PARTS, "damaged"):
             with suppress(FileNotFoundError):
@@ -95,20 +96,20 @@ class Beside:
         remove_folder(gone.parent)
 
     def gone(self) -> Path:
-        """A folder for what is about to be removed."""
+        """A folder for files that are about to be removed."""
         folder = self.folder / "gone"
         if not folder.is_dir():
             folder.mkdir()
         return Path(tempfile.mkdtemp(dir=folder))
 
     def make(self) -> None:
-        """Under the lock."""
+        """Needs the lock."""
         for part in PARTS:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
 
     @guarded
     def lock(self) -> Generator[None]:
-        """Serialise the changes of names among Penstock's processes; its memo can be read and written meanwhile."""
+        """Serialise name changes among Penstock's processes. The lock's memo can be read and written meanwhile."""
         self.take()
         try:
             yield
@@ -116,7 +117,7 @@ class Beside:
             self.give()
 
     def take(self) -> None:
-        """As `lock`, until `give`."""
+        """Like `lock`, until `give`."""
         if self._lock.handle < 0:
             self._open_lock()
         self._lock.take()
@@ -130,7 +131,7 @@ class Beside:
             self._lock.open()
 
     def pause(self) -> None:
-        """As `give`, but the lock is soon taken again: its file stays open until then."""
+        """Like `give`, but keep the file open, because the lock will be taken again soon."""
         self._locked = False
         self._lock.pause()
 
@@ -143,23 +144,24 @@ class Beside:
         os.pwrite(self._lock.handle, MEMO.pack(last, stamp), 0)
 
     def sync_memo(self) -> None:
-        """After this, no crash can lead to the ids that were given so far being given again."""
+        """After this, no crash can cause the ids given out so far to be reused."""
         os.fsync(self._lock.handle)
 
     def recall(self, most: int) -> tuple[int, int]:
-        """The lock's memo: the last id given, and how the message folder looked when the last holder left it.
+        """The lock's memo: the last id given out, and the message folder's mtime when the last holder released the lock.
 
-        An id of more than ``most`` is damage. It is as good as no memo: the folder is looked at instead."""
+        An id above ``most`` means damage. Then the memo is ignored, and the folder is listed instead.
+        """
         memo = os.pread(self._lock.handle, MEMO.size, 0)
         last, stamp = MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
         return (last, stamp) if 0 <= last <= most else (0, 0)
 
     def names(self, *parts: str) -> list[str]:
-        """What is in a folder, without what is being written (or was, when its writer died)."""
+        """The names in a folder, without unfinished files."""
         return [name for name in os.listdir(self.folder.joinpath(*parts)) if not name.endswith("~")]
 
     def read_json(self, *parts: str) -> Any:
-        """A record, or None if there is none. One that is damaged is set aside; but a message's head stays: `Extra.intact`."""
+        """A record, or None if there is none. Damaged ones are set aside, except a message's head: see `Extra.intact`."""
         path = f"{self._at}/{'/'.join(parts)}"
         content = read_whole(path)
         if content is None:
@@ -175,7 +177,7 @@ class Beside:
         return record
 
     def set_aside(self, path: str, content: bytes) -> None:
-        """Keep a damaged file where nobody reads it."""
+        """Move a damaged file to where nobody reads it."""
         set_aside(path, content, self._damaged_at, read_whole, self.tell)
 
     def damaged(self) -> int:
@@ -190,7 +192,7 @@ class Beside:
         write_whole(self.folder.joinpath(*parts), json.dumps(value).encode(), durable=durable)
 
     def settings(self) -> Any:
-        """The record of the queue's settings; not to be changed. While we hold the lock, nobody else changes it."""
+        """The record of the queue's settings; do not modify it. While we hold the lock, nobody else changes it."""
         if self._locked and self._fresh:
             return self._record
         try:
@@ -202,7 +204,7 @@ class Beside:
         if seen != self._seen:
             content = read_whole(self._settings_at)
             self._record = None if content is None else self._parsed(content)
-            # What has just changed may change again and look the same.
+            # A file that has just changed may change again without a new mtime.
             self._seen = seen if time.time_ns() - max(seen[1:]) > TICK else None
         self._fresh = True
         return self._record
@@ -214,7 +216,7 @@ class Beside:
             return self._restored(content)
 
     def _restored(self, damaged: bytes) -> Any:
-        """The settings by their copy, which are written anew where the damaged ones were."""
+        """The settings from their copy, which also replaces the damaged file."""
         copy = read_whole(self._copy_at)
         try:
             record = _parse(copy or b"")
@@ -223,13 +225,13 @@ class Beside:
             record = _lost_settings(self.folder.name)
             how = "lost: the queue has the default ones until it is updated, and its messages do not expire"
         kept = f"{self._damaged_at}/settings.{secrets.token_hex(4)}"
-        with suppress(OSError):  # a disk that cannot be written: this is done again by whoever can
+        with suppress(OSError):  # the disk is not writable: another process will do this
             os.makedirs(self._damaged_at, exist_ok=True)
             os.link(self._settings_at, kept)
             if read_whole(kept) == damaged:
                 write_whole(Path(self._settings_at), json.dumps(record).encode())
                 self.tell(f"the file {self._settings_at} is damaged; it was set aside as {kept}, and the settings were {how}")
-            else:  # another process has written them since
+            else:  # another process has rewritten them since
                 os.unlink(kept)
         return record
 
@@ -238,7 +240,7 @@ class Beside:
         self.write_json(record, "settings.copy")
 
     def keep_copy(self) -> None:
-        """Under the lock: a queue that an earlier version made has no copy of its settings."""
+        """Needs the lock. Queues made by an earlier version have no copy of their settings."""
         record = self.settings()
         if record is not None and not os.path.exists(self._copy_at):
             self.write_json(record, "settings.copy")
@@ -262,7 +264,7 @@ class Beside:
             return None
 
     def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
-        """By one write, so that a kill leaves the old record or the new one."""
+        """With one write, so that a kill leaves the old record or the new one."""
         handle = os.open(self.hold_path(id), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.pwrite(handle, hold.pack(), 0)

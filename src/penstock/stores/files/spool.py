@@ -1,17 +1,18 @@
-"""The MQ-Core spool: a message is written once and unlinked once; all else is a move.
+"""The MQ-Core spool: a message is written once and unlinked once; everything else is a rename.
 
     new/QUEUE:ID       written, not yet delivered                  ──► queues/QUEUE/ID
     queues/QUEUE/ID    ready                                       ──► delay/QUEUE:ID    fetched, or delayed
     delay/QUEUE:ID     hidden until its mtime, which is the timer and survives a restart   ──► queues/QUEUE/ID
     remove/QUEUE:ID    removed from any of the three, in this order; unlinked some time later
 
-An id is a time-ordered UUID (RFC 9562, version 7); other programs may use other ids. Whoever finds a file whose time has come
-may move it on: this store does so before it fetches, `penstock mover` and `penstock reaper` do it all the time, and other
-MQ-Core programs may as well. What is sent through this store is written among the drafts, so that nothing unfinished is ever in
-new/; when it is whole and on the disk, it goes through new/ to its queue at once.
+An id is a time-ordered UUID (RFC 9562, version 7); other programs may use other ids. Any process that finds a file whose time
+has come may move it on: this store does so before it fetches, `penstock mover` and `penstock reaper` do it all the time, and
+other MQ-Core programs may as well. This store writes messages as drafts elsewhere, so that it never has an unfinished file in
+new/; once a message is complete and on the disk, it goes through new/ to its queue at once.
 
-A stranger that fetches sets no timer that we can read: the file keeps an mtime of the past, even one that was our timer once.
-Such a file stays for the queue's visibility from when it was moved. Our own ones are known by their ctime, written down beside.
+Another program that fetches sets no timer that we can read: the file keeps an old mtime, perhaps a former timer of ours. Such a
+file stays hidden for the queue's visibility from when it was moved. We recognise our own by their ctime, which their sidecar
+record has.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ from penstock.stores.locks import TIMEOUT, Patience
 
 PARTS = ("new", "queues", "delay", "remove")
 MOST = 2**60 - 2**32
-"""The biggest number that leaves room for more of them: 48 bits of the time, 12 of a fraction."""
+"""The biggest number that leaves room for more: 48 bits of time, 12 of a fraction."""
 NEVER_AT = 2**33 * 1_000_000
 """The instant (in the year 2242) that stands for never: file systems keep no later ones."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 UUID_1 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 ANY_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SERVED = re.compile(r"(?!\.)[!-.0-~]{1,200}(?<!~)")
-"""Ids that are delivered. Others could not be told in an HTTP header or a line of text; and a name that begins with a dot, or
-ends in ~, is by custom one of a file that is not finished."""
+"""Ids that are delivered. Others cannot be put in an HTTP header or a line of text; and by custom, a name that begins with a
+dot or ends in ~ is an unfinished file.
+"""
 MOST_NAME = 255
-"""The longest name that a file can have."""
+"""The longest possible file name."""
 UNDATED = 1 << 51
-"""Numbers below this are made of ids that bear no time: as times, they would be of before 2004."""
+"""Numbers below this come from ids without a time: as times, they would be before 2004."""
 GREGORIAN = 0x01B21DD213814000
-"""1970 as UUIDs of version 1 count, in 100 ns."""
+"""The year 1970 in UUIDs of version 1, in units of 100 ns."""
 STILL = 5
-"""Seconds without a write after which a file in new/ counts as written, where a lease cannot tell."""
+"""Seconds without a write after which a file in new/ counts as complete, if a lease cannot tell."""
 
 
 def timer(root: Path, id: str, beside: Beside, hold: Hold | None) -> int:
@@ -76,7 +78,7 @@ def set_timer(path: str, instant: int) -> None:
 
 
 def is_written(path: str) -> bool:
-    """Whether nobody has a file of new/ open for writing any more."""
+    """Whether no process has this file of new/ open for writing any more."""
     writing = is_open_for_writing(path)
     if writing is not None:
         return not writing
@@ -86,9 +88,10 @@ def is_written(path: str) -> bool:
 
 
 def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None = None) -> bool:
-    """Move what is fully written to its queue; whether something is still being written.
+    """Move complete files to their queue. Returns whether any are still being written.
 
-    ``foreign`` is told what has to stay: what is no file, and what has the id of a message that is there."""
+    What has to stay is added to ``foreign``: what is not a file, and what has the id of an existing message.
+    """
     waiting = False
     stays = [] if foreign is None else foreign
     for entry in os.scandir(root / "new"):
@@ -100,7 +103,7 @@ def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None 
         elif is_written(entry.path):
             try:
                 rename_new(entry.path, f"{root}/queues/{name}/{id}")
-            except FileNotFoundError:  # someone else was first
+            except FileNotFoundError:  # another process was first
                 continue
             except FileExistsError:
                 stays.append(entry.path)
@@ -110,13 +113,13 @@ def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None 
 
 
 def deliver_delayed(root: Path, now: int, tell: Callable[[str], object]) -> int | None:
-    """Move what has waited long enough back to its queue; when the next is due."""
+    """Move files whose delay is over back to their queue. Returns when the next is due."""
     due = None
     for entry in os.scandir(root / "delay"):
         name, colon, id = entry.name.partition(":")
         if not colon or id in ("", ".", "..") or not (root / "queues" / name).is_dir():
             continue
-        with suppress(FileNotFoundError):  # someone else was first
+        with suppress(FileNotFoundError):  # another process was first
             beside = Beside(root, name)
             beside.tell = tell
             instant = timer(root, id, beside, beside.hold(id))
@@ -128,7 +131,7 @@ def deliver_delayed(root: Path, now: int, tell: Callable[[str], object]) -> int 
 
 
 def destroy_removed(root: Path) -> int:
-    """Unlink what was removed; how many."""
+    """Unlink removed files. Returns how many."""
     gone = 0
     for entry in os.scandir(root / "remove"):
         with suppress(FileNotFoundError):
@@ -149,7 +152,7 @@ class SpoolShelf(Shelf):
         self._touched: set[str] = set()
 
     def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
-        """A file of new/ that is still being written is finished without any folder changing."""
+        """A writer can finish a file in new/ without any folder changing."""
         if self._unfinished:
             self._stamp = None
         super().refresh(eager=eager, stamp=stamp)
@@ -185,7 +188,7 @@ class SpoolShelf(Shelf):
         return [f"{self._drafts}/{name}" for name in os.listdir(self._drafts) if name.partition(":")[0] == self.queue]
 
     def sent_at(self, id: str, status: os.stat_result) -> int:
-        """The mtime, unless it is a timer, which lies in the file's future; then the id knows it nearly as well."""
+        """The mtime, unless it is a timer, which is in the file's future; then the id has nearly the same time."""
         written = super().sent_at(id, status)
         if written * 1000 <= status.st_ctime_ns or not UUID.fullmatch(id):
             return written
@@ -193,9 +196,10 @@ class SpoolShelf(Shelf):
         return written if abs(written - known) < 1_000_000 else known
 
     def publish(self, id: str, hidden: int) -> None:
-        """Through new/, unless it is delayed: whoever finds it there would deliver it.
+        """Through new/, unless it is delayed: any process that finds it there would deliver it.
 
-        The folder of drafts is not synced: a draft that comes back is an orphan, and nobody's message."""
+        The folder of drafts is not synced: a draft that reappears is an orphan, and nobody's message.
+        """
         if hidden:
             self._move(self.draft(id), id, hidden)
             return
@@ -206,10 +210,10 @@ class SpoolShelf(Shelf):
         except FileNotFoundError:
             if os.path.exists(passing):
                 raise
-            self._touched.add(self._at)  # a mover was quicker, and has delivered it
+            self._touched.add(self._at)  # a mover was faster and has delivered it
 
     def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
-        """Every message passes through new/, so that its mtime tells nothing: it counts while something lies there."""
+        """Every message passes through new/, so its mtime says nothing: it counts only while files are there."""
         if folders is not None and len(folders) < len(self._watched):
             return super().stamp(folders)
         queue, new, delay = [os.stat(folder).st_mtime_ns for folder in self._watched]
@@ -232,7 +236,7 @@ class SpoolShelf(Shelf):
             os.rename(source, target)
         self._touched.add(self._delay if hidden else self._at)
         if source == target:
-            os.utime(self._delay)  # the timer alone was changed: let those notice who watch the folder
+            os.utime(self._delay)  # only the timer changed: let processes that watch the folder notice
 
     def seal(self, id: str, hidden: int) -> int:
         return os.stat(self.path(id, hidden)).st_ctime_ns if hidden else 0
@@ -251,7 +255,7 @@ class SpoolShelf(Shelf):
                 if instant <= now:
                     os.rename(self.path(id, 1), self.path(id, 0))
                 self.note(id, 0 if instant <= now else instant)
-            except FileNotFoundError:  # someone else was first
+            except FileNotFoundError:  # another process was first
                 self.note(id, None)
 
     def remove(self, path: str, id: str) -> None:
@@ -262,14 +266,14 @@ class SpoolShelf(Shelf):
             os.unlink(removed)
 
     def choose_ready(self) -> str | None:
-        """The oldest; with peers, one of the oldest by chance, so that they seldom reach for the same."""
+        """The oldest; with peers, a random one of the oldest, so that they seldom compete for the same."""
         if not self._peers:
             return self.first_ready()
         oldest = self.ready(self._peers + 1)
         return random.choice(oldest) if oldest else None  # noqa: S311
 
     def reserving(self) -> Changing:
-        """Drafts lie where nobody looks."""
+        """Drafts are outside the watched folders."""
         return Changing(self, (), pause=True)
 
     def take_ids(self, count: int, now: int) -> list[str]:
@@ -293,7 +297,7 @@ class SpoolShelf(Shelf):
 
 
 def _number_of_version_1(id: str) -> int:
-    """The number of a UUID that begins with its time, as MQ-Core's own do; 0 if it is none, or of before our numbers."""
+    """The number of a UUID that begins with its time, as MQ-Core's own do; 0 for other ids, or if it is before our numbers."""
     if not UUID_1.fullmatch(id):
         return 0
     micro = (int(id[15:18] + id[9:13] + id[:8], 16) - GREGORIAN) // 10
@@ -309,12 +313,12 @@ def _uuid(number: int) -> str:
 
 class SpoolStore(FileStore):
     def __init__(self, root: str | Path, *, peers: int = 0, timeout: float = TIMEOUT) -> None:
-        """``peers``: how many others fetch from the same spool; with any, order is given up for fewer lost races."""
+        """``peers``: how many others fetch from the same spool. With any, messages are not ordered, to lose fewer races."""
         self._peers = peers
         super().__init__(root, timeout=timeout)
 
     def move_on(self, now: int) -> tuple[bool, int | None]:
-        """What a mover does: whether something is still being written, and when the next delay ends."""
+        """A mover's work. Returns whether files are still being written, and when the next delay ends."""
         with self.batch(durable=False):
             return deliver_new(self.root), deliver_delayed(self.root, now, self.tell)
 
@@ -334,11 +338,11 @@ class SpoolStore(FileStore):
         return self.root / "queues"
 
     def uuid_of(self, queue: str, id: str) -> str:
-        """Another program's id need not be a UUID: one is made of it."""
+        """Another program's id need not be a UUID: one is derived from it."""
         return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
 
     def id_of(self, queue: str, given: str) -> str | None:
-        if given[14:15] == "5":  # as those that were made of other ids, of which there are few
+        if given[14:15] == "5":  # derived from other ids, of which there are few
             with self._queue(queue, durable=False) as shelf:
                 shelf.refresh()
                 return next((id for id in shelf.index if self.uuid_of(queue, id) == given), given)

@@ -1,12 +1,12 @@
-"""A store over files that are renamed from state to state: all that the file formats have in common.
+"""A store of files that are renamed from state to state: what all file formats have in common.
 
     folder     where a format keeps its messages        sidecar    what it has no room for
     catalogue  queues, transactions, errors             views      looking, counting, the history
     messages   sending, claiming, settling, moving      outbox     what writers stage and publish
     readers    named claims                             store      tending
 
-Penstock's own processes take a lock a queue while names change, so that a receipt can be compared and acted upon; foreign
-programs know no lock, and meet us in the renames alone.
+Penstock's own processes lock a queue while they change names, so that they can check a receipt and act on it. Other programs do
+not know that lock; only the renames coordinate us with them.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class FileStore(FileMessages):
             return False
 
     def _remove_orphans(self, shelf: Shelf) -> None:
-        """What the dead left unfinished: drafts, and what lies beside a message that is gone or never came."""
+        """Remove what dead processes left: drafts, and sidecar files of messages that are gone or were never sent."""
         if self._ledger.is_inserting(shelf.queue):
-            return  # drafts that are yet to be published
+            return  # its drafts are yet to be published
         writing: set[str] = set()
         for path in shelf.drafts():
             id = os.path.basename(path).removesuffix(".new").rpartition(":")[2]
@@ -93,7 +93,7 @@ class FileStore(FileMessages):
                         os.unlink(f"{folder}/{name}")
 
     def _free_unclaimed(self, shelf: Shelf, now: int) -> None:
-        """Give back what is hidden for ever by a claim that was damaged, or whose own record was."""
+        """Give back messages that are hidden for ever by a damaged claim, or whose own record was damaged."""
         claimed = set(all_receipts(shelf))
         for id in [id for id, hidden in shelf.index.items() if hidden >= FOREVER]:
             hold = shelf.hold(id)

@@ -1,4 +1,4 @@
-"""Looking at messages that are files: one, all, how many, and those that were settled."""
+"""Looking at messages that are files: reading, browsing, counting, and the history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.stores.files.records import ASIDE, DAMAGE, Extra, Hold, check_head
 from penstock.stores.ports import START
 
 MOST_FOREIGN = 100
-"""So many files that are no messages are named."""
+"""The maximum number of foreign files that are named."""
 
 
 class FileViews(FileCatalogue):
@@ -32,9 +32,9 @@ class FileViews(FileCatalogue):
         path = shelf.path(id, hidden)
         try:
             status = os.stat(path)
-        except FileNotFoundError:  # someone else was first
+        except FileNotFoundError:  # another process was first
             return None, None
-        if not stat.S_ISREG(status.st_mode):  # a stranger's folder, or worse: a pipe that would keep us waiting
+        if not stat.S_ISREG(status.st_mode):  # another program's folder or, worse, a pipe that would block us
             shelf.note(id, None)
             shelf.foreign.append(path)
             return None, None
@@ -45,10 +45,10 @@ class FileViews(FileCatalogue):
         extra = Extra.unpack(head)
         number = shelf.number(id)
         sent_at = extra.sent_at or (hold.sent_at if hold else shelf.sent_at(id, status))
-        foreign = hold is None and hidden > 0 and extra.visible_at != hidden  # a program that keeps no record has claimed it
+        foreign = hold is None and hidden > 0 and extra.visible_at != hidden  # claimed by a program that keeps no record
         consumed = foreign if hold is None else not hold.released
         received = hold if hold and hold.first_received_at else None
-        ours = hold is not None and hidden in (0, hold.hidden_until, hold.hidden_before)  # and no stranger has claimed it since
+        ours = hold is not None and hidden in (0, hold.hidden_until, hold.hidden_before)  # not claimed by another program since
         shown = extra.visible_at if hold is None or not hold.hidden_until else hold.hidden_until
         message = Message(
             id=id,
@@ -94,7 +94,7 @@ class FileViews(FileCatalogue):
         write_whole(shelf.beside.folder / "settled" / name, content)
 
     def _retention(self, shelf: Shelf, number: int) -> int:
-        """The retention that was in force when the message came."""
+        """The retention that applied when the message was sent."""
         record = shelf.beside.settings()
         if not record:
             return micros(Settings().retention)
@@ -165,7 +165,7 @@ class FileViews(FileCatalogue):
             found: list[Message] = []
             for name in sorted(settled_names(shelf), key=lambda name: _settled_order(shelf, name)):
                 if name.split(".", 1)[1] in shelf.index:
-                    continue  # whoever settled it was killed between the record and the removal
+                    continue  # its settler was killed between the record and the removal
                 message = self._settled(shelf, name)
                 if message is not None:
                     found.append(message)
@@ -230,7 +230,7 @@ class FileViews(FileCatalogue):
 
 
 def settled_names(shelf: Shelf) -> list[str]:
-    """Without what is no name of ours."""
+    """Skips names that are not ours."""
     names = (name.partition(".") for name in shelf.beside.names("settled"))
     return ["".join(parts) for parts in names if parts[0].isdecimal() and shelf.number(parts[2])]
 

@@ -1,11 +1,11 @@
-"""VSQS directories: a folder a queue, a file a message, its state in its name.
+"""VSQS directories: a folder per queue, a file per message, with its state in its name.
 
     1415776871123.new             being written
     1415776871123                 ready: the oldest number goes first
     1415776871123.1415776879654   hidden (claimed, or delayed) until this millisecond
 
-A number is the millisecond of creation, or the next one that is free; another VSQS program can work on the same folder. The
-file's mtime is the instant of sending.
+A number is the millisecond of creation, or the next free one. Other VSQS programs can work on the same folder. The file's mtime
+is the instant of sending.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from penstock.stores.files.store import FileStore
 NEVER = FOREVER // 1000
 EXPIRY = re.compile(r"([0-9]{1,17})(?:\.0*([0-9]*))?")
 MOST = 10**17 - 1
-"""The biggest number that is a message's."""
+"""The biggest number of a message."""
 AHEAD = 2
-"""So many milliseconds before the clock are our numbers, …"""
+"""How many milliseconds our numbers are ahead of the clock, …"""
 AHEAD_SHARE = 16
-"""… and one more for so many drafts, as long as it takes at most to create them."""
+"""… plus one for this many drafts, which is the longest that creating them takes."""
 
 
 def milliseconds(instant: int) -> int:
@@ -61,7 +61,7 @@ class VsqsShelf(Shelf):
             yield from self._spell(unusual, Counter(name.partition(".")[0] for name in names))
 
     def _spell(self, unusual: list[tuple[str, str]], files: Counter[str]) -> Iterator[tuple[str, int]]:
-        """Messages whose expiry is spelled in an unusual way, such as with a fraction: from now on it is spelled as usual."""
+        """Messages whose expiry is spelled unusually, for example with a fraction: rename them to the usual spelling."""
         for id, extension in unusual:
             name, number = f"{self._at}/{id}.{extension}", EXPIRY.fullmatch(extension)
             if number is None or files[id] > 1:  # another file has the same number
@@ -71,9 +71,9 @@ class VsqsShelf(Shelf):
             try:
                 rename_new(name, self.path(id, hidden))
                 yield id, hidden
-            except FileNotFoundError:  # someone else was first
+            except FileNotFoundError:  # another process was first
                 continue
-            except OSError:  # a disk that cannot be written
+            except OSError:  # the disk is not writable
                 self.foreign.append(name)
 
     def path(self, id: str, hidden: int) -> str:
@@ -89,7 +89,7 @@ class VsqsShelf(Shelf):
         return from_milliseconds(milliseconds(instant))
 
     def publish(self, id: str, hidden: int) -> None:
-        """Never over a foreign message that has the same number, however it came by it: `FileExistsError`."""
+        """Never over another program's message with the same number, wherever that came from: raises `FileExistsError`."""
         rename_new(self.draft(id), self.path(id, hidden))
 
     def rename(self, source: str, id: str, hidden: int) -> None:
@@ -111,10 +111,11 @@ class VsqsShelf(Shelf):
         self._last = max(self._last, self.number(id))
 
     def take_ids(self, count: int, now: int) -> list[str]:
-        """More than any number in use, and later than now: no foreign publisher can have used such a number yet.
+        """Above any number in use, and later than now: no other program can have used such a number yet.
 
         VSQS lists the folder after each create, to find the same number in another state. Here a listing is needed only if
-        the folder was changed by someone who did not hold the lock, or if the clock has come up with us meanwhile."""
+        someone changed the folder without holding the lock, or if the clock has caught up with our numbers.
+        """
         if not self._ours:
             self._last = max([self._last, *(self.number(name.partition(".")[0]) for name in os.listdir(self.folder))])
             self._ours = True
@@ -150,7 +151,7 @@ class VsqsStore(FileStore):
         pass
 
     def uuid_of(self, queue: str, id: str) -> str:
-        """From queue and number, with no table (RFC 9562, version 8)."""
+        """Computed from queue and number, without a table (RFC 9562, version 8)."""
         salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
         return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
 

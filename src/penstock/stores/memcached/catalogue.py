@@ -1,12 +1,12 @@
-"""The queues of a memcached store: where each is kept, its transactions, its locks, and what a restart of the server took.
+"""The queues of a memcached store: where each is kept, transactions, locks, and recovery after a server restart.
 
-    PREFIX:birth          made by whoever first finds it missing: it tells a server from the same one restarted
+    PREFIX:birth          made by the first process that finds it missing: it reveals a restart of the server
     PREFIX:cN             bucket N of 64 of the catalogue: {"birth", "queues": {name: [born, settings]}, "gone": [[name, born]]}
     PREFIX:lock:NAME      a lock: a token and an expiry
-    PREFIX:BORN:…         all else of the queue that was born with these 60 random bits: see `Home`
+    PREFIX:BORN:…         everything else of the queue that was created with these 60 random bits: see `Home`
 
-A queue is kept whole on one server, found by its name. A bucket is one key, so that a queue is there with all that makes it
-one, or not at all; and it stays once it was made, so that a bucket that is missing was evicted or is gone with the server.
+A queue is kept whole on one server, chosen by its name. A bucket is a single key, so that a queue's entry is complete or
+missing. A bucket is never deleted, so one that is missing was evicted or lost in a restart.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ logger = logging.getLogger("penstock")
 
 BUCKETS = 64
 LOCK_SECONDS = 5
-"""A lock whose holder died is free after this. What a holder writes is compared-and-swapped: to be late does no harm."""
+"""A lock whose holder died expires after this. Holders write by compare-and-swap, so being late does no harm."""
 LOCK_POLL = 0.003
 SPARES = 3
-"""Items as big as a page that are given up when memory runs out, so that a full queue can still be emptied."""
+"""Page-sized items that are given up when memory runs out, so that a full queue can still be emptied."""
 
 
 class Home:
@@ -76,7 +76,7 @@ class Home:
         self.page = 0
         """Where the last message was claimed."""
         self.seen = -1
-        """The last page that was there: if that is missing, it was evicted."""
+        """The last page known to exist: if it is missing, it was evicted."""
         self.there = 0
         """How many messages there are, as far as this process knows."""
         self.swept = 0
@@ -126,7 +126,7 @@ class CachedCatalogue(Store):
             try:
                 self._depth = depth + 1
                 if not depth:
-                    self._opener = find_caller()  # from here on, a signal handler is refused: it would read our answers
+                    self._opener = find_caller()  # from here on, signal handlers are refused: they would read our answers
                 yield
             finally:
                 try:
@@ -145,15 +145,14 @@ class CachedCatalogue(Store):
                 link.delete_if(key, token.__eq__)  # if it is still ours
 
     def reserve(self, name: str) -> None:
-        """SimpleMessageQueue's lock. What it keeps out are others in the middle of the same steps; each write is a
-        compare-and-swap all the same."""
+        """SimpleMessageQueue's lock. It keeps others out of the same steps; each write is a compare-and-swap all the same."""
         key = f"{self._prefix}:lock:{digest(name.encode())}"
         if key in self._locks or not self._depth:
             return
         link, token = self._link(name), secrets.token_bytes(16)
         give_up_at = time.monotonic() + LOCK_SECONDS + self._timeout
         while not link.add(key, token, LOCK_SECONDS):
-            if link.get([key]).get(key) == token:  # the answer was lost, the lock is ours
+            if link.get([key]).get(key) == token:  # the answer was lost, but the lock is ours
                 break
             if time.monotonic() > give_up_at:
                 raise StoreBusy(f"{self}: queue {name!r} was locked by others for {LOCK_SECONDS + self._timeout:g} s")
@@ -161,7 +160,7 @@ class CachedCatalogue(Store):
         self._locks[key] = link, token
 
     def _renew(self, name: str) -> None:
-        """Hold a lock, if we have it, for longer; `StoreBusy` if its time was over, and others may have it."""
+        """Extend a lock, if we have it. Raises `StoreBusy` if it had expired, since others may have it."""
         key = f"{self._prefix}:lock:{digest(name.encode())}"
         if key not in self._locks:
             return
@@ -192,7 +191,7 @@ class CachedCatalogue(Store):
         return found
 
     def _home(self, name: str, keys: Callable[[Home], Sequence[str]] | None = None) -> tuple[Home, Found]:
-        """A queue as it is now, and what is under these keys of its own; `QueueNotFound` if it is not there."""
+        """A queue as it is now, and the values of these of its keys. Raises `QueueNotFound` if it does not exist."""
         home = self._homes.get(name)
         found = self._look(name, home, keys)
         now = self._known(name, found)
@@ -227,7 +226,7 @@ class CachedCatalogue(Store):
         return home
 
     def _restore(self, home: Home) -> Home | None:
-        """The catalogue does not know a queue that we know: it was evicted, or the server came back empty."""
+        """Handle a queue that we know but the catalogue does not: it was evicted, or the server restarted empty."""
         birth = self._birth(home.link)
         restarted = birth != home.birth
         born = Ids.salt() if restarted else home.born
@@ -243,7 +242,7 @@ class CachedCatalogue(Store):
 
         def put_back(bucket: Any) -> bool:
             if home.name in bucket["queues"]:
-                return False  # others were quicker
+                return False  # another process was faster
             bucket["queues"][home.name] = [born, home.packed]
             return True
 
@@ -260,7 +259,7 @@ class CachedCatalogue(Store):
             link.add(key, secrets.token_hex(8).encode())
 
     def _change(self, name: str, change: Callable[[Any], bool]) -> bool:
-        """Change a bucket of the catalogue; False if there was nothing to change."""
+        """Change a bucket of the catalogue. Returns False if there was nothing to change."""
         link, key = self._link(name), self._bucket(name)
         while True:
             raw, token = link.gets([key]).get(key, (b"", None))
@@ -271,7 +270,7 @@ class CachedCatalogue(Store):
                 return True
 
     def _lay(self, link: Link, born: int, lost: int = 0) -> None:
-        """The counters of a new queue."""
+        """Write the counters of a new queue."""
         root = f"{self._prefix}:{born:015x}:"
         counters = {f"{root}head": b"0", f"{root}tail": b"0", f"{root}stir": b"0", f"{root}lost": b"%d" % lost}
         link.put(counters | {f"{root}spare{number}": bytes(PAGE_BYTES) for number in range(SPARES)})
@@ -281,7 +280,7 @@ class CachedCatalogue(Store):
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
         with self.batch():
             packed, born = pack_settings(settings), Ids.salt()
-            self._known(name, self._look(name, None, None))  # after a restart, what we knew is there again
+            self._known(name, self._look(name, None, None))  # after a restart, this restores the queues that we knew
             laid = False
 
             def change(bucket: Any) -> bool:
@@ -302,7 +301,7 @@ class CachedCatalogue(Store):
             return self._change(name, change)
 
     def load(self, name: str) -> Settings | None:
-        """In a batch a claim is likely to follow: what it will ask for comes with the same answer."""
+        """In a batch a claim is likely to follow: fetch what it will need in the same round trip."""
         with self.batch():
             home = self._homes.get(name)
             ahead = self._depth > 1 and home is not None
@@ -348,7 +347,7 @@ class CachedCatalogue(Store):
             return dropped
 
     def _bury(self, name: str, born: int) -> None:
-        """Delete what a dropped queue has left; who dies at this leaves its name among the gone, and a sweep goes on."""
+        """Delete what a dropped queue has left. If we die here, its name stays among the gone, and a sweep continues."""
         self._clear(Home(name, self._prefix, self._link(name), "", born, pack_settings(Settings())))
 
         def change(bucket: Any) -> bool:

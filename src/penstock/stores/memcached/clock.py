@@ -1,7 +1,7 @@
 """The course of a store's clock in memcached: PREFIX:clock:BOOT, JSON, for each boot of each machine that uses the store.
 
-A machine whose record was evicted, or went with a restart of the server, writes the one that it knows. Nothing is remembered
-for after a reboot of the machine: its clock begins anew by the wall clock.
+A machine whose record was evicted, or lost in a restart of the server, writes the one that it knows. Nothing survives a reboot
+of the machine: its clock then starts from the wall clock.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 page      64 slots in columns, little endian: visible_at, received_at, first_received_at, delivery (8 bytes each), receives
           (4 bytes), status (1 byte); then, if any of them has a holder, 64 bytes that say whose each is (0: nobody's), and
           the names of the holders, each with its length before it. A page of which nothing is left is a tombstone. If all
-          of its slots are GONE, it is empty; with a VOID slot it stays whole, so that a late putter sees that it is VOID
-          Before, a delivery had 4 bytes, after receives, and there were no holders: such pages are read, and written anew
+          of its slots are GONE, it is empty; with a VOID slot it stays whole, so that a late sender sees that it is VOID
+          Older versions stored a delivery in 4 bytes, after receives, and no holders: such pages are read, and rewritten
 status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts,
           or it was moved: what goes with it is in the record; 0x20: it is being moved to another queue
 record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first.
@@ -12,8 +12,8 @@ record    HEADER, then head, group, mark, body; all of a message that does not c
 mark      what makes an equal message a duplicate; of a message that was moved: "m", its id (36 bytes), where it came from and,
           if it has a mark of its own, a space, "+" if that lasts as long as the message is here or "-" if not, and the mark
 
-A slot is EMPTY (its number is given out, the message is not there yet), then holds a message, then is GONE; a slot whose putter
-did not come is VOID, and if the putter comes after all, it takes another number.
+A slot is EMPTY (its number is given out, the message is not there yet), then holds a message, then is GONE. A slot whose sender
+did not come is VOID; if the sender comes after all, it takes another number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEADER = struct.Struct("<8qIIIHHI")
 PAGE_BYTES = SLOTS * 37
 OLD_PAGE_BYTES = SLOTS * 33
 NAMES_BYTES = 320
-"""Of holders' names in a page: with more, memcached would keep it among bigger items, whose space may be full."""
+"""The limit for holders' names in a page: with more, memcached would put it into a class of bigger items, which may be full."""
 
 
 class Record(NamedTuple):
@@ -99,7 +99,7 @@ class Record(NamedTuple):
 
     @classmethod
     def size(cls, start: bytes) -> int:
-        """How long the record is of which this is the first part."""
+        """The length of the record that begins with this part."""
         if len(start) < HEADER.size:
             return len(start)
         *_, head, group, mark, body = HEADER.unpack_from(start)
@@ -139,12 +139,12 @@ class Record(NamedTuple):
 
     @property
     def moved_id(self) -> str | None:
-        """The id that a message has brought along that was moved here."""
+        """The id of a message that was moved here with its id."""
         return self.mark[1:37].decode() if self.mark and self.mark[:1] == b"m" else None
 
     @property
     def note(self) -> bytes:
-        """Of a message that was moved here: the name of the note that tells of its move."""
+        """For a message that was moved here: the key of the note about its move."""
         return (self.mark or b"").split(b" ", 1)[0]
 
     @property
@@ -289,7 +289,7 @@ def _filled(state: int) -> bytes:
 
 
 def _pack_holders(holders: dict[int, str]) -> bytes:
-    """Names for which there is no room are left out."""
+    """Leaves out names for which there is no room."""
     places: dict[str, int] = {}
     names, whose = b"", bytearray(SLOTS)
     for slot, holder in holders.items():

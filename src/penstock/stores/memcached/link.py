@@ -1,7 +1,7 @@
-"""The connection to one memcached server: the few commands that we use, and its errors as ours.
+"""The connection to one memcached server: the few commands that we use, with its errors as Penstock errors.
 
-An answer that got lost is no answer: `cas` then says None and `add` False, as if someone else had been quicker, and whoever
-asked looks again. What may safely be asked twice is, once, as the connection may be one that the server has dropped long ago.
+If an answer is lost, `cas` returns None and `add` False, as if another process had been faster, and the caller looks again. A
+command that is safe to repeat is retried once, as the server may have dropped the connection long ago.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GONE_AT_ONCE = -1
 """An expiry time in the past: a value stored with it is deleted."""
 MAX_PIECE = 500_000
 ITEM_OVERHEAD = 512
-"""What an item takes beside its value: key, header, flags."""
+"""What an item takes besides its value: key, header, flags."""
 
 
 class Link:
@@ -41,20 +41,20 @@ class Link:
         return self._ask(self._client.get_many, keys, again=True)  # type: ignore[no-any-return]
 
     def gets(self, keys: Iterable[str]) -> Found:
-        """Values with what `cas` compares; the server reads them in the order of the keys."""
+        """Values with their tokens for `cas`. The server reads them in the order of the keys."""
         return self._ask(self._client.gets_many, keys, again=True)  # type: ignore[no-any-return]
 
     def add(self, key: str, value: bytes, expire: int = 0) -> bool:
         return bool(self._ask(self._client.add, key, value, expire, unsure=False))
 
     def cas(self, key: str, value: bytes, token: bytes | None, expire: int = 0) -> bool | None:
-        """False: someone was quicker; None: it is not there, or we cannot know. With no token: it must not be there."""
+        """False: another process was faster; None: the key is missing, or we cannot know. No token: the key must be new."""
         if token is None:
             return self.add(key, value, expire)
         return self._ask(self._client.cas, key, value, token, expire, unsure=None)  # type: ignore[no-any-return]
 
     def put(self, values: Mapping[str, bytes], expire: int = 0) -> None:
-        """Write under keys that are ours alone."""
+        """Write to keys that only we use."""
         if values:
             self._ask(self._client.set_many, dict(values), expire, again=True)
 
@@ -62,7 +62,7 @@ class Link:
         return self._ask(self._client.incr, key, by, again=True)  # type: ignore[no-any-return]
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Delete what nobody can reach any more; no answer is waited for."""
+        """Delete what nobody can reach any more, without waiting for an answer."""
         keys = list(keys)
         if keys:
             self._ask(self._client.delete_many, keys, True, unsure=None)
@@ -79,7 +79,7 @@ class Link:
         """How many bytes fit into one item."""
         if not self._piece:
             limit = 1024 * 1024
-            with suppress(StoreError):  # a server of another make may not tell; then it is the usual limit
+            with suppress(StoreError):  # a different server may not tell; then use the usual limit
                 limit = int(self._ask(self._client.stats, "settings", again=True).get(b"item_size_max", limit))
             self._piece = min(MAX_PIECE, limit - ITEM_OVERHEAD)
         return self._piece
@@ -109,11 +109,11 @@ class Link:
         except MemcacheError as error:
             raise self._translate(str(error)) from error
         except BaseException:
-            self._client.close()  # what is left of the answer would be read as the next one's
+            self._client.close()  # the rest of this answer would be read as the next one
             raise
 
     def _send(self, verb: Callable[..., Any], *arguments: Any) -> Any:
-        """The one place that every command passes."""
+        """Every command passes through here."""
         return verb(*arguments)
 
     def _translate(self, error: str) -> StoreError:

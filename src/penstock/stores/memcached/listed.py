@@ -1,4 +1,4 @@
-"""Records that are changed by compare-and-swap, one for each name, and the list of the names."""
+"""Named records that are changed by compare-and-swap, and the list of their names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.stores.memcached.catalogue import digest
 from penstock.stores.memcached.link import Link
 
 Record = TypeVar("Record")
-"""A dataclass, which is kept as JSON."""
+"""A dataclass, stored as JSON."""
 
 
 class ListedRecords(Generic[Record]):
     def __init__(
         self, fresh: Callable[[str], Record], link: Callable[[str], Link], prefix: str, home: Link, names: str
     ) -> None:
-        """``link`` says where a name's record is; the list of the names is on ``home``, under the key ``names``."""
+        """``link`` finds the server of a name's record; the list of names is on ``home``, under the key ``names``."""
         self._fresh = fresh
         self._link = link
         self._prefix = prefix
@@ -32,7 +32,7 @@ class ListedRecords(Generic[Record]):
         return list(json.loads(self._home.get([self._names]).get(self._names, b"[]")))
 
     def load(self, name: str) -> tuple[Record, bytes | None]:
-        """A record, and the token by which it is changed: None if it is not there."""
+        """A record, and the token for changing it: None if it does not exist."""
         key, fresh = self.key(name), self._fresh(name)
         raw, token = self._link(name).gets([key]).get(key, (b"{}", None))
         return replace(fresh, **json.loads(raw)), token  # type: ignore[type-var]

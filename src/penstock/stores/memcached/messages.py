@@ -1,4 +1,4 @@
-"""What happens to messages in memcached: claimed, extended, deleted, moved."""
+"""Operations on messages in memcached: claim, extend, delete, move."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.stores.memcached.records import ARRIVED, MARK, MOVED_SECONDS, alia
 from penstock.stores.memcached.sending import CachedSending
 
 BRIEFLY = 60 * SECOND
-"""How long a message stays hidden that is to be settled or moved at once, should whoever does that die before."""
+"""How long a message that is about to be settled or moved stays hidden if the process dies before that."""
 Act = Callable[[int, dict[int, tuple[int, int | None]]], list[int]]
-"""Given a page and, by place, the number and delivery of some messages: the places of those to which it was done."""
+"""Takes a page and, by slot, the number and delivery of some messages. Returns the slots that it changed."""
 
 
 class CachedMessages(CachedSending):
@@ -50,7 +50,7 @@ class CachedMessages(CachedSending):
             return messages
 
     def _ready(self, queue: str) -> tuple[Home, dict[str, tuple[bytes, bytes]]]:
-        """What a claim needs to know, if it did not come with the queue's settings."""
+        """What a claim needs to know, unless it was fetched with the queue's settings."""
         home, found = self._homes.get(queue), self._ahead.pop(queue, None)
         if home is None or found is None:
             return self._home(queue, self._claim_keys)
@@ -91,11 +91,11 @@ class CachedMessages(CachedSending):
         return list(found.values())
 
     def _messages(self, home: Home, at: int, page: Page, slots: Sequence[int]) -> dict[int, Message]:
-        """The messages of a page; those whose records were evicted are counted as lost."""
+        """The messages of a page. Those whose records were evicted are counted as lost."""
         numbers = {at * SLOTS + slot: slot for slot in slots}
         records = self._records(home, numbers)
         if len(records) < len(numbers):
-            # Someone may have settled them since; only what the page still has is lost.
+            # Another process may have settled them since; only what the page still has is lost.
             current = self._read(home, [at])[at][0]
             self._lose(home, [n for n, slot in numbers.items() if n not in records and current.is_live(slot)])
         return {
@@ -129,7 +129,7 @@ class CachedMessages(CachedSending):
         return answers
 
     def _change_held(self, home: Home, receipts: Sequence[Held], change: Callable[[int, Page, int], bool]) -> list[bool]:
-        """Change what the receipts fit, a page at a time."""
+        """Change the messages that the receipts match, page by page."""
 
         def change_page(at: int, held: dict[int, tuple[int, int | None]]) -> list[int]:
             done: list[int] = []
@@ -148,7 +148,7 @@ class CachedMessages(CachedSending):
         return self._by_page(home, receipts, change_page)
 
     def _by_page(self, home: Home, receipts: Sequence[Held], act: Act) -> list[bool]:
-        """Do something with the messages of each page; and again with those that were moved here, whose ids are another's."""
+        """Act on the messages of each page, and then on those that were moved here, whose ids belong to other numbers."""
         answers = [False] * len(receipts)
         numbers = {place: home.ids.number(receipt.id) for place, receipt in enumerate(receipts)}
         for _ in range(2):
@@ -186,7 +186,7 @@ class CachedMessages(CachedSending):
         *,
         whole: bool = False,
     ) -> list[bool]:
-        """``whole``: not those that are damaged."""
+        """``whole``: skip damaged messages."""
 
         def act(at: int, held: dict[int, tuple[int, int | None]]) -> list[int]:
             return self._delete_from(home, at, held, settlement, found or {}, whole)
@@ -255,7 +255,7 @@ class CachedMessages(CachedSending):
         return list(done)
 
     def _left(self, home: Home, page: Page, slots: Sequence[tuple[int, int]], *, keep: bool) -> None:
-        """Messages have left their page, for good or into the history."""
+        """Clean up after messages have left their page, for good or into the history."""
         if not keep:
             self._discard_slots(home, slots)
             self._retire(home, page)
@@ -295,7 +295,7 @@ class CachedMessages(CachedSending):
             ]
 
     def _move(self, home: Home, there: Home, receipt: Held, now: int, expires_at: int, death: Death | None) -> Moved:
-        """Hide it, put it there, remove it here. If the mover is interrupted or dies in between, `_resume` takes it up."""
+        """Hide it, insert it there, remove it here. If the mover is interrupted or dies in between, `_resume` finishes."""
         seen: list[tuple[Page, int, int]] = []
         before: list[tuple[State, int]] = []
 
@@ -313,7 +313,7 @@ class CachedMessages(CachedSending):
         if not self._change_held(home, [receipt], hide)[0]:
             if not seen or not seen[0][0].states[seen[0][1]] & MOVING:
                 return Moved.STALE
-            # A redrive has found what an earlier one has left.
+            # A redrive has found a move that an earlier one left unfinished.
             done, left = self._resume(home, seen[0][2], now)
             return done if left is None else self._move(home, there, left, now, expires_at, death)
         page, slot, number = seen[0]
@@ -354,13 +354,12 @@ class CachedMessages(CachedSending):
     def _resume_page(self, home: Home, at: int, page: Page, slots: Sequence[int], now: int) -> bool:
         moving = [slot for slot in slots if page.states[slot] & MOVING]
         for slot in moving:
-            with suppress(StoreError):  # the other queue's server may be gone, or full: then in a minute again
+            with suppress(StoreError):  # the other queue's server may be down, or full: retry in a minute
                 self._resume(home, at * SLOTS + slot, now)
         return bool(moving)
 
     def _resume(self, home: Home, number: int, now: int) -> tuple[Moved, Receipt | None]:
-        """Finish a move whose mover did not come back in time, or undo it if the message has not arrived; its receipt is
-        then returned."""
+        """Finish a move whose mover did not return in time. If the message has not arrived, undo it and return its receipt."""
         at, slot = divmod(number, SLOTS)
         mine: list[int] = []
 
@@ -394,9 +393,10 @@ class CachedMessages(CachedSending):
         return Moved.STALE, hidden
 
     def _arrive(self, there: Home, record: Record, attempt: int, *, put: bool = True) -> Moved:
-        """Put a moved message into its new queue, unless an earlier attempt has done so. DUPLICATE: its mark would count
+        """Insert a moved message into its new queue, unless an earlier attempt has done so. DUPLICATE: its mark would count
         there, and another message has it. STALE: it is not there, and a later attempt has taken over from this one, which must
-        not put it there any more. Without ``put``: only look, and take over from earlier attempts."""
+        not insert it any more. Without ``put``: only look, and take over from earlier attempts.
+        """
         key = mark_key(there, record.note)
         while True:
             value, token = there.link.gets([key]).get(key, (b"", None))
@@ -426,7 +426,7 @@ class CachedMessages(CachedSending):
             if head is None:
                 self._recover(there)
                 continue
-            # The note before the record: a record that no note points to was left by the dead.
+            # Write the note before the record: a record without a note was left by a process that died.
             if there.link.cas(key, MARK.pack(head, attempt), token, MOVED_SECONDS):
                 parted = self._store_records(there, {head: record})
                 if not self._take_mark(there, head, record):
@@ -440,7 +440,7 @@ class CachedMessages(CachedSending):
                 self._discard(there, {head: record})
 
     def _give_up(self, there: Home, number: int, record: Record) -> bool:
-        """Remove a message that is not to arrive, as an equal one is there; False if another mover has let it arrive."""
+        """Remove a message that must not arrive, as an equal one is there. Returns False if another mover has let it arrive."""
         slot = number % SLOTS
 
         def edit(page: Page) -> bool:
@@ -455,7 +455,7 @@ class CachedMessages(CachedSending):
         return True
 
     def _take_mark(self, there: Home, number: int, record: Record) -> bool:
-        """Let the mark of a message count that is about to arrive; False if another message there has it."""
+        """Put the mark of an arriving message in force. Returns False if another message there has it."""
         if not record.is_marked:
             return True
         key, wanted = mark_key(there, record.own_mark or b""), MARK.pack(number, FOREVER)

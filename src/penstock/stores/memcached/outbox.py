@@ -1,10 +1,10 @@
-"""What writers stage and publish in memcached.
+"""Staging and publishing in memcached.
 
     PREFIX:writers        [name]
     PREFIX:wNAME          {"published": batch or null, "keep_until", "staged": [[batch, name, parts, staged_at]]}
     PREFIX:wNAME.N.SEG.P  part P of a segment that is staged for batch N
 
-The lock of whoever publishes ends by itself. Each step renews it first: `StoreBusy` if another process may have it by now.
+The publisher's lock expires by itself. Each step first renews it, and raises `StoreBusy` if another process may have it by now.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The pages of a queue in memcached: finding the one that has something, changing it, and mending what was evicted.
+"""The pages of a queue in memcached: finding one with messages, changing it, and repairing what was evicted.
 
     tail ─► [gone gone] [gone held] [held held] … [ready ready] … [ready empty] ◄─ head
 
-A claim looks at the first page that may have something visible. Which pages cannot, the blocks tell: for each page an instant
-before which it has nothing. A block may know too little (0: look), but never too much: who makes a message visible earlier
-writes the block after the page, and who raises an instant has read the block before the page and compares-and-swaps it.
+A claim looks at the first page that may have a visible message. The blocks rule pages out: for each page they have an instant
+before which nothing is visible. That instant may be too early (0: look), but never too late. A process that makes a message
+visible earlier writes the block after the page. A process that raises an instant reads the block before the page, and writes it
+by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from penstock.stores.memcached.link import Found
 from penstock.stores.memcached.records import SMALL, CachedRecords, is_mark_of, mark_key
 
 FAN = 256
-"""Pages of a block."""
+"""Pages per block."""
 NEAR = 4096
-"""Numbers that may be given out whose putters are still at work; so far the head leaps if it was evicted."""
+"""How many numbers may be given out to senders that are still at work; an evicted head skips this far ahead."""
 Read = dict[int, tuple[Page, bytes | None]]
 
 
@@ -57,7 +58,7 @@ class CachedPages(CachedRecords):
         return survey
 
     def _candidates(self, home: Home, survey: Survey, now: int) -> Iterator[int]:
-        """The pages that may have something visible, in order."""
+        """The pages that may have a visible message, in order."""
         number = survey.tail
         while number <= survey.last:
             bounds = self._bounds(home, survey, number // FAN)
@@ -76,7 +77,7 @@ class CachedPages(CachedRecords):
         return survey.blocks[block]
 
     def _raise(self, home: Home, number: int) -> None:
-        """Note the first instant at which a full page has something visible."""
+        """Record the first instant at which a full page has a visible message."""
         block, key = home.key("b", number // FAN), home.key("p", number)
         found = home.link.gets([block, key])
         raw, token = found.get(block, (b"", None))
@@ -86,10 +87,10 @@ class CachedPages(CachedRecords):
             first = min(page.visible)
             if page.is_sealed() and bounds[number % FAN] != first:
                 bounds[number % FAN] = first
-                home.link.cas(block, bounds.tobytes(), token)  # if not, the next one will
+                home.link.cas(block, bounds.tobytes(), token)  # if this fails, the next one will do it
 
     def _lower(self, home: Home, numbers: Iterable[int]) -> None:
-        """Something in these pages is visible earlier than the blocks may say."""
+        """Something in these pages becomes visible earlier than the blocks may say."""
         for block in {number // FAN for number in numbers}:
             key = home.key("b", block)
             while True:
@@ -117,14 +118,14 @@ class CachedPages(CachedRecords):
         return Page(value[0]), value[1]
 
     def _edit(self, home: Home, number: int, edit: Callable[[Page], bool]) -> Page:
-        """Change a page, however often others are quicker; ``edit`` says whether there is something to change."""
+        """Change a page, retrying while others are faster. ``edit`` returns whether there is something to change."""
         while True:
             page, token = self._read(home, [number])[number]
             if not edit(page) or token is None or self._write(home, number, page, token):
-                return page  # with no token the page is past: it must not be made again
+                return page  # without a token the tail has passed the page: it must not be recreated
 
     def _write(self, home: Home, number: int, page: Page, token: bytes | None) -> bool | None:
-        """A new page takes new memory before the old one's is free; if there is none, a spare is given up for it."""
+        """A new page needs memory before the old one's is freed. If there is none, give up a spare."""
         packed = page.pack()
         try:
             return home.link.cas(home.key("p", number), packed, token)
@@ -143,7 +144,7 @@ class CachedPages(CachedRecords):
                 home.link.add(home.key("spare", spare), bytes(PAGE_BYTES))
 
     def _void(self, home: Home, survey: Survey, number: int, page: Page) -> bool:
-        """Give up the slots whose putters did not come, long after others did; whether the page is full then."""
+        """Void the slots whose senders did not come, long after others did. Returns whether the page is full then."""
         if page.is_sealed() or survey.head < (number + 2) * SLOTS:
             return page.is_sealed()
 
@@ -157,7 +158,7 @@ class CachedPages(CachedRecords):
         return True
 
     def _retire(self, home: Home, page: Page) -> None:
-        """A page of which nothing is left is a tombstone; the tail moves past those, and then they are deleted."""
+        """An empty page is a tombstone. The tail moves past tombstones, and then they are deleted."""
         if not page.is_dead():
             return
         while True:
@@ -174,7 +175,7 @@ class CachedPages(CachedRecords):
                 return
             if home.link.cas(home.key("tail"), b"%d" % (start + dead), token):
                 home.tail = start + dead
-                self._remove(home, range(max(0, start - 1), start + dead))  # one more: its remover may have died
+                self._remove(home, range(max(0, start - 1), start + dead))  # one more, left by a process that died
                 if dead < len(ahead):
                     return
 
@@ -187,7 +188,7 @@ class CachedPages(CachedRecords):
     # mending
 
     def _rebuild(self, home: Home, number: int) -> tuple[Page, bytes | None]:
-        """A page that is missing was never made, is past, or was evicted; the records tell what was in it."""
+        """A missing page was never made, was passed by the tail, or was evicted; the records tell what was in it."""
         key = home.key("p", number)
         while True:
             survey = self._survey(home, home.link.gets(self._claim_keys(home)))
@@ -202,7 +203,7 @@ class CachedPages(CachedRecords):
                 if self._is_orphan(home, at, record):
                     continue
                 page.fill(at % SLOTS, record, parted=len(record.pack()) > SMALL)
-                page.delivery[at % SLOTS] += 1 << 20  # no receipt from before fits
+                page.delivery[at % SLOTS] += 1 << 20  # no earlier receipt matches
                 if home.key("h", at) in settled:
                     page.become(at % SLOTS, State.PROCESSED, NEVER)
             home.link.add(key, page.pack())
@@ -225,7 +226,7 @@ class CachedPages(CachedRecords):
         return number < int(found.get(home.key("tail"), (b"0", b""))[0])
 
     def _is_orphan(self, home: Home, number: int, record: Record) -> bool:
-        """A copy of a moved message whose mover died, and which was moved again by another."""
+        """Whether this is a copy of a moved message whose mover died, and which another process moved again."""
         if record.moved_id is None:
             return False
         key = mark_key(home, record.note)
@@ -233,7 +234,7 @@ class CachedPages(CachedRecords):
         return note is not None and not is_mark_of(number, note)
 
     def _recover(self, home: Home) -> None:
-        """Find the ends of a queue whose counters were evicted: its pages are there without a gap."""
+        """Find the ends of a queue whose counters were evicted: its pages are contiguous."""
         link = home.link
         if home.key("tail") not in link.get([home.key("tail")]):
             head = int(link.get([home.key("head")]).get(home.key("head"), b"%d" % (home.seen * SLOTS)))
@@ -254,7 +255,7 @@ class CachedPages(CachedRecords):
         return [number for number in pages if home.key("p", number) in found]
 
     def _lose(self, home: Home, numbers: Iterable[int]) -> None:
-        """Their records were evicted: the messages are lost, which is counted."""
+        """Count messages as lost, because their records were evicted."""
         for number in numbers:
 
             def edit(page: Page, slot: int = number % SLOTS) -> bool:

@@ -1,4 +1,4 @@
-"""What memcached keeps of the readers of a queue, beside its messages:
+"""The records of a queue's readers in memcached:
 
 readers    [name]
 rNAME      {"name", "settled": epoch or null, "claims": {epoch: [size, confirmed, lapses_at]}}
@@ -40,8 +40,8 @@ class ReaderRecords:
         self.change, self.forget = self._records.change, self._records.forget
 
     def put_holds(self, reader: str, epoch: int, receipts: Sequence[Held]) -> None:
-        """Write down the messages of a claim."""
-        # Messages know their number here; what was moved here has another's id.
+        """Write the list of a claim's messages."""
+        # Messages know their number; a moved message's id belongs to another number.
         numbers = [getattr(receipt, "number", None) or self._home.ids.number(receipt.id) or 0 for receipt in receipts]
         holds = zip(numbers, receipts, strict=True)
         packed = b"".join(HOLD.pack(number, receipt.delivery or 0) for number, receipt in holds)
@@ -68,7 +68,7 @@ class ReaderRecords:
             self._link.forget([self._part(reader, epoch, part) for part in range(parts)])
 
     def held_numbers(self) -> dict[int, int]:
-        """The messages of all named claims, with the deliveries that they were claimed by."""
+        """The messages of all named claims, with the deliveries under which they were claimed."""
         return {
             self._home.ids.number(hold.id) or 0: hold.delivery or 0
             for name in self.names()
@@ -77,7 +77,7 @@ class ReaderRecords:
         }
 
     def clear(self) -> None:
-        """Delete all of it, after the queue was dropped."""
+        """Delete everything, after the queue was dropped."""
         for name in self.names():
             self.forget_holds(name, list(map(int, self.load(name)[0].claims)))
             self._link.forget([self._records.key(name)])

@@ -1,4 +1,4 @@
-"""The named claims of a queue in memcached: the steps of several keys that need the queue's lock."""
+"""The named claims of a queue in memcached: operations on several keys, under the queue's lock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MemcachedReaders(Readers):
             return sorted(records.names())
 
     def confirm(self, reader: str, epoch: int) -> None:
-        """The messages first: a claim that says it is confirmed must not lose them. `sweep` mends the half of it."""
+        """Messages first: a claim that is marked as confirmed must not lose them. `sweep` repairs a half-done confirmation."""
         with self._store.batch():
             home, records = self._open()
             self._store._extend(home, records.holds(reader, epoch), FOREVER, release=False)
@@ -70,8 +70,7 @@ class MemcachedReaders(Readers):
             return [found[number] for number, _ in wanted if number in found]
 
     def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
-        """The messages first: a process that dies in between leaves a claim of which nothing is left, and it is settled
-        again."""
+        """Messages first: a process that dies in between leaves an empty claim, which is settled again."""
         with self._store.batch():
             home, records = self._open()
             done = [number for number in map(int, records.load(reader)[0].claims) if number <= epoch]
@@ -102,7 +101,7 @@ class MemcachedReaders(Readers):
             return given
 
     def sweep(self, home: Home, now: int) -> None:
-        """Give back what a reader that died in the middle of a confirmation has hidden for ever."""
+        """Give back messages that a reader hid for ever when it died in the middle of a confirmation."""
         records = ReaderRecords(home)
         for name in records.names():
             for epoch, (_, confirmed, lapses_at) in records.load(name)[0].claims.items():

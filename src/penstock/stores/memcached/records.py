@@ -12,10 +12,10 @@ from penstock.stores.memcached.catalogue import CachedCatalogue, Home, digest
 from penstock.stores.memcached.formats import STATE, Record
 
 SMALL = 4000
-"""Records up to here are one item on any server."""
+"""Records up to this size are one item on any server."""
 MAX_RECORD = 4 * MAX_BODY
 MOVED_SECONDS = 7 * 86400
-"""For how long a move that was cut short is remembered, so that it is not made twice."""
+"""How long an interrupted move is remembered, so that it is not made twice."""
 MARK = Struct("<qq")
 ARRIVED = -1
 """In the note of a move, instead of an instant: the message was here, and has left."""
@@ -23,7 +23,7 @@ ARRIVED = -1
 
 class CachedRecords(CachedCatalogue):
     def _store_records(self, home: Home, records: Mapping[int, Record]) -> set[int]:
-        """Write them, and tell which are in parts."""
+        """Write records. Returns which of them are in parts."""
         items: dict[str, bytes] = {}
         parted = set()
         for number, record in records.items():
@@ -42,7 +42,7 @@ class CachedRecords(CachedCatalogue):
         return parted
 
     def _records(self, home: Home, numbers: Iterable[int]) -> dict[int, Record]:
-        """Those that are there, whole."""
+        """The records that exist and are complete."""
         keys = {number: home.key("m", number) for number in numbers}
         found = home.link.get(keys.values())
         records = {}
@@ -56,9 +56,10 @@ class CachedRecords(CachedCatalogue):
         return records
 
     def _discard(self, home: Home, records: Mapping[int, Record], *, dead: bool = False) -> None:
-        """Delete records, and the marks that last as long as they do and still point to them; of the dead, any mark.
+        """Delete records, and the marks that last as long as they do and still point to them; with ``dead``, any mark.
 
-        The marks go first: a mark in a page that is past, and that has no record, is of a message that was there."""
+        The marks go first: a mark whose page the tail has passed, and that has no record, belongs to a message that was there.
+        """
         keys = []
         for number, record in records.items():
             key = home.key("m", number)
@@ -80,7 +81,7 @@ class CachedRecords(CachedCatalogue):
             home.link.delete_if(mark_key(home, record.own_mark), partial(is_mark_of, number))
 
     def _discard_slots(self, home: Home, slots: Iterable[tuple[int, int]]) -> None:
-        """Delete the records of messages that have gone, given their numbers and how their slots were."""
+        """Delete the records of messages that have gone, given their numbers and their former slot status."""
         flagged: list[int] = []
         plain: list[int] = []
         for number, status in slots:
@@ -94,8 +95,9 @@ class CachedRecords(CachedCatalogue):
             home.link.forget([home.key("m", number) for number in plain])
 
     def _tell_movers(self, home: Home, records: Mapping[int, Record]) -> None:
-        """Of messages that were moved here and have left: so whoever takes up an interrupted move knows, even if the page is
-        gone by then."""
+        """Note that messages which were moved here have left, so that a process that resumes an interrupted move knows, even if
+        the page is gone by then.
+        """
         keys = {mark_key(home, record.note): number for number, record in records.items() if record.moved_id is not None}
         for key, (note, token) in home.link.gets(keys).items() if keys else ():
             if is_mark_of(keys[key], note):
@@ -107,7 +109,7 @@ def mark_key(home: Home, mark: bytes) -> str:
 
 
 def alias_key(home: Home, id: str) -> str:
-    """Where the number is found of a message that was moved here and has kept its id."""
+    """The key of the number of a message that was moved here with its id."""
     return home.key("i", digest(id.encode(errors="replace")))
 
 
@@ -121,6 +123,6 @@ def is_mark_of(number: int, value: bytes) -> bool:
 
 def _parts(key: str, packed: bytes) -> list[str]:
     missing = Record.size(packed) - len(packed)
-    if not 0 < missing < MAX_RECORD:  # whole, or damaged
+    if not 0 < missing < MAX_RECORD:  # complete, or damaged
         return []
     return [f"{key}.{part}" for part in range(1, 1 - (-missing // len(packed)))]

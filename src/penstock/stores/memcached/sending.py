@@ -2,9 +2,10 @@
 
     incr head ──► number      write the record ──► write the mark, if any ──► compare-and-swap the slot, EMPTY to QUEUED
 
-The last step is the send. Who dies before it has sent nothing: the number is a slot that stays empty, which others pass and in
-the end void. Who is only slow and finds its slot void takes another number. Who finds a mark of a message that is not yet there
-finishes that send, as the record is there before the mark: so of two that add the same member, exactly one has added it.
+The last step is the send. A sender that dies before it has sent nothing: its slot stays empty, and other processes skip it and
+finally void it. A sender that is only slow and finds its slot void takes another number. A sender that finds the mark of a
+message that is not there yet finishes that send, since the record is written before the mark. So of two senders that add the
+same member, exactly one has added it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from penstock.stores.memcached.records import MARK, id_of, mark_key
 CHUNK = 1024
 """Numbers that are taken at once."""
 SLOW = 0.04
-"""Seconds after which who waits for messages no longer looks for the one whose number it saw given out."""
+"""Seconds after which a waiting receiver stops looking for a message whose number it saw given out."""
 MONTH = 30 * 86400
 SLACK = 3600
-"""Seconds for which memcached keeps a mark longer than it counts: whether it counts is ours to say, this only frees memory."""
+"""Seconds for which memcached keeps a mark beyond its end. We decide whether a mark counts; the expiry only frees memory."""
 
 
 class CachedSending(CachedPages):
@@ -38,7 +39,7 @@ class CachedSending(CachedPages):
             sent: list[Sent] = []
             for start in range(0, len(entries), CHUNK):
                 chunk = entries[start : start + CHUNK]
-                # Once part of a batch is in, the rest follows, whatever the settings are by then.
+                # Once part of a batch is in, the rest follows, even if the settings have changed.
                 answers = self._insert(home, chunk, now, None if sent else settings)
                 if answers is None:
                     return None
@@ -82,7 +83,7 @@ class CachedSending(CachedPages):
     def _put(
         self, home: Home, entries: Mapping[int, Entry], tokens: Mapping[int, bytes | None], now: int, settings: Settings | None
     ) -> dict[int, int] | None:
-        """Try once to send; the numbers of those that are sent. The others' numbers, or marks, were taken by someone."""
+        """Try once to send. Returns the numbers of those that are sent; others took the numbers, or marks, of the rest."""
         if not entries:
             return {}
         begun = time.monotonic()
@@ -108,13 +109,13 @@ class CachedSending(CachedPages):
             self._discard(home, records, dead=True)
             return None
         if time.monotonic() - begun > SLOW:
-            home.link.nudge(home.key("stir"))  # who waits has seen the head change, and looked too early
+            home.link.nudge(home.key("stir"))  # waiting receivers saw the head change, and looked too early
         if len(sent) < len(records):
             self._discard(home, {number: record for number, record in records.items() if number not in sent}, dead=True)
         return {place: number for place, number in numbers.items() if number in sent}
 
     def commit(self, home: Home, records: Mapping[int, Record], parted: set[int], settings: Settings | None) -> set[int] | None:
-        """Fill the slots; which of them are filled. None, and nothing is, if the settings are others by now."""
+        """Fill the slots. Returns which of them are filled; None, and nothing is, if the settings have changed."""
         pages: dict[int, list[int]] = {}
         for number in records:
             pages.setdefault(number // SLOTS, []).append(number)
@@ -132,8 +133,8 @@ class CachedSending(CachedPages):
         self, home: Home, at: int, records: Mapping[int, Record], parted: set[int], settings: Settings | None
     ) -> set[int] | None:
         while True:
-            # The tail after the page: the tail passes tombstones only, so a page that it has not passed by then, and that
-            # has an empty slot, is one where others look as long as it does not change.
+            # Read the tail after the page. The tail passes only tombstones. So if it has not passed this page by then, and the
+            # page has an empty slot, others look there as long as the page does not change.
             now, found = self._home(home.name, lambda home: [home.key("p", at), home.key("tail")])
             if settings is not None and (now.born != home.born or not same_settings(now.settings, settings)):
                 return None
@@ -163,7 +164,7 @@ class CachedSending(CachedPages):
         if value is not None:
             home.seen = max(home.seen, at)
             return Page(value[0]), value[1], False
-        if at <= home.seen:  # it was there: evicted, or past
+        if at <= home.seen:  # it existed: evicted, or passed by the tail
             page, token = self._rebuild(home, at)
             return page, token, token is None
         return Page.new(at), None, False
@@ -171,7 +172,7 @@ class CachedSending(CachedPages):
     # marks
 
     def _id(self, home: Home, number: int) -> str:
-        """A message that was moved here has kept the id that it had."""
+        """A message that was moved here has kept its id."""
         record = self._records(home, [number]).get(number)
         return home.ids.make(number) if record is None else id_of(home, number, record)
 
@@ -180,13 +181,13 @@ class CachedSending(CachedPages):
         key, value = mark_key(home, entry.mark), MARK.pack(number, entry.mark_until)
         seconds = 0 if entry.mark_until == FOREVER else (entry.mark_until - now) // SECOND + SLACK
         if seconds > MONTH:
-            seconds += int(time.time())  # more than a month is read as a date
+            seconds += int(time.time())  # memcached reads more than a month as a date
         if home.link.cas(key, value, token, seconds):
             return True
         return home.link.get([key]).get(key) == value  # an answer may have been lost
 
     def _in_force(self, home: Home, value: bytes, now: int) -> int:
-        """The number of the message that makes an equal one a duplicate, or 0."""
+        """The number of the message of which one with this mark is a duplicate, or 0."""
         if len(value) != MARK.size:
             return 0
         number, until = MARK.unpack(value)
@@ -199,12 +200,12 @@ class CachedSending(CachedPages):
         status = page.states[slot] & STATE
         if until == FOREVER:
             return number if page.is_live(slot) else 0
-        if token is None and at < home.tail:  # what was there and is gone has no record; only a late putter's is left
+        if token is None and at < home.tail:  # a deleted message has no record; this one is left by a late sender
             return 0 if self._records(home, [number]) else number
         return number if page.is_live(slot) or status in SETTLED or status == GONE else 0
 
     def _help(self, home: Home, number: int) -> Page:
-        """Finish the send of someone who is slow, or dead; without a record there is nothing to send."""
+        """Finish the send of a slow or dead process. Without a record there is nothing to send."""
         record = self._records(home, [number]).get(number)
         slot = number % SLOTS
 

@@ -2,9 +2,9 @@
 
     memcached://host:port[,host:port…]/prefix
 
-The layers, from the ground: `link` the connection; `formats` pages and records; `catalogue` the queues and locks; `pages`
-where messages are; `sending`, `messages`, `views` what happens to them; here, tending. `readers` keeps the named claims and
-`outbox` what writers stage and publish, both by the records of `listed`.
+The layers, from the bottom: `link` is the connection; `formats` has pages and records; `catalogue` the queues and locks;
+`pages` finds messages; `sending`, `messages` and `views` operate on them; this module cleans up. `readers` keeps the named
+claims and `outbox` what writers stage and publish, both in the records of `listed`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MemcachedStore(CachedViews):
     # tending
 
     def sweep(self, queue: str, now: int) -> bool:
-        """A part of the queue each time: old history goes, and what was lost or cut short is mended."""
+        """Process a part of the queue each time: remove old history, and repair what was lost or interrupted."""
         with self.batch():
             home, found = self._home(queue, self._claim_keys)
             survey = self._survey(home, found)
@@ -47,12 +47,12 @@ class MemcachedStore(CachedViews):
             for at, (page, _) in (self._read(home, pages) if pages else {}).items():
                 self._resume_page(home, at, page, page.ready(now), now)
                 if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:
-                    self._lower(home, [at])  # whoever made something visible earlier died before it could say so
+                    self._lower(home, [at])  # a process may have died between the page and the block
                 more |= self._sweep_history(home, at, page, now)
                 self._sweep_marks(home, at, page)
                 self._void(home, survey, at, page)
                 if at == survey.tail:
-                    self._retire(home, page)  # its last deleter may have died
+                    self._retire(home, page)  # the process that deleted its last message may have died
             MemcachedReaders(self, queue).sweep(home, now)
             self._spare(home)
             for bucket in self._buckets():
@@ -83,7 +83,7 @@ class MemcachedStore(CachedViews):
         return bool(before)
 
     def _sweep_marks(self, home: Home, at: int, page: Page) -> None:
-        """Write the marks again that were evicted."""
+        """Rewrite marks that were evicted."""
         numbers = [at * SLOTS + slot for slot in page.live() if page.states[slot] & MARKED]
         if not numbers:
             return
@@ -95,7 +95,7 @@ class MemcachedStore(CachedViews):
                 logger.error("%s has evicted a mark of queue %r; it was written again", home.link, home.name)
 
     def _clear(self, home: Home) -> None:
-        """All that a dropped queue has left."""
+        """Delete everything that a dropped queue has left."""
         found = home.link.gets(self._claim_keys(home))
         if home.key("head") not in found:
             return

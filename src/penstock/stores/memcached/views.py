@@ -18,16 +18,16 @@ from penstock.stores.ports import START
 
 ECHOES = 3
 LOOK_SECONDS = 0.04
-"""To ask a server costs ten times what a look at a file does, so it is asked at every second look of those who wait."""
+"""Asking a server costs ten times a look at a file, so only every second look of a waiting receiver asks it."""
 AT_ONCE = 64
-"""Pages that are read with one command when all are to be seen."""
+"""Pages per command when all of them are read."""
 
 
 class CachedViews(CachedMessages):
     _looked = 0.0
     _version = 0
     _now = 0
-    """The latest instant that this process was told."""
+    """The latest instant that a caller passed to this process."""
 
     def _pages(self, home: Home, survey: Survey, start: int = 0) -> Iterator[tuple[int, Page]]:
         """All pages, or those from ``start`` on."""
@@ -168,7 +168,7 @@ class CachedViews(CachedMessages):
     # life
 
     def version(self) -> int:
-        """The head changes before a message is there, so a change of it counts for some looks more."""
+        """The head changes before a message is there, so a change of it also counts for the next few looks."""
         with self._lock:
             if time.monotonic() - self._looked < LOOK_SECONDS:
                 return self._version
