@@ -1,4 +1,4 @@
-"""The service on the embedded default, with what to try: `make run`. Settings are those of `penstock serve`."""
+"""Run the service on an embedded store, and print commands to try: `make run`. The settings are those of `penstock serve`."""
 
 from __future__ import annotations
 

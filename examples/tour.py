@@ -1,4 +1,4 @@
-"""A short tour of the embedded queue: each statement of `tour` is printed and run, with its result below it."""
+"""A short tour of the embedded queue: prints and runs each statement of `tour`, and shows its result."""
 
 # ruff: noqa: T201
 
@@ -14,20 +14,20 @@ import penstock
 
 
 def tour(folder: str) -> None:
-    # One file holds many queues. What is received too often goes to a dead letter queue.
+    # One file holds many queues. A message that is received too often goes to a dead letter queue.
     broker = penstock.open(f"sqlite:///{folder}/tour.db")
     dead = broker.create("jobs-dead")
     jobs = broker.create("jobs", redrive=(dead.name, 1), visibility=30)
 
-    # When send returns, the message is on the disk. Many cost one commit.
+    # When send returns, the message is on the disk. A batch costs one commit.
     jobs.send(b"resize cat.jpg", content_type="text/plain", attributes={"width": 640})
     jobs.send_many([b"resize dog.jpg", b"resize cow.jpg"])
 
-    # A received message is hidden from others until it is deleted, or its visibility is over.
+    # A received message is hidden from other receivers until it is deleted, or its visibility timeout ends.
     [message] = jobs.receive()
     message.text, dict(message.attributes)
     message.delete()
-    message.delete()  # a receipt counts once
+    message.delete()  # a receipt works once
 
     # A message can be sent now and become visible later.
     jobs.purge()
@@ -35,7 +35,7 @@ def tour(folder: str) -> None:
     jobs.receive()
     [m.text for m in jobs.receive(wait=5)]
 
-    # A receiver that waits is woken by a sender, here in another thread.
+    # A sender wakes a waiting receiver, here from another thread.
     Timer(0.3, jobs.send, [b"wake up"]).start()
     [m.text for m in jobs.receive(wait=5)]
 
@@ -48,7 +48,7 @@ def tour(folder: str) -> None:
     dead.redrive()
     [m.text for m in jobs.peek()]
 
-    # A queue that deduplicates answers with the first message's id.
+    # A queue that deduplicates returns the first message's id.
     mails = broker.create("mails", deduplicate=True)
     mails.send(b"hello")
     mails.send(b"hello")
@@ -58,7 +58,7 @@ def tour(folder: str) -> None:
     seen.sadd("cat.jpg"), seen.sadd("cat.jpg")
     seen.sismember("cat.jpg"), seen.spop(), seen.spop()
 
-    # How is it going?
+    # See how the queues are doing.
     broker.queues()
     jobs.stats()
     broker.close()
@@ -75,7 +75,7 @@ def main() -> None:
             end = statement.end_lineno or statement.lineno
             for line in textwrap.dedent("\n".join(lines[done:end])).splitlines():
                 print(line if not line or line.startswith("#") else f">>> {line}")
-            # "single" shows the value of an expression, as the prompt does
+            # "single" prints the value of an expression, like the prompt
             exec(compile(ast.Interactive([statement]), __file__, "single"), names)  # noqa: S102
             done = end
     print("\nNext: README.md for the whole API, docs/cli.md for the same from a shell, penstock bench to measure.")

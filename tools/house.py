@@ -1,7 +1,7 @@
 """Measure the shape of the code: `make check` prints this table and fails when a number got worse.
 
-The first part is read from the source by `ast`, the second by tracing one message. The numbers that were reached are kept
-in `tools/house.toml`; whoever makes one better writes it there with `tools/house.py --write`.
+The first part is read from the source by `ast`, the second by tracing one message. `tools/house.toml` keeps the best numbers so
+far; when you improve one, update it with `tools/house.py --write`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def is_port(found: Class) -> bool:
 
 
 def calls_up(known: dict[str, Class]) -> int:
-    """Calls of ``self.x()`` or ``super().x()`` that end in a class above."""
+    """Calls of ``self.x()`` or ``super().x()`` that resolve to a base class."""
     count = 0
     for name, found in known.items():
         inherited = {function for above in ancestors(name, known) for function in above.functions}
@@ -97,7 +97,7 @@ def verbs(port: Class) -> int:
 
 
 def flags(port: Class) -> int:
-    """Class attributes that are true or false: what a store can do and another cannot."""
+    """Boolean class attributes, by which stores differ."""
     return sum(
         isinstance(each, ast.AnnAssign) and isinstance(each.annotation, ast.Name) and each.annotation.id == "bool"
         for each in port.node.body
@@ -125,7 +125,7 @@ def read() -> dict[str, int]:
 
 
 class Trace:
-    """What of ours is called while it is on, in all threads that were started after it was made."""
+    """Our functions that are called while it is on, in all threads started after it was made."""
 
     def __init__(self) -> None:
         self.on = False
@@ -158,7 +158,7 @@ class Trace:
 
 
 def post(url: str) -> Callable[[], object]:
-    """One connection that sends the same message again and again."""
+    """One connection that sends the same message repeatedly."""
     address = urlsplit(url)
     client = socket.create_connection((address.hostname, address.port or 0), timeout=60)
     request = b"POST /messages/house HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
@@ -167,7 +167,7 @@ def post(url: str) -> Callable[[], object]:
         client.sendall(request)
         answer = client.recv(65536)
         assert answer.startswith(b"HTTP/1.1 201"), answer
-        time.sleep(0.05)  # what the server does after its answer belongs to it
+        time.sleep(0.05)  # include what the server does after its answer
 
     return send
 

@@ -1,7 +1,7 @@
 """Plant known faults, one at a time, and show that the tests catch each: `make mutants`, or with names, only those.
 
-A mutant is a piece of the source and what takes its place, with the tests that are expected to notice. Each runs on a copy of
-the tree, as many side by side as there are cores. A fault that survives is an error, and so is one whose place is gone.
+A mutant is a piece of the source, its replacement, and the tests that should notice. Each runs on a copy of the tree, one per
+core at a time. A fault that survives is an error, and so is one whose place is gone.
 """
 
 from __future__ import annotations
@@ -56,33 +56,33 @@ def mutant(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of the stores of files."""
+    """A fault in the file stores."""
     files = ("vsqs", "spool", "files", "interop")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
 def locked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of the locks between processes."""
+    """A fault in the locks between processes."""
     return Mutant(name, tests, changes, ("tests/test_file_locks.py",))
 
 
 def named(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault with the names of other programs' files."""
+    """A fault in handling file names of other programs."""
     return Mutant(name, tests, changes, ("tests/test_foreign_names.py",))
 
 
 def passing(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault with the way of a message through the spool's new/."""
+    """A fault in how messages pass through the spool's new/."""
     return Mutant(name, tests, changes, ("tests/test_spool_new.py",))
 
 
 def hurt(name: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault in how the stores of files take damage."""
+    """A fault in how the file stores handle damage."""
     return Mutant(name, "damaged or settings or anew", changes, ("tests/test_file_damage.py",))
 
 
 def reserved(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault with what is kept back for a full disk."""
+    """A fault in the reserve for a full disk."""
     return Mutant(name, tests, changes, ("tests/test_reserve.py",))
 
 
@@ -91,7 +91,7 @@ def spark(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 def spark_kill(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of Spark's processes: how they start, and what is left when they die."""
+    """A fault in Spark's processes: how they start, and what they leave when they die."""
     return Mutant(name, tests, changes, ("tests/spark/test_kills.py", "tests/spark/test_session.py"))
 
 
@@ -100,27 +100,27 @@ def spark_damage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutan
 
 
 def cached(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of the memcached store."""
+    """A fault in the memcached store."""
     return Mutant(name, tests, changes, ("tests/test_memcached.py", "tests/test_memcached_faults.py"))
 
 
 def late(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of the memcached store that shows if a process is late."""
+    """A fault in the memcached store that shows when a process is late."""
     return Mutant(name, tests, changes, ("tests/test_memcached_late.py",))
 
 
 def relayed(name: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of a move between queues in memcached that was cut short."""
+    """A fault in an interrupted move between queues in memcached."""
     return Mutant(name, "move", changes, ("tests/test_memcached_moves.py",))
 
 
 def shared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of what many share: the stores on database servers, consumers."""
+    """A fault in shared parts: the stores on database servers, consumers."""
     return Mutant(name, tests, changes, ("tests/test_sqlite.py", "tests/test_server_faults.py", "tests/test_joining.py"))
 
 
 def handled(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of producers, or of where callbacks run."""
+    """A fault in producers, or in where callbacks run."""
     return Mutant(name, tests, changes, ("tests/test_producers.py", "tests/test_runners.py"))
 
 
@@ -130,33 +130,33 @@ def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of the service."""
+    """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
 def exchanged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of PostgreSQL's own ways."""
+    """A fault in code specific to PostgreSQL."""
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_joining.py"))
 
 
 def ordered(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of the locks on database servers."""
+    """A fault in the locks on database servers."""
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_mysql.py", "tests/test_locks.py"))
 
 
 def clocked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of the clock that does not step."""
+    """A fault in the steady clock."""
     return Mutant(name, tests, changes, ("tests/test_clock.py",))
 
 
 def refused(where: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault in how a signal handler inside a batch is refused."""
+    """A fault in refusing a signal handler inside a batch."""
     return Mutant(f"{where}: a signal handler becomes part of a batch", "handler", changes, ("tests/test_handlers.py",))
 
 
 def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """A fault of what is interrupted between a question to a server and its answer."""
+    """A fault in handling an interrupt between a request to a server and its answer."""
     return Mutant(name, tests, changes, ("tests/test_interrupts.py",))
 
 

@@ -1,7 +1,7 @@
-"""A shop from nothing: orders in a queue, a price list in Parquet, joined and windowed, totals to a queue and to the lake, bad
+"""A complete shop: orders in a queue, a price list in Parquet, joined and windowed, totals to a queue and to the lake, bad
 orders to a dead letter queue, redriven after a fix, and a report. python examples/shop/run.py [FOLDER]
 
-It says the commands that do the same. The trade of the last two hours is made up, by a clock that is told the time.
+It prints the equivalent commands. A fake clock makes up two hours of trade.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRODUCERS = {"web": 60, "app": 30, "phone": 10}
 
 
 class Day:
-    """A clock that is told the time."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = datetime.now(UTC) - timedelta(hours=2)
@@ -40,7 +40,7 @@ class Day:
 
 
 def main(folder: Path, spark: SparkSession | None = None) -> dict[str, int]:
-    """All of it; where the orders are in the end."""
+    """Run everything; returns where the orders ended up."""
     folder.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{folder.absolute()}/shop.db"
     shutil.copy(HERE / "shop.toml", folder)
@@ -102,7 +102,7 @@ def write_prices(folder: Path, prices: dict[str, float]) -> None:
 
 
 def trade(broker: penstock.Broker, day: Day, chance: random.Random, *, minutes: int, gears_after: timedelta) -> int:
-    """Orders, minute by minute, and packers who take parcels a while after they were sent, some of them twice or in vain."""
+    """Orders, minute by minute, and packers that take parcels a while after they were sent, some of them twice or in vain."""
     ordered, gears_from = 0, day.now + gears_after
     for minute in range(minutes):
         busy = 10 + 6 * (minute % 40 in range(15, 30))
@@ -136,7 +136,7 @@ def pack(broker: penstock.Broker, day: Day, chance: random.Random, *, late: bool
         for parcel in broker["parcels"].receive():
             day.now += timedelta(seconds=chance.lognormvariate(0.7, 0.6))
             if b"hinge" in parcel.body and chance.random() < 0.15:
-                parcel.release(30)  # out of hinges
+                parcel.release(30)  # hinges are out of stock
             else:
                 parcel.delete()
 

@@ -26,8 +26,8 @@ from penstock.errors import MissingExtra
 def main(argv: list[str]) -> int:
     """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results.
 
-    ``http``, ``consumers``, ``spark`` and ``pipeline`` are benchmarks of their own. Told to end (SIGTERM), each stops its
-    servers and removes its queues, which may be gigabytes."""
+    ``http``, ``consumers``, ``spark`` and ``pipeline`` are benchmarks of their own. On SIGTERM, each stops its servers and
+    removes its queues, which may be gigabytes."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return _measure(argv)
@@ -75,7 +75,7 @@ def _measure(argv: list[str]) -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".penstock-bench-", dir=arguments.folder) as folder:
-        known = facts(Path(folder))  # before the run, which is itself a load
+        known = facts(Path(folder))  # before the run adds its own load
         with nullcontext() if arguments.on == "files" else postgresql.server(Path(folder), arguments.pgmq):
             results = Bench(plan, rows, targets, Path(folder).resolve()).run()
     page = markdown(results, known)
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _require(targets: Iterable[Target], *, plot: bool) -> None:
-    """Better to miss a library now than after ten minutes."""
+    """Report a missing library now rather than after ten minutes."""
     wanted = [target.module for target in targets if target.module] + ["matplotlib"] * plot
     if not all(find_spec(module) for module in wanted):
         raise MissingExtra("the benchmark", "bench")

@@ -1,8 +1,8 @@
 """``penstock bench consumers``: tasks a second of an empty handler, on one PostgreSQL, with one worker and with four.
 
 A worker is a process. Each queue has its own way to run one: Penstock's consumer, procrastinate's worker, pgqueuer's queue
-manager, and for pgmq, which is SQL alone, a loop of read and delete. All find the same tasks there, take as many at a time, and
-begin together; what counts is the time from the first task handled to the last. They take turns, and that is repeated.
+manager, and for pgmq, which is SQL alone, a loop of read and delete. All get the same tasks, take the same number at a time,
+and start together. The time from the first task handled to the last counts. The queues take turns, and the turns are repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILL = 1000
 
 @dataclass(slots=True)
 class Handled:
-    """How many tasks a worker has handled, and when the first and the last, by the machine's steady clock."""
+    """How many tasks a worker has handled, and when it handled the first and the last, by the monotonic clock."""
 
     count: int = 0
     first: float = field(default_factory=lambda: float("inf"))
@@ -49,7 +49,7 @@ class Handled:
 
 
 Work = Callable[[Path, int, Handled, Callable[[], Any]], None]
-"""Open, say that we are ready and wait for the others, work until the queue is empty."""
+"""Open, report ready and wait for the others, then work until the queue is empty."""
 
 
 def penstock_consumer(path: Path, batch: int, handled: Handled, ready: Callable[[], Any]) -> None:
@@ -120,11 +120,11 @@ WORKERS: dict[str, Work] = {
 
 
 def rate(name: str, path: Path, tasks: int, workers: int, batch: int) -> float:
-    """Tasks a second of so many workers together, on a queue of their own."""
+    """Tasks a second of this many workers together, on a queue of their own."""
     with closing(KNOWN[name].open(path)) as session:
         for done in range(0, tasks, FILL):
             session.fill([BODY] * min(FILL, tasks - done))
-        session.settings()  # refuses, by Unverified, what does not sync
+        session.settings()  # raises Unverified if it does not sync
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(workers)
     answers = context.SimpleQueue()
@@ -200,7 +200,7 @@ def markdown(rates: dict[int, dict[str, list[float]]], known: dict[str, str]) ->
     lines.append("")
     for workers, found in rates.items():
         for name in [name for name in names if name != OURS and OURS in names]:
-            # Each with its neighbour in time: what slowed the machine then slowed both.
+            # Compare neighbours in time: a slow moment of the machine slows both.
             times = median(mine / theirs for mine, theirs in zip(found[OURS], found[name], strict=True))
             lines.append(f"* {OURS}: ahead of {name} with {workers}: {times:.2f}×: **{'met' if times >= 1 else 'NOT met'}**")
     return "\n".join(lines) + "\n"

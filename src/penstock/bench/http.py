@@ -1,8 +1,8 @@
-"""``penstock bench http``: durable single sends through the service, beside its own web stack without a store, and bare SQLite.
+"""``penstock bench http``: durable single sends through the service, its own web stack without a store, and bare SQLite.
 
-They take turns: the service on a new SQLite file; the same service in all (parser, limits, tokens, routes, metrics) but that a
-send is answered at once, without a store; and SQLite alone, which commits as many rows at a time as there are connections. The
-client is a process of its own, with one request at a time on each connection that it keeps.
+They take turns: the service on a new SQLite file; the same service (parser, limits, tokens, routes, metrics), which answers a
+send at once, without a store; and SQLite alone, which commits as many rows at a time as there are connections. The client is a
+separate process, with one request at a time on each of its persistent connections.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GAIN = 8
 
 
 class Instant(Mqs):
-    """The dialect mqs, but a send is answered without any store."""
+    """The dialect mqs, but it answers sends without a store."""
 
     async def send(self, request: Request, queue: str) -> Response:  # noqa: ARG002
         return Response(201, {"X-MQS-MESSAGE-ID": ID})
@@ -48,7 +48,7 @@ def serve_without_store() -> None:
 
 
 def drive(url: str, connections: int, seconds: float) -> float:
-    """Answers a second, each to one send on one of so many connections."""
+    """Answers a second to single sends, over this many connections."""
     address = urlsplit(url)
     head = (
         f"POST /messages/bench HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: {len(BODY)}\r\n\r\n"
@@ -88,7 +88,7 @@ def commit_rows(path: Path, batch: int, seconds: float) -> float:
 
 @contextlib.contextmanager
 def process(*command: str) -> Iterator[str]:
-    """Start a server; its URL, which is the last word of its first line."""
+    """Start a server; returns its URL, the last word of its first line."""
     with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True) as running:
         try:
             assert running.stderr
@@ -116,7 +116,7 @@ def main(argv: list[str]) -> int:
 
 
 def measure(folder: Path, connections: int, seconds: float, repeats: int) -> list[tuple[float, float, float, float]]:
-    """In each repeat: the service over all connections and over one, the stack alone, bare SQLite."""
+    """In each repeat: the service over all connections and over one, the stack alone, and bare SQLite."""
     store = f"sqlite:///{folder}/service.db"
     with penstock.open(store) as broker:
         broker.create("bench")

@@ -1,4 +1,4 @@
-"""The limits of the machine: bare SQLite doing the same rows, and a plain file.
+"""The limits of the machine: bare SQLite with the same rows, and a plain file.
 
 CREATE TABLE message (id INTEGER PRIMARY KEY, queue, visible_at, receives, sent_at, body), INDEX (queue, visible_at)
 
@@ -21,19 +21,19 @@ from penstock.bench.workloads import Session, Unverified
 from penstock.stores.disk import sync_file_system
 
 WAIT = 60
-"""Seconds for which a process waits for others who write."""
+"""Seconds to wait for other processes that write."""
 HIDDEN = 3600 * 1_000_000
 FULL = 2
 
 
 def equalise(connection: sqlite3.Connection) -> None:
-    """Give a connection what Penstock's has: full sync, and deleted bytes left as they are (Debian's build wipes them)."""
+    """Give a connection Penstock's settings: full sync, and deleted bytes left as they are (Debian's build wipes them)."""
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA secure_delete = OFF").fetchall()
 
 
 def read_settings(connection: sqlite3.Connection) -> str:
-    """The settings as the connection has them, or `Unverified` if it does not sync every commit to a write-ahead log."""
+    """The settings as read back from the connection; `Unverified` if it does not sync every commit to a write-ahead log."""
     journal, synchronous, secure = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous", "secure_delete")
     )
@@ -93,7 +93,7 @@ class BareSqlite(Session):
 
 
 class BareFiles(Session):
-    """A file a message: create, write, fsync, rename, fsync the folder; many with one sync of the file system between."""
+    """Each message is a file: create, write, fsync, rename, fsync the folder; a batch syncs the whole file system once."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(exist_ok=True)

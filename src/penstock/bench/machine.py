@@ -35,7 +35,7 @@ UNJOURNALED = "ext4 without a journal"
 
 
 def file_system(folder: Path, proc: Path = Path("/proc")) -> str:
-    """The type of the file system that holds the folder; unknown where the system does not list its mounts."""
+    """The type of the file system that holds the folder; "unknown" where the system does not list its mounts."""
     try:
         mounts = [line.split()[:3] for line in (proc / "mounts").read_text().splitlines()]
     except OSError:  # not Linux

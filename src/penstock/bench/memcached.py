@@ -1,4 +1,4 @@
-"""The memcached server that a benchmark starts for itself, and the floor: the same commands on it, with nothing around them.
+"""The memcached server that a benchmark starts for itself, and the limit: the same commands with nothing around them.
 
 send      incr, set the bodies; and for each page that they fill: gets (catalogue, page), cas (page)
 receive   gets (catalogue, block, head, tail, page); and for each page: cas (page), get the bodies
@@ -23,7 +23,7 @@ CATALOGUE, BLOCK = bytes(250), bytes(2048)
 
 
 def address() -> str:
-    """Of the server, which the first process that asks starts, and stops when it ends."""
+    """The server's address. The first process that asks starts the server, and stops it when it ends."""
     if PORT not in os.environ:
         try:
             server = MemcachedServer("-M", "-m", "3000")

@@ -1,7 +1,7 @@
-"""The queues that a Python user would otherwise pick, through their public API and with the same sync.
+"""The queues that a Python user might pick instead, through their public API and with the same sync.
 
-Their connections are reached into only to set `PRAGMA synchronous` and to read it back. What they mark as done and keep is
-pruned outside the timing, which is in their favour.
+We touch their connections only to set `PRAGMA synchronous` and to read it back. Finished messages that they keep are pruned
+outside the timing, which is in their favour.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PersistQueue(Session):
     def receive(self, limit: int) -> list[Any]:
         try:
             return [self._queue.get(block=False, raw=True)["pqid"] for _ in range(limit)]
-        except self._empty:  # only a batch that found fewer, and there are none: it has no batches
+        except self._empty:  # only a batch could lose messages here, and this peer has none
             return []
 
     def delete(self, held: list[Any]) -> None:
@@ -110,7 +110,7 @@ class PersistFiles(Session):
             self._sync_info()
 
     def _sync_info(self) -> None:
-        """On opening it cuts off whatever its info file does not know of, so without that on the disk a put is lost."""
+        """On opening it truncates what its info file does not know of, so a put is lost unless that file is on disk."""
         for path in (self._path / "info", self._path):
             handle = os.open(path, os.O_RDONLY)
             os.fsync(handle)

@@ -1,8 +1,8 @@
-"""``penstock bench pipeline``: archive and load, beside Spark copying the same rows, and beside the sink alone.
+"""``penstock bench pipeline``: archive and load, compared with Spark copying the same rows, and with the sink alone.
 
-All is done in turns, and round and round: the queue is archived, Spark copies the archive from Parquet to Parquet with the same
-compression, the sink writes the archive's rows to a queue, and `load` puts them back into the first. A rate is the median. No
-two bodies are alike: of bodies that repeat, Parquet keeps one and a list of places.
+Each round archives the queue, has Spark copy the archive from Parquet to Parquet with the same compression, has the sink write
+the archive's rows to a queue, and has `load` put them back into the first. A rate is the median. All bodies differ, since
+Parquet stores repeated ones only once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def measure(spark: SparkSession, folder: Path, rows: int, size: int, repeats: int) -> dict[str, list[float]]:
-    """Rows a second in each turn, by what was done; a turn in which Java is new is not counted."""
+    """Rows a second in each turn, by task; the first turn, in which Java warms up, is not counted."""
     url = f"sqlite:///{folder}/queue.db"
     rates: dict[str, list[float]] = {}
 

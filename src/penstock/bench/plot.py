@@ -81,7 +81,7 @@ def _draw_rates(panel: Any, results: Results, size: int, verb: Verb, colours: di
 
 
 def _draw_backlogs(panel: Any, results: Results, verb: Verb, colours: dict[str, str]) -> None:
-    """The cost of a single call as the queue grows; a flat line is what one wants."""
+    """The cost of a single call as the queue grows; ideally a flat line."""
     rows = [row for row in results.rows if row.backlog is not None and row.batch == 1 and row.verb is verb]
     for target in results.targets:
         found = [(row.backlog, known.rate) for row in rows if (known := cell(results, row, target)) and known.rate]

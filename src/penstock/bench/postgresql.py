@@ -1,4 +1,4 @@
-"""On one PostgreSQL, which the benchmark starts: Penstock, the limit, and the queues that one would otherwise pick.
+"""On one PostgreSQL, which the benchmark starts: Penstock, the limit, and the queues that a user might pick instead.
 
 The limit is psycopg with the fewest statements on a table of six columns:
 
@@ -32,7 +32,7 @@ HIDDEN = 3600 * 1_000_000
 
 
 def schema_url(path: Path) -> str:
-    """The URL of a schema of its own for each path, on the server whose URL lies beside it."""
+    """The URL of a separate schema for each path, on the server whose URL is in a file beside it."""
     import psycopg
 
     server = (path.parent / URL).read_text()
@@ -47,7 +47,7 @@ def open_penstock(path: Path) -> Session:
 
 
 class OnServer(Session):
-    """A session on a psycopg connection that shows that its commits wait for the disk."""
+    """A session on a psycopg connection; it verifies that commits wait for the disk."""
 
     def __init__(self, path: Path, schema: str) -> None:
         import psycopg
@@ -80,7 +80,7 @@ class BarePsycopg(OnServer):
             "visible_at BIGINT NOT NULL, receives INTEGER NOT NULL, sent_at BIGINT NOT NULL, body BYTEA NOT NULL);"
             "CREATE INDEX ready ON message (queue, visible_at)",
         )
-        # As fair as to Penstock: without this it sorts its whole backlog now and then.
+        # Penstock does the same: otherwise it sorts its whole backlog now and then.
         self._connection.execute("SET enable_bitmapscan = off")
         self._connection.execute("SET enable_seqscan = off")
 
@@ -147,8 +147,8 @@ class Pgmq(OnServer):
 
 
 class PgmqFunctions(OnServer):
-    """pgmq as it ships: its functions in PL/pgSQL, as its own pgmq.sql, which lies beside the server's URL, makes them. Called
-    as its clients do, one by one or in batches, but prepared, which is in its favour."""
+    """pgmq as it ships: its PL/pgSQL functions, made by its own pgmq.sql from beside the server's URL. Called as its clients
+    do, single or in batches, but prepared, which is in its favour."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "CREATE TABLE made ()")
@@ -184,7 +184,7 @@ def _json(body: bytes) -> str:
 
 
 class Procrastinate(OnServer):
-    """By the SQL functions that its manager calls; its public way to fetch is a worker."""
+    """Through the SQL functions that its manager calls; its public way to fetch is a worker."""
 
     def __init__(self, path: Path) -> None:
         from procrastinate.schema import SchemaManager
@@ -213,7 +213,7 @@ class Procrastinate(OnServer):
 
 
 class Pgqueuer(Session):
-    """By its public `Queries`, in an event loop of our own."""
+    """Through its public `Queries`, in our own event loop."""
 
     def __init__(self, path: Path) -> None:
         import psycopg
@@ -234,7 +234,7 @@ class Pgqueuer(Session):
         return self._loop.run_until_complete(coroutine)
 
     async def _made(self, make: Callable[[], Any]) -> Any:
-        return make()  # the driver wants to be made where a loop runs
+        return make()  # the driver must be created inside a running loop
 
     def send(self, bodies: Sequence[bytes]) -> None:
         count = len(bodies)
@@ -267,13 +267,13 @@ FUNCTIONS = Target(
 
 
 def targets(pgmq: Path | None) -> dict[str, Target]:
-    """All; with pgmq's own SQL, its functions too."""
+    """All targets; with pgmq's own SQL, its functions too."""
     return TARGETS if pgmq is None else TARGETS | {FUNCTIONS.name: FUNCTIONS}
 
 
 @contextmanager
 def server(folder: Path, pgmq: Path | None) -> Iterator[None]:
-    """One that the targets find by what lies in the folder."""
+    """Start a server that the targets find through a file in the folder."""
     if pgmq is not None:
         (folder / PGMQ).write_bytes(pgmq.read_bytes())
     with PostgresqlServer(sync=True) as started:

@@ -16,7 +16,7 @@ from penstock.bench.workloads import Row, Target, Verb
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A median rate and its ratio to the limit; ``single``: the target has no batches, so it is the rate of single calls."""
+    """A median rate and its ratio to the limit. ``single``: the target has no batches, so this is the rate of single calls."""
 
     rate: float
     ratio: float | None
@@ -52,12 +52,12 @@ def cell(results: Results, row: Row, target: Target) -> Cell | None:
         return Cell(median(rates), None, single)
     if single:
         return Cell(median(rates), _over(median(rates), median(limits)), single)
-    # Each with its neighbour in time: what slowed the machine then slowed both.
+    # Compare neighbours in time: a slow moment of the machine slows both.
     return Cell(median(rates), median(map(_over, rates, limits)))
 
 
 def _over(rate: float, other: float) -> float:
-    """The ratio; what stood still for a whole measurement, as can happen to one of many processes, has a rate of 0."""
+    """The ratio. A process that stood still for a whole measurement has a rate of 0."""
     return rate / other if other else math.inf
 
 
@@ -76,7 +76,7 @@ def markdown(results: Results, facts: dict[str, str]) -> str:
 
 
 def _joined(parts: list[str]) -> Iterator[str]:
-    """Lines of one table or list stand together, all else apart."""
+    """Join the lines of one table or list; separate everything else."""
     block: list[str] = []
     for part in parts:
         if block and not (part[0] == block[-1][0] and part[0] in "|*"):
@@ -130,14 +130,14 @@ def _table(results: Results, rows: list[Row]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a store must show: shares of its limit, and how much dearer a verb may be at a far backlog than at a near one."""
+    """What a store must reach: shares of its limit, and the cost of a verb at a large backlog over a small one."""
 
     shares: tuple[tuple[Verb, int, float], ...]
     flatness: dict[Verb, float]
     near: int
     far: int
     both: float | None = None
-    """The share of receive and delete by 100, taken together."""
+    """The share of receive and delete by 100 together."""
 
 
 FILES = Wanted(((Verb.SEND, 100, 0.6), (Verb.SEND, 1, 0.8)), {Verb.SEND: 1.5, Verb.RECEIVE: 2}, 0, 100_000)
@@ -223,7 +223,7 @@ def _ahead(results: Results, ours: Target, peer: Target) -> Line:
 
 
 def document(results: Results, facts: dict[str, str]) -> dict[str, Any]:
-    """All of it for other programs, with every repeat."""
+    """Everything for other programs, with every repeat."""
     rows = []
     for row in results.rows:
         found = {}

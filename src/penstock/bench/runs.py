@@ -1,6 +1,6 @@
 """The three kinds of run: one process, several processes, and one process at a backlog.
 
-Targets take turns within every run, and the runs are repeated, so that what else the machine does falls on all alike.
+Targets take turns within every run, and the runs are repeated, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.bench.workloads import Course, Driver, Row, Session, Tally, Target
 
 FILL_BATCH = 10_000
 FILL_SECONDS = 90
-"""A peer that cannot be filled to a backlog within this is not measured there."""
+"""Skip a peer that cannot be filled to a backlog within this time."""
 BODY = 100
 
 
@@ -43,7 +43,7 @@ class Plan:
             for size in self.sizes:
                 for batch in self.batches:
                     for verb in Verb:
-                        # Settling at once is there for the peer that has nothing else, and no batches either.
+                        # Settling at once is measured for the peer that has no other mode, and it has no batches.
                         if batch == 1 or verb not in (Verb.RECEIVE_ONCE, Verb.CYCLE_ONCE):
                             yield Row(verb, batch, size, processes)
         for backlog in self.backlogs:
@@ -66,7 +66,7 @@ QUICK = Plan(
 
 @dataclass(slots=True)
 class Results:
-    """All rates by row and target, in the order of the repeats, and what there is to say about them."""
+    """All rates by row and target, in the order of the repeats, and notes on them."""
 
     rows: list[Row]
     targets: list[Target]
@@ -79,7 +79,7 @@ class Results:
 
 
 class Bench:
-    """One run of the benchmark: what is wanted of whom, where the files are, and what came out."""
+    """One run of the benchmark: its plan, its targets, its files and its results."""
 
     def __init__(self, plan: Plan, rows: Sequence[Row], targets: Sequence[Target], folder: Path) -> None:
         self._plan = plan
@@ -99,7 +99,7 @@ class Bench:
                 self._run_single(rows)
             else:
                 self._run_processes(rows)
-        for durable in (True, False):  # a backlog in this process's memory would slow its collector, and so the others
+        for durable in (True, False):  # a backlog in this process's memory would slow the garbage collector, and so the others
             rows = [row for row in self.results.rows if row.backlog is not None]
             self._run_backlogs(rows, [target for target in self.results.targets if target.durable is durable])
         self._show("")
@@ -111,7 +111,7 @@ class Bench:
             self._take_turns([(target, session, rows) for target, session in sessions])
 
     def _run_backlogs(self, rows: list[Row], targets: list[Target]) -> None:
-        # Every backlog has files of its own and all stay open, so that the backlogs take turns too.
+        # Every backlog has its own files, and all stay open, so that the backlogs take turns too.
         targets = [target for target in targets if any(map(target.measures, rows))]
         with ExitStack() as stack:
             filled: list[tuple[int, Target, Session]] = []
@@ -131,7 +131,7 @@ class Bench:
             courses = []
             for target, session, rows in measured:
                 if rows:
-                    self.results.settings[target.name] = session.settings()  # refuses, by Unverified, what does not sync
+                    self.results.settings[target.name] = session.settings()  # raises Unverified if it does not sync
                     courses.append((Course(target, session, rows, self._plan.seconds), rows))
             gc.collect()
             running = [course for course, _ in courses]
@@ -193,17 +193,17 @@ class Bench:
 
 
 class WorkerDied(Exception):
-    """One of several processes failed; it has said why on stderr."""
+    """One of several processes failed; it has printed the reason to stderr."""
 
 
 def run_processes(target: Target, path: Path, rows: list[Row], seconds: float) -> dict[Verb, float]:
-    """Messages a second of each verb, by all processes together, which begin every verb at one time."""
+    """Messages a second of each verb, by all processes together; they start each verb at the same time."""
     verbs = {row.verb for row in rows}
     groups = plan(target, verbs, drain=False)
     paths = [path.with_suffix(f".{place}") for place in range(len(groups))]
     for made in paths:
         target.open(made).close()
-    context = multiprocessing.get_context("spawn")  # a fork would carry SQLite's open files along
+    context = multiprocessing.get_context("spawn")  # a fork would inherit SQLite's open files
     barrier = context.Barrier(rows[0].processes)
     ends: list[Connection] = []
     workers = []
@@ -223,7 +223,7 @@ def run_processes(target: Target, path: Path, rows: list[Row], seconds: float) -
             worker.join()
     totals: dict[Verb, Tally] = {verb: Tally() for group in groups for verb in group}
     for verb, *tallies in zip((verb for group in groups for verb in group), *answers, strict=True):
-        # The slowest counts: whoever runs out of messages leaves the others more room.
+        # The slowest process counts: one that runs out of messages leaves the others more room.
         totals[verb].add(Tally(sum(tally.count for tally in tallies), max(tally.seconds for tally in tallies)))
     return {verb: totals[verb].rate for verb in verbs}
 

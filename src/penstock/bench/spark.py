@@ -1,9 +1,9 @@
-"""``penstock bench spark``: Spark reading and writing queues, beside its own Parquet, JDBC and rate sources.
+"""``penstock bench spark``: Spark reading and writing queues, compared with its own Parquet, JDBC and rate sources.
 
-All rows are messages of one kind: a queue in SQLite, one in PostgreSQL, and a Parquet copy of the first; each is read into
-nothing (``noop``), in turns. No two bodies are alike: of bodies that repeat, Parquet keeps one and a list of places. What is
-written comes from the Parquet copy, each time into what a vacuum has left; JDBC's table is a new one each time. The first turn
-of each is not counted: in it Java compiles, and Python's workers start. A rate is the median of the turns.
+All rows are the same kind of message: in a SQLite queue, a PostgreSQL queue, and a Parquet copy of the first. Each is read into
+nothing (``noop``), in turns. All bodies differ, since Parquet stores repeated ones only once. Writes read the Parquet copy, and
+go to a vacuumed table; JDBC's table is new each time. The first turn of each is not counted, because Java compiles and Python's
+workers start. A rate is the median of the turns.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Run:
             }
 
     def measure(self) -> dict[str, list[float]]:
-        """Rows a second in each turn, by what was done."""
+        """Rows a second in each turn, by task."""
         for url in self.urls.values():
             self._fill(url)
         self._load("sqlite").write.parquet(f"{self.folder}/copy")
@@ -145,7 +145,7 @@ class Run:
         query.trigger(availableNow=True).start().awaitTermination()
 
     def _floor(self, source: str) -> float:
-        """Milliseconds that a micro-batch of a few rows takes."""
+        """How many milliseconds a micro-batch of a few rows takes."""
         reader = self.spark.readStream.format(source)
         if source == "penstock":
             reader = reader.options(url=self.urls["sqlite"], queue="trickle", maxMessagesPerTrigger="10")

@@ -1,4 +1,4 @@
-"""All that is measured, by name: Penstock's stores, the limits, the peers."""
+"""All targets by name: Penstock's stores, the limits, the peers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BARE_MEMCACHED = "bare memcached"
 class Penstock(Session):
     def __init__(self, url: str) -> None:
         self._broker = penstock.open(url)
-        # Longer than any measurement, so that no claim lapses within one.
+        # Longer than any measurement, so that no claim lapses during one.
         self._queue = self._broker.create("bench", exist_ok=True, visibility=3600)
 
     def send(self, bodies: Sequence[bytes]) -> None:
@@ -55,7 +55,7 @@ def _open(url: str, path: Path) -> Session:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store to measure: its URL, with a place for a path that is not there yet, and the target that is its limit."""
+    """A store to measure: its URL, with a placeholder for a new path, and the target that is its limit."""
 
     url: str
     shared: bool = True

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Verb(StrEnum):
-    """A cycle is send, receive, delete, one after the other; ``once`` is to receive what is settled by that very call."""
+    """A cycle is send, receive, delete in sequence; ``once`` verbs settle messages in the call that receives them."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -57,40 +57,40 @@ class Row:
 
 
 class Session(ABC):
-    """A queue that is open for measuring; what it cannot do, its `Target` does not list."""
+    """A queue that is open for measuring; verbs that it lacks are missing from its `Target`."""
 
     @abstractmethod
     def send(self, bodies: Sequence[bytes]) -> None:
-        """Send them; they are on stable storage when this returns."""
+        """Send the messages; they are on stable storage when this returns."""
 
     def receive(self, limit: int) -> list[Any]:
-        """What `delete` wants to have."""
+        """Receive messages, in the form that `delete` takes."""
         raise NotImplementedError
 
     def delete(self, held: list[Any]) -> None:
         raise NotImplementedError
 
     def receive_once(self, limit: int) -> int:
-        """Receive and settle in one; how many."""
+        """Receive and settle in one call; returns how many."""
         raise NotImplementedError
 
     def fill(self, bodies: Sequence[bytes]) -> None:
-        """Send as fast as can be: a backlog that nobody measures."""
+        """Send as fast as possible, to build up a backlog; not measured."""
         self.send(bodies)
 
     def settings(self) -> str:
-        """What it runs with, as read back from it; empty if there is nothing to read."""
+        """Its settings, as read back from it; empty if there are none to read."""
         return ""
 
     def tidy(self) -> None:  # noqa: B027 (most leave nothing behind)
-        """Clear away what the verbs leave behind; never timed."""
+        """Clean up after the verbs; never timed."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class Unverified(Exception):
-    """A queue could not be shown to sync as fully as the others."""
+    """A queue could not be shown to sync as fully as the others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class Target:
     """Something that can be measured.
 
     verbs     what it can do
-    batched   the verbs of which it does many in one commit; in the other rows of batches stands its single rate
+    batched   the verbs that do many in one commit; batch rows of other verbs show the rate of single calls
     shared    several processes may work on it
-    durable   it syncs: to be compared with what syncs
+    durable   it syncs, so it is compared with others that sync
     limit     the name of the target that is its limit
     module    the library that it needs
     note      what a reader must know to compare it
@@ -118,7 +118,7 @@ class Target:
     note: str = ""
 
     def measures(self, row: Row) -> bool:
-        """Whether the row is measured, rather than impossible or taken from single calls."""
+        """Whether the row is measured, rather than impossible or derived from single calls."""
         if row.verb not in self.verbs or (row.processes > 1 and not self.shared):
             return False
         if row.backlog is not None and self.verbs.isdisjoint({Verb.RECEIVE, Verb.RECEIVE_ONCE}):
@@ -127,7 +127,7 @@ class Target:
             return True
         piled = row.backlog is not None or (row.processes > 1 and row.verb is Verb.DELETE)
         if piled and Verb.RECEIVE in self.verbs - self.batched:
-            return False  # it would have to receive them one by one, which can take minutes
+            return False  # receiving them one by one could take minutes
         return row.verb in self.batched
 
 
@@ -146,7 +146,7 @@ class Tally:
 
 
 class Driver:
-    """The verbs of a session as calls that say how many messages they have moved; 0 when there are none left."""
+    """The verbs of a session as calls that return how many messages they moved; 0 when none are left."""
 
     def __init__(self, session: Session, row: Row) -> None:
         self._session = session
@@ -192,7 +192,7 @@ class Driver:
 
 
 def plan(target: Target, verbs: Collection[Verb], *, drain: bool) -> list[tuple[Verb, ...]]:
-    """The groups that measure ``verbs``; with ``drain``, what was sent is also taken out again, if the target can."""
+    """The groups that measure ``verbs``; with ``drain``, sent messages are also taken out again, if the target can."""
     able = [group for group in GROUPS if set(group) <= target.verbs]
     groups = [group for group in able if not set(group[-2:]).isdisjoint(set(verbs) - {Verb.SEND})]
     if Verb.SEND in verbs and not any(Verb.SEND in group for group in groups):
@@ -201,7 +201,7 @@ def plan(target: Target, verbs: Collection[Verb], *, drain: bool) -> list[tuple[
 
 
 def repeat(act: Callable[[], int], seconds: float, calls: int | None = None) -> Tally:
-    """Call until the time or the calls are used up, or there is nothing left to do."""
+    """Call until the time or the number of calls is used up, or there is nothing left to do."""
     count = done = 0
     start = now = time.perf_counter()
     while done != calls and now - start < seconds:
@@ -217,8 +217,8 @@ def repeat(act: Callable[[], int], seconds: float, calls: int | None = None) -> 
 class Course:
     """One target on one kind of rows: rounds of a few calls of each verb, until ``seconds`` a verb are used up.
 
-    Rounds are short, so that targets can take turns in them: the speed of a disk that others use too changes within a second.
-    What is compared is what whole courses have added up, which holds the checkpoints that no single round need meet."""
+    Rounds are short, so that targets can take turns: the speed of a shared disk changes within a second. Whole courses are
+    compared, because a single round may miss the checkpoints."""
 
     def __init__(self, target: Target, session: Session, rows: Sequence[Row], seconds: float) -> None:
         self.target = target
@@ -231,7 +231,7 @@ class Course:
         self._left = seconds * len(self.tallies)
 
     def round(self) -> bool:
-        """Run one; whether there is time for more."""
+        """Run one round; returns whether there is time for more."""
         began = time.perf_counter()
         for group in self._groups:
             for verb in group:

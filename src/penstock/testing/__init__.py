@@ -7,9 +7,9 @@
         def url(self, tmp_path):
             return f"mystore:///{tmp_path}/queue"
 
-A store that several processes may open also takes `SharedStoreContract`, one that writes files `DurableStoreContract`, or
-`FilesStoreContract` if it keeps a message a file; one that cannot keep ordered groups takes `UngroupedStoreContract` instead.
-`DialectContract` is what the server does in front of it.
+A store that several processes may open also takes `SharedStoreContract`. One that writes files takes `DurableStoreContract`, or
+`FilesStoreContract` if each message is a file. One without ordered groups takes `UngroupedStoreContract` instead.
+`DialectContract` tests the server in front of the store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The contract is imported when it is asked for, so that the programs beside it start without pytest."""
+    """Import the contract on first use, so that the programs beside it start without pytest."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -86,7 +86,7 @@ class Claims:
             claim = queue.claim("spark", 1, 2, ttl=0.5)
             queue.send(b"later", delay=20)
             assert queue.stats().in_flight == 2
-            assert queue.pulse().due_at in (claim.lapses_at, 0)  # a store of files does not tell since when
+            assert queue.pulse().due_at in (claim.lapses_at, 0)  # a store of files does not report since when
         clock.advance(0.5)
         counted, looked_at, taken, claimed = queues
         assert (counted.stats().visible, counted.stats().in_flight) == (2, 0)
@@ -383,7 +383,7 @@ class Claims:
         queue.claim("spark", 2, 1, visible_by=target)
         queue.confirm("spark", 2)
         clock.advance(1)
-        assert queue.settle("spark", 2) == 1  # and forgets the claim that lapsed, whose message is visible since long
+        assert queue.settle("spark", 2) == 1  # also forgets the lapsed claim, whose message has been visible for a while
         assert queue.claim("spark", 3, 9, visible_by=target).size == 1
 
     def test_the_pulse_tells_the_time_and_what_is_due(self, queue: Queue, clock: FakeClock) -> None:
@@ -448,7 +448,7 @@ class Claims:
             clock.advance(10)
             queue.claim("spark", epoch, 10, ttl=600)
             clock.advance(10)
-        clock.advance(-25)  # before the second were sent
+        clock.advance(-25)  # before the second batch was sent
         assert queue.give_up("spark") == 6
         clock.advance(100)
         assert [message.receives for message in queue.receive(10)] == [2] * 6

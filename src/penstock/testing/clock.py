@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told, so that tests don't sleep."""
+"""A clock that only moves when it is told to, so that tests don't sleep."""
 
 from penstock.policy import micros
 

@@ -355,7 +355,7 @@ class Consuming:
             for heart in others:
                 heart.beat()
         assert [heart.share for heart in others] == [(0, 2), (1, 2)]
-        first.beat()  # struck off, it registers again, as the last born
+        first.beat()  # removed, it registers again as the youngest
         assert first.share == (2, 3)
 
     def test_who_stops_takes_its_leave(self, broker: Broker, queue: Queue) -> None:
@@ -446,7 +446,7 @@ def handle_in_a_process(payload: bytes, message: Message) -> None:
 
 
 def wait_for_settlement(queue: Queue, left: int) -> int:
-    """How many messages there are, as soon as there are no more than these."""
+    """Wait until at most this many messages are left; returns how many."""
     give_up_at = time.monotonic() + 120
     while (messages := queue.stats().messages) > left and time.monotonic() < give_up_at:
         time.sleep(0.001)
@@ -454,7 +454,7 @@ def wait_for_settlement(queue: Queue, left: int) -> int:
 
 
 def count_calls(store: Store, verb: str) -> list[tuple[Any, ...]]:
-    """The arguments of each call from now on."""
+    """Record the arguments of each call from now on."""
     calls: list[tuple[Any, ...]] = []
     act = getattr(store, verb)
 

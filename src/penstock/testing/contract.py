@@ -1,4 +1,4 @@
-"""The whole contract, put together from its chapters."""
+"""The whole contract, assembled from its chapters."""
 
 from __future__ import annotations
 
@@ -80,27 +80,27 @@ class StoreContract(_Contract, Groups, RedrivingGroups):
 
 
 class UngroupedStoreContract(_Contract, GroupsRefused):
-    """The contract of a store that says that it cannot keep ordered groups."""
+    """The contract of a store that does not support ordered groups."""
 
 
 class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, SteppingAcross):
-    """What a store does that several processes may open at the same ``url``."""
+    """The contract of a store that several processes may open at the same ``url``."""
 
 
 class DurableStoreContract(StepCrashes, PowerLoss):
-    """What a store does that writes files.
+    """The contract of a store that writes files.
 
     It takes a fixture ``make_url_in``, which names a new store in a folder."""
 
 
 class FilesStoreContract(FileCrashes, PublishCrashes, PowerLoss):
-    """What a store does that keeps a message a file, so that a batch is not one step.
+    """The contract of a store that keeps each message in a file, so that a batch is not atomic.
 
     It takes a fixture ``make_url_in``, which names a new store in a folder."""
 
     @pytest.fixture(autouse=True)
     def _no_wait_for_locks(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A sender adds the time that it waited for the queue's lock to the clock. Random calls have a clock that we set, and
-        on a busy machine those real milliseconds would put ids into another order than the plan's."""
+        """A sender adds the time that it waited for the queue's lock to the clock. Random calls use a fake clock, and on a busy
+        machine those real milliseconds would order ids differently from the plan."""
         if "random_calls" in request.node.name:
             monkeypatch.setattr("penstock.stores.files.messages.time", SimpleNamespace(monotonic_ns=lambda: 0))

@@ -1,4 +1,4 @@
-"""The contract's chapter on kill -9: senders and receivers die at any moment, and the account is exact."""
+"""The contract's chapter on kill -9: senders and receivers die at any moment, and the account stays exact."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Crashes:
                 fork_worker(url, "orders", role, str(log), f"{turn}-{number}", chance.choice([1, 3, 20]), 10**6)
                 for number, role in enumerate(["send", "send", "receive", "receive"])
             ]
-            # They die after some of the answers to senders, or to receivers, have come.
+            # Kill them after some sends, or some deletes, were answered.
             for word, more in [("ready\n", len(workers)), (["sent ", "deleted "][turn % 2], chance.randrange(1, 60))]:
                 wait_for(log, word, done.count(word) + more, partial(all_alive, workers))
             for worker in chance.sample(workers, len(workers)):
@@ -52,9 +52,9 @@ def all_alive(workers: list[BaseProcess]) -> bool:
 
 
 def check_account(url: str, name: str, log: Path, known: int | None = None) -> set[str]:
-    """Sent = deleted + still there; none delivered again after a successful delete. What was still there, and is taken now.
+    """Sent = deleted + still there; none delivered again after a successful delete. Receives and returns what was still there.
 
-    Of the log, answers count as far as ``known``; what was answered later than that may or may not have happened."""
+    Answers in the log count up to ``known``; later ones may or may not have happened."""
     text = log.read_text()
     lines = [line.split() for line in text.splitlines()]
     answered = [line.split() for line in text[:known].splitlines()]
@@ -62,7 +62,7 @@ def check_account(url: str, name: str, log: Path, known: int | None = None) -> s
     sent = {line[1] for line in answered if line[0] == "sent"}
     deleting = {line[1] for line in lines if line[0] == "deleting"}
     deleted = {line[2]: int(line[1]) for line in answered if line[0] == "deleted"}
-    # Later than any visibility: whatever the dead held is visible again, or it is stuck.
+    # Later than any visibility: a message that a dead process held is visible again, or it is stuck.
     with penstock.open(url, clock=lambda: system_clock() + 3600 * SECOND) as broker:
         queue = broker[name]
         stats = queue.stats()

@@ -1,4 +1,4 @@
-"""The dialect suite: what the server does in front of any store, put together from its chapters."""
+"""The dialect suite: the server in front of any store, assembled from its chapters."""
 
 from __future__ import annotations
 

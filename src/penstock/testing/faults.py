@@ -1,11 +1,11 @@
-"""A child process whose system calls wait for the test: it counts them, lets one of them fail, or kills the child there.
+"""A child process whose system calls wait for the test, which counts them, makes one fail, or kills the child there.
 
 The child is forked, so it costs no start of Python. The kernel itself holds it at each call of `CALLS` (a seccomp filter with
-user notifications, Linux 5.8 or later) and asks the parent what to do. So no call can go past the test, whether Python, ctypes
-or a library such as SQLite makes it. `CALLS` has all calls that change files, whatever stores use today.
+user notifications, Linux 5.8 or later) and asks the parent what to do. So no call bypasses the test, whether Python, ctypes or
+a library such as SQLite makes it. `CALLS` has all calls that change files, even those that no store uses today.
 
-A sync is answered and not done. Death of a process loses nothing that the kernel has; what a lost sync costs is shown by the
-power cuts (`penstock.testing.power`). For the same reason the test itself prepares and checks its stores `unsynced`.
+Syncs are answered without being done: when a process dies, the kernel still has its writes. Lost syncs are tested by the power
+cuts (`penstock.testing.power`). For the same reason the test itself prepares and checks its stores `unsynced`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import pytest
 
 from penstock.stores import disk
 
-# Their numbers on x86_64 and on aarch64 (which has no calls that another one can stand for).
+# Numbers on x86_64 and on aarch64 (which lacks calls that a newer one replaces).
 CALLS: dict[str, tuple[int, int | None]] = {
     "chmod": (90, None),
     "chown": (92, None),
@@ -82,7 +82,7 @@ CALLS: dict[str, tuple[int, int | None]] = {
 }
 SYNCS = ["fdatasync", "fsync", "msync", "sync", "sync_file_range", "syncfs"]
 FLAGS_AT = {"open": 1, "openat": 2}
-"""Which argument says whether the call can create a file. To open one for reading changes nothing, and does not count."""
+"""The argument that tells whether the call can create a file. Opening for reading changes nothing, and does not count."""
 
 MEMORY = "/dev/shm"
 SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -96,12 +96,12 @@ GO_ON = 1
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the call that is number ``when`` (from 1) of its name."""
+    """What happens at call number ``when`` (from 1) of its name."""
 
     call: str
     when: int
     error: str | None = None
-    """The name of the error that it returns; without one, the process is killed, and the call is not made."""
+    """The name of the error to return; without one, the process is killed before the call."""
 
     def __str__(self) -> str:
         return f"{self.call}-{self.when}-{self.error or 'killed'}"
@@ -109,14 +109,14 @@ class Fault:
 
 @dataclass
 class Run:
-    """What became of a child."""
+    """The result of a child."""
 
     told: list[str] = field(default_factory=list)
-    """What it told before it ended."""
+    """What it reported before it ended."""
     calls: Counter[str] = field(default_factory=Counter)
-    """How often it made each system call; of those that open a file, only what may create one."""
+    """How often it made each system call; calls that open a file count only if they may create it."""
     came: bool = False
-    """Whether the fault came to pass."""
+    """Whether the fault was reached."""
 
     def faults(self, *errors: str) -> list[Fault]:
         """Death at each call, or each call failing with each error."""
@@ -129,7 +129,7 @@ class Run:
 
 
 def run_child(work: Callable[[Callable[[str], None]], None], fault: Fault | None = None) -> Run:
-    """Run ``work`` in a child that may meet a fault. What it tells (by the function that it is given) outlives it."""
+    """Run ``work`` in a child with an optional fault. What it reports (through the function it is given) outlives it."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -146,7 +146,7 @@ def run_child(work: Callable[[Callable[[str], None]], None], fault: Fault | None
             _supervise(listener, child, fault, run)
         finally:
             os.close(listener)
-            os.kill(child, signal.SIGKILL)  # ended already, unless the test itself is interrupted
+            os.kill(child, signal.SIGKILL)  # it has already ended, unless the test itself is interrupted
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         while line := here.recv(2**16):
             run.told.append(line.decode())
@@ -157,14 +157,14 @@ def run_child(work: Callable[[Callable[[str], None]], None], fault: Fault | None
 
 @contextmanager
 def short_lived(make_url_in: Callable[[Path], str]) -> Iterator[str]:
-    """A new store for one run, on a file system in memory if there is one, and removed afterwards: there are thousands."""
+    """A new store for one run, in memory if possible, and removed afterwards: there are thousands."""
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
         yield make_url_in(Path(folder))
 
 
 @contextmanager
 def unsynced() -> Iterator[None]:
-    """What this process does to files meanwhile, it does without waiting for the disk. A child forked here would do so too."""
+    """This process changes files without waiting for the disk meanwhile. A child forked here would do so too."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda handle: None)
         patched.setattr(disk._libc, "syncfs", lambda handle: 0)
@@ -184,7 +184,7 @@ def _work(work: Callable[[Callable[[str], None]], None], there: socket.socket) -
 
 
 def _listen() -> int:
-    """From now on the kernel holds this process at each call, and tells the one that reads this descriptor."""
+    """From now on the kernel holds this process at each call, and notifies the process that reads this descriptor."""
     numbers = list(_names())
     load = struct.pack("=HBBI", LOAD, 0, 0, 0)
     tests = [struct.pack("=HBBI", JUMP_IF_EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]
@@ -206,7 +206,7 @@ def _names() -> dict[int, str]:
 
 
 def _supervise(listener: int, child: int, fault: Fault | None, run: Run) -> None:
-    """Answer the child's calls until it has ended."""
+    """Answer the child's calls until it ends."""
     names = _names()
     events = select.poll()
     events.register(listener, select.POLLIN)
@@ -226,7 +226,7 @@ def _supervise(listener: int, child: int, fault: Fault | None, run: Run) -> None
 
 
 def _answer(name: str, arguments: list[int], fault: Fault | None, run: Run) -> tuple[int, int] | None:
-    """Error and flags of the answer to a call; None: death."""
+    """The error and the flags to answer a call with; None means kill the child."""
     if name in FLAGS_AT and not arguments[FLAGS_AT[name]] & os.O_CREAT:
         return 0, GO_ON
     run.calls[name] += 1

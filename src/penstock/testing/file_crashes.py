@@ -1,13 +1,13 @@
-"""The contract's chapter on death, and on a failing disk, for stores that keep a message a file.
+"""The contract's chapter on killed processes and failing disks, for stores that keep each message in a file.
 
 `FileCrashes` runs programs of a few steps in a child (`penstock.testing.faults`): once to see which system calls change the
-store, then again and again, killed at one of them or with it failing. Of the short programs every call is tried, of the long
-one (`penstock.testing.steps` and batches) some of each kind. A batch of several files is not atomic, so what is checked is the
-account: what both the state before and the state after the step that was cut short have must be there, what neither has must
-not, no body is cut short, and a day later nothing is stuck.
+store, then repeatedly, killing the child at one of them or making the call fail. Short programs try every call, the long one
+(`penstock.testing.steps` and batches) some of each kind. A batch of several files is not atomic, so the account is checked:
+what is in the state both before and after the interrupted step must be there, what is in neither must not, no body is
+truncated, and a day later nothing is stuck.
 
-After the program that sends marked messages, all of its sends are done again, as their senders would. What had been answered
-must be a duplicate, and in the end each message must have been delivered exactly once.
+The program that sends marked messages then repeats all of its sends, as their senders would. A send that had been answered must
+be a duplicate, and in the end each message must have been delivered exactly once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DAY = 86400
 
 
 def short_steps(broker: Broker, clock: FakeClock) -> list[Callable[[], object]]:
-    """Send, claim, requeue, extend, release and delete: once each, and with as little beside as there can be."""
+    """Send, claim, requeue, extend, release and delete, once each, with as little else as possible."""
     queue = broker.create("plain", visibility=30, exist_ok=True)
     return [
         lambda: queue.send(b"one" * 1000),
@@ -50,13 +50,13 @@ def long_steps(broker: Broker, clock: FakeClock) -> list[Callable[[], object]]:
     once = broker["once"]
     return [
         *steps(broker, clock),
-        lambda: once.send_many([b"%d" % number * 3000 for number in range(10, 20)]),  # so many that one sync serves all
+        lambda: once.send_many([b"%d" % number * 3000 for number in range(10, 20)]),  # enough for all to share one sync
         lambda: once.receive(4),
     ]
 
 
 def marked_steps(broker: Broker, clock: FakeClock) -> list[Callable[[], list[Sent]]]:
-    """Sends to queues that deduplicate: one and several at a time, delayed, and so many that one sync serves all."""
+    """Sends to queues that deduplicate: single, in batches, delayed, and enough to share one sync."""
     window = broker.create("window", deduplicate=3600, exist_ok=True)
     present = broker.create("present", deduplicate=True, exist_ok=True)
     return [
@@ -81,7 +81,7 @@ def bodies(broker: Broker) -> Counter[bytes]:
 
 
 def accounts(program: str, url: str) -> list[Counter[bytes]]:
-    """What is in the store before the first step and after each."""
+    """What is in the store before the first step and after each step."""
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         prepare(broker)
@@ -94,7 +94,7 @@ def accounts(program: str, url: str) -> list[Counter[bytes]]:
 
 class FileCrashes:
     points: ClassVar[int] = 3
-    """At how many places of each system call of the long program to die."""
+    """How many places of each system call of the long program to die at."""
 
     @pytest.mark.parametrize("program", ["short", "long"])
     def test_killed_at_a_system_call_nothing_is_lost_or_stuck_or_comes_back(
@@ -118,7 +118,7 @@ class FileCrashes:
     ) -> None:
         def check(url: str, told: list[str], name: str) -> None:
             with monkeypatch.context() as patched:
-                patched.setattr("penstock.stores.files.folder.ORPHANED", -(10**10))  # the dead sender died long ago
+                patched.setattr("penstock.stores.files.folder.ORPHANED", -(10**10))  # the dead sender is long gone
                 check_sent_again(url, told, name)
 
         self._check(make_url_in, "marked", errors, check)
@@ -149,7 +149,7 @@ class FileCrashes:
                 came += run.came
                 with unsynced():
                     check(url, run.told, str(fault))
-        # By the real clock a run may make a call more or less than the one that was counted, so the last may not be reached.
+        # By the real clock a run may make a call more or less than was counted, so it may not reach the last one.
         assert came >= 0.9 * len(faults), f"only {came} of {len(faults)} faults came to pass"
 
 
@@ -159,7 +159,7 @@ def spread(places: range, points: int) -> range:
 
 
 def run_steps(program: str, url: str, tell: Callable[[str], None]) -> None:
-    """Do the steps of a program; once each is answered, tell what the clock shows."""
+    """Run the steps of a program; after each answer, report the clock."""
     clock = FakeClock()
     with suppress(StoreError), penstock.open(url, clock=clock) as broker:
         for step in PROGRAMS[program](broker, clock):
@@ -182,7 +182,7 @@ def check_account(url: str, told: list[str], whole: list[Counter[bytes]], name: 
             stats = queue.stats()
             assert stats.messages == stats.visible, f"{name}: something is stuck in {queue.name} after step {done}"
         left: Counter[bytes] = Counter()
-        for queue in sorted(broker, key=lambda queue: queue.name, reverse=True):  # the dead letters come last
+        for queue in sorted(broker, key=lambda queue: queue.name, reverse=True):  # dead letters last
             while messages := queue.receive(99):
                 left.update(message.body for message in messages)
                 queue.delete_many(messages)

@@ -1,8 +1,8 @@
-"""The contract's chapter on forks: children are forked at any moment while threads send and receive, and use the store too.
+"""The contract's chapter on forks: children are forked at any moment while threads send and receive, and also use the store.
 
     python -m penstock.testing.forked URL SEED COUNT
 
-Nobody waits for ever (a watchdog ends the process and says who waits for what), and in the end the account is exact.
+No thread waits forever (a watchdog ends the process and prints every stack), and in the end the account is exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock import Broker, Queue
 
 FORKS = 40
 PATIENCE = 60
-"""Seconds after which a process is taken to wait for ever."""
+"""Seconds after which a process is considered stuck."""
 
 
 class Forked:
@@ -37,7 +37,7 @@ class Forked:
 
 
 class Log:
-    """What was asked and answered, written down by all processes in one file."""
+    """What was asked and answered, written to one file by all processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,7 +81,7 @@ def start_threads(broker: Broker, log: Log, stop: Event) -> list[Thread]:
         while not stop.is_set():
             poison.send_many([b"x"] * 5)
             poison.receive(5)
-            poison.receive(5)  # which buries them, as they have been received before
+            poison.receive(5)  # buries them, since they were received before
             dead.purge()
 
     def guarded(act: Callable[[], None]) -> Callable[[], None]:
@@ -109,7 +109,7 @@ def be_child(broker: Broker, log: Log, name: str, shared: bool) -> None:
         if shared:
             send(orders, log, [f"c-{name}-{place}".encode() for place in range(3)])
             receive(orders, log, 0)
-        else:  # the child has a copy of its own, which is no part of the account
+        else:  # the child has its own copy, which does not count
             orders.send(b"x")
             orders.delete_many(orders.receive(3))
         orders.stats()
@@ -124,7 +124,7 @@ def be_child(broker: Broker, log: Log, name: str, shared: bool) -> None:
 
 def main(url: str, seed: int, count: int) -> None:
     chance = random.Random(seed)
-    faulthandler.register(signal.SIGALRM, chain=True)  # says where each thread is, and then the signal ends the process
+    faulthandler.register(signal.SIGALRM, chain=True)  # prints every thread's stack, then the signal ends the process
     signal.alarm(2 * PATIENCE)
     shared = not url.startswith("memory:")
     with tempfile.TemporaryDirectory() as folder, penstock.open(url) as broker:

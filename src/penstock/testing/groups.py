@@ -13,8 +13,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
 LONG_ENOUGH = 0.3
-"""Seconds for which a batch is kept open. Where others have to wait for it, they do, however long it is; where they need not,
-this is enough for them to be done before it ends."""
+"""Seconds for which a batch is kept open: a thread that has to wait for it waits anyway, the others finish within this time."""
 
 
 class GroupsRefused:
@@ -179,7 +178,7 @@ class Groups:
 
 
 class Entering:
-    """Two threads at one group of a queue, each of which puts a message into it or takes one out."""
+    """Two threads that each add a message to one group of a queue, or take one out."""
 
     def __init__(self, broker: Broker, lines: Queue) -> None:
         self.broker = broker
@@ -188,7 +187,7 @@ class Entering:
         self._work = broker.create("work", redrive=("lines", 1))
 
     def way(self, name: str, body: bytes) -> Callable[[], None]:
-        """Prepare one of the ways in; what is returned goes it."""
+        """Prepare one way into the group; the returned function takes it."""
         draft = Draft(body, group="a")
 
         def redrive() -> None:
@@ -217,7 +216,7 @@ class Entering:
         return send
 
     def race(self, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """The second one begins when the first has done its work and not yet committed."""
+        """Start the second after the first has done its work, but before it commits."""
         done = Event()
         failed: list[BaseException] = []
 

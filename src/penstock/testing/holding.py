@@ -1,4 +1,4 @@
-"""The contract's chapter on who holds a message, and on the numbers of deliveries."""
+"""The contract's chapter on the holder of a message, and on delivery numbers."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ class Holding:
         def look(payload: bytes, message: Message) -> None:
             seen.append((message.holder, queue.peek(state="consumed")[0].holder))
 
-        queue.send_many([b"1", b"2"])  # the second is taken by an exchange
+        queue.send_many([b"1", b"2"])  # an exchange takes the second
         consumer.run(until_empty=True)
         (name,) = {name for pair in seen for name in pair}
         assert name
         assert len(seen) == 2
 
-    # the numbers of deliveries
+    # delivery numbers
 
     def test_a_delivery_is_numbered_by_its_instant_and_never_twice_the_same(self, queue: Queue, clock: FakeClock) -> None:
         queue.send_many([b"1", b"2"])

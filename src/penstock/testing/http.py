@@ -32,7 +32,7 @@ class Answer:
 
 
 class Http:
-    """One connection, used again and again."""
+    """One connection, reused."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
         parts = urlsplit(url)
@@ -40,7 +40,7 @@ class Http:
         self._headers = headers or {}
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        """A dict travels as JSON; header names are written with _ for -."""
+        """A dict is sent as JSON; in header names, _ stands for -."""
         if isinstance(body, dict):
             body = json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -76,6 +76,6 @@ class ServerFixtures:
 
     @pytest.fixture
     def refusing(self, broker: Broker) -> Iterator[Http]:
-        """A server that refuses what mqs cuts."""
+        """A server that refuses what mqs would truncate."""
         with BackgroundServer(broker, replace(self.server_settings, oversize="refuse")) as server:
             yield Http(server.url)

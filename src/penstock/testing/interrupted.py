@@ -3,10 +3,10 @@
     python -m penstock.testing.interrupted URL exact|timer|handler SEED COUNT
 
 It interrupts COUNT verbs, and after each it uses the store at once, also from another thread, while the interrupt is still
-being handled. Now and then, and in the end, the account must be exact. ``exact`` raises at one of the instants at which
-CPython looks for signals, chosen by the seed, so that a run can be repeated; ``timer`` has the kernel send real
-signals, which also come while a verb waits for a disk or a server. ``handler`` is as ``exact``, but the signal
-handler sends a message before it raises.
+being handled. Now and then, and in the end, the account must be exact. ``exact`` raises at one of the points where CPython
+checks for signals, chosen by the seed, so that a run can be repeated. ``timer`` has the kernel send real signals, which also
+arrive while a verb waits for a disk or a server. ``handler`` is like ``exact``, but the signal handler sends a message before
+it raises.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from penstock import Broker, Message, Queue, StoreBusy
 from penstock.testing.clock import FakeClock
 
 LOOKS = frozenset(dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap)
-"""The instructions that end with a look for signals, beside the beginning of each function."""
+"""The instructions that end with a check for signals, besides the start of each function."""
 GENERATOR = 0x20
 EXACT, TIMED, HANDLED = 600, 400, 300
 ROUND = 20
-"""After so many interrupts the account is checked, which empties the queues: in long ones most instants are alike, and slow."""
+"""Interrupts between two checks of the account, which empty the queues: with long queues most interrupts are slow and alike."""
 READER = "reader"
 
 
 class Interrupted:
     interrupts: ClassVar = (EXACT, TIMED)
-    """How many of each kind; fewer where each costs a new connection to a server."""
+    """How many interrupts of each kind; fewer where each costs a new connection to a server."""
 
     def test_an_interrupt_at_any_instant_leaves_the_store_usable_and_the_account_exact(self, url: str) -> None:
         run(url, "exact", self.interrupts[0])
@@ -51,7 +51,7 @@ class Interrupted:
 
 
 def run(url: str, way: str, count: int) -> None:
-    """In a process of its own: signals come to the main thread, and pytest has uses for them."""
+    """Run in a separate process: signals go to the main thread, and pytest uses them itself."""
     seed = random.randrange(10**6)
     arguments = [sys.executable, "-m", "penstock.testing.interrupted", url, way, str(seed), str(count)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
@@ -67,7 +67,7 @@ class Handled:
 
 
 class Exact:
-    """Raises at the n-th look for signals of what runs inside."""
+    """Raises at the n-th check for signals of the code inside."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -94,18 +94,18 @@ class Exact:
             return None
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            if not frame.f_code.co_flags & GENERATOR:  # one that is told to clean up begins without a look
+            if not frame.f_code.co_flags & GENERATOR:  # a generator that is closed starts without a check
                 self._look()
         elif event == "exception":
-            self._last.pop(frame, None)  # a call that fails ends without a look
+            self._last.pop(frame, None)  # a call that fails ends without a check
         elif event == "return":
             self._last.pop(frame, None)
-            # A function of Python that is called by one returns without a look.
+            # A Python function called from Python returns without a check.
             self._from_python = None if frame.f_code.co_flags & GENERATOR else frame.f_back
         elif event == "opcode":
             code, place = frame.f_code, frame.f_lasti
             last = self._last.get(frame, -1)
-            # We raise one instruction too late, which is the same only if the same handler catches it.
+            # We raise one instruction too late, which is equivalent only if the same handler catches it.
             looked = last >= 0 and code.co_code[last] in LOOKS and self._from_python is not frame
             if looked and handler(code, last) == handler(code, place):
                 self._look()
@@ -119,19 +119,19 @@ class Exact:
         if self._left == 0:
             self._raised = True
             signal.raise_signal(signal.SIGUSR1)
-            sys.settrace(None)  # one interrupt a verb: from here on we need no instants
+            sys.settrace(None)  # one interrupt a verb: stop tracing
             raise KeyboardInterrupt
 
 
 @cache
 def handler(code: CodeType, place: int) -> int | None:
-    """Where an exception that is raised at this place is caught."""
+    """Where an exception raised at this place is caught."""
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     return next((entry.target for entry in entries if entry.start <= place < entry.end), None)
 
 
 class Timer:
-    """Has the kernel send a signal within the time that the verb usually takes."""
+    """Has the kernel send a signal within the usual duration of the verb."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -158,7 +158,7 @@ class Timer:
 
 
 class Account:
-    """What was asked of the store and what it has answered."""
+    """What was asked of the store, and what it answered."""
 
     def __init__(self, broker: Broker, chance: random.Random, clock: FakeClock) -> None:
         self.broker, self.chance, self.clock = broker, chance, clock
@@ -175,11 +175,11 @@ class Account:
         self.sent: set[str] = set()
         self.held: list[Message] = []
         self.leaving: set[str] = set()
-        """What the store was told to remove, with no answer."""
+        """Removals that were requested but not answered."""
         self.left: set[str] = set()
-        """What it said is removed."""
+        """Removals that the store confirmed."""
         self.asked: list[str] = []
-        """What this verb was to remove, if it is not answered."""
+        """What this verb is to remove; unknown if it is not answered."""
 
     def body(self) -> bytes:
         self.made += 1
@@ -192,7 +192,7 @@ class Account:
         self.sent.add(body.decode())
 
     def handle(self, *_: object) -> None:
-        """A signal handler that sends: what it is answered is true, whatever becomes of the verb that it has interrupted."""
+        """A signal handler that sends: its answer must hold, whatever happens to the interrupted verb."""
         body = self.body()
         with suppress(StoreBusy):
             self.chance.choice([self.orders, self.claimed]).send(body)
@@ -204,7 +204,7 @@ class Account:
         self.sent.update(body.decode() for body in bodies)
 
     def send_once(self) -> None:
-        """If it is interrupted, again by the same key: it is there once."""
+        """If interrupted, send again with the same key: the message must be there once."""
         body = self.body()
         try:
             self.once.send(body, key=body)
@@ -230,7 +230,7 @@ class Account:
         assert self.quiet.receive(wait=self.chance.choice([0.0005, 0.003])) == []
 
     def take(self) -> None:
-        """At most once: what is received without an answer is gone."""
+        """At most once: a message received without an answer is gone."""
         self.asked = [message.text for message in self.orders.peek(50)]
         taken = self.orders.receive(self.chance.choice([1, 3]), mode="at_most_once")
         self.left.update(message.text for message in taken)
@@ -281,7 +281,7 @@ class Account:
         self.epoch += 1
         self.claimed.claim(READER, self.epoch, 4)
         self.claimed.confirm(READER, self.epoch)
-        # An earlier claim whose settling was interrupted is settled too, unless it has lapsed.
+        # This also settles an earlier claim whose settling was interrupted, unless it has lapsed.
         held = [claim for claim in self.claimed.readers()[READER] if claim.lapses_at > self.clock()]
         self.asked = read = [message.text for claim in held for message in self.claimed.read(READER, claim.epoch)]
         self.claimed.settle(READER, self.epoch)
@@ -291,11 +291,11 @@ class Account:
         self.claimed.give_up(READER)
 
     def interrupted(self) -> None:
-        """Nothing is known of what this verb was to remove, unless it was answered."""
+        """Without an answer, what this verb was to remove may or may not be there."""
         self.leaving.update(self.asked)
 
     def check(self) -> None:
-        """Empty all queues: what was there is exactly what had to be there, and from now on it is removed."""
+        """Empty all queues: exactly what had to be there was there, and it is now removed."""
         queues = [queue for queue in (self.orders, self.dead, self.once, self.lined, self.claimed) if queue is not None]
         self.claimed.give_up(READER)
         there: Counter[str] = Counter()
@@ -350,7 +350,7 @@ WEIGHTS = {"send": 4, "send_many": 3, "receive": 4, "delete": 3, "claim": 3}
 
 
 def elsewhere(act: Callable[[], None]) -> None:
-    """In another thread, which a lock that the interrupted one has kept would stop for ever."""
+    """Run it in another thread, which would hang on a lock that the interrupted thread has kept."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -390,7 +390,7 @@ def main(url: str, way: str, seed: int, count: int) -> None:
                 interrupts += 1
                 account.interrupted()
                 try:
-                    account.send()  # while its traceback is alive
+                    account.send()  # while its traceback is still alive
                     elsewhere(account.send)
                 except BaseException:
                     sys.stdout.write(f"interrupt {interrupts}, in {name}, had come here:\n")

@@ -1,7 +1,7 @@
-"""The contract's chapter of random calls: the store must answer as the memory store does, step by step.
+"""The contract's chapter of random calls: the store must answer like the memory store, step by step.
 
-Some plans are the same in every run. Others are new in each: the environment variable PENSTOCK_SEED, a whole number, plays
-those of an earlier run again, and PENSTOCK_PLANS says how many there are.
+Some plans are the same in every run, others are new in each. The environment variable PENSTOCK_SEED, an integer, replays those
+of an earlier run; PENSTOCK_PLANS sets their number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXAMPLES = 80
 PLANS = int(os.environ.get("PENSTOCK_PLANS", "40"))
 SEED = int(os.environ.get("PENSTOCK_SEED") or secrets.randbelow(2**32))
 HOLDERS = [None, "h", "another", None, "one more"]
-"""By how many messages are received."""
+"""Chosen by the number of messages received."""
 serial = itertools.count()
 
 small = st.integers(0, 3)
@@ -51,11 +51,11 @@ updates = st.one_of(
     st.sampled_from([{"visibility": 0}, {"retention": 20}, {"redrive": None}, {"history": 0}]),
     st.sampled_from([{"deduplicate": False}, {"deduplicate": True}, {"deduplicate": 20}]),
 )
-# What the steps of a plan are; a message is chosen by its place among those received so far.
+# The steps of a plan. A message is chosen by its place among those received so far.
 steps = st.one_of(
     sends,
     receives,
-    sends.map(lambda step: ("send", "main", *step[2:])),  # most of what there is to see comes of these
+    sends.map(lambda step: ("send", "main", *step[2:])),  # the most informative steps, so there are more of them
     receives.map(lambda step: ("receive", "main", *step[2:])),
     receives.map(lambda step: ("receive", "main", 4, 0, *step[4:])),
     st.tuples(st.just("delete"), st.lists(small, min_size=1, max_size=3)),
@@ -85,17 +85,17 @@ configurations = st.fixed_dictionaries(
         "history": st.sampled_from([0, 60]),
         "groups": st.booleans(),
         "mode": st.sampled_from(["at_least_once", "at_least_once", "at_most_once"]),
-        "most": st.sampled_from([1, 2]),  # receives, before a message is a dead letter
+        "most": st.sampled_from([1, 2]),  # receives before a message becomes a dead letter
         "strict": st.booleans(),  # whether the dead letter queue deduplicates
     }
 )
 
 
 class Player:
-    """Plays a plan on one store; ids and names are written as the plan knows them."""
+    """Plays a plan on one store; ids and names are translated to the plan's."""
 
     def __init__(self, broker: Broker, clock: FakeClock, suffix: str, *, pause: float = 0) -> None:
-        """``pause``: how many seconds pass with each send, as where ids are instants they tell the order of two queues."""
+        """``pause``: seconds that pass with each send, since stores whose ids are instants order two queues by them."""
         self.broker = broker
         self.clock = clock
         self.suffix = suffix
@@ -158,14 +158,14 @@ class Player:
         return int(redriven), redriven.duplicates, redriven.homeless
 
     def play_bury(self) -> object:
-        """Receive so often, and leave it, that what is visible dies."""
+        """Receive without deleting until every visible message dies."""
         return [self.main.receive(4, visibility=0, mode="at_least_once") for _ in range(3)]
 
     def play_purge(self, name: str) -> object:
         return getattr(self, name).purge()
 
     def look(self) -> object:
-        """All that can be seen of both queues."""
+        """Everything that can be seen of both queues."""
         return [
             (
                 self.plain(queue.peek(100)),
@@ -178,7 +178,7 @@ class Player:
         ]
 
     def claims(self, queue: Queue) -> dict[str, list[Claim]]:
-        """Those that stand; what has lapsed may be cleared away sooner or later."""
+        """The claims that stand; lapsed ones may be cleared away sooner or later."""
         return {
             reader: [claim for claim in claims if claim.lapses_at > self.clock.now]
             for reader, claims in queue.readers().items()
@@ -200,17 +200,17 @@ class Player:
         return answer
 
     def place(self, queue: str, id: str) -> int:
-        """An id is a queue's own; a message that is moved may get another."""
+        """The number of an id in this plan. Ids are local to a queue, and a message that moves may get another."""
         return self.places.setdefault((queue, id), len(self.places))
 
 
 Plan = list[tuple[tuple[Any, ...], bool]]
-"""Steps, and after each whether to look at all that can be seen."""
+"""Steps, and whether to look at everything after each."""
 plans = st.lists(st.tuples(steps, st.booleans()), min_size=15, max_size=50)
 
 
 def compare(subject: Broker, memory: Broker, configuration: dict[str, Any], plan: Plan) -> None:
-    """Play a plan on both stores; every answer must be the same."""
+    """Play a plan on both stores; all answers must be the same."""
     configuration = {**configuration, "groups": configuration["groups"] and subject.store.groups}
     suffix = f"-{next(serial)}"
     players = []
@@ -222,7 +222,7 @@ def compare(subject: Broker, memory: Broker, configuration: dict[str, Any], plan
     for step, look in [*plan, (("advance", 0), True)]:
         expected, actual = (player.play(step) for player in players)
         assert actual == expected, step
-        if look:  # not always, as to look may mend what it should find
+        if look:  # not always, since looking may repair what the next step should find
             expected, actual = (player.look() for player in players)
             assert actual == expected, ("after", step)
 

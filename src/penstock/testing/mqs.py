@@ -1,4 +1,4 @@
-"""The dialect suite's chapter on mqs: every line of its text, and what its later version added."""
+"""The dialect suite's chapter on mqs: every line of its documentation, and the additions of its later version."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class MqsQueues:
 class MqsMessages:
     @pytest.fixture
     def orders(self, broker: Broker, http: Http) -> Http:
-        """The server, with a queue of this name."""
+        """The server, with a queue "orders"."""
         broker.create("orders")
         return http
 

@@ -1,8 +1,8 @@
-"""The contract's chapter on power loss: a real file system that forgets all that was not synced.
+"""The contract's chapter on power loss, on a real file system that forgets everything that was not synced.
 
 kill -9 never finds a missing sync, because the kernel still has the data. Here the store lies on a loop-mounted ext4, which is
-shut down in mid-flight without flushing its log (FS_IOC_SHUTDOWN) while workers send and delete, then mounted again. Into a
-queue that deduplicates, everything is sent again then.
+shut down in mid-flight without flushing its log (FS_IOC_SHUTDOWN) while workers send and delete, then mounted again. If the
+queue deduplicates, everything is then sent again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if commits == "yes":
 cut_power(folder)
 os._exit(0)
 """
-"""Receives, perhaps makes a commit that is synced, and then there is no power any more."""
+"""Receives, perhaps makes a synced commit, and then cuts the power."""
 DAY = 86400
 
 
 def need_mounts() -> None:
-    """Mounting takes root; in CI its absence is a failure, elsewhere a skip."""
+    """Mounting needs root; without it, tests fail in CI and are skipped elsewhere."""
     if os.geteuid() == 0:
         return
     if os.environ.get("CI"):
@@ -132,7 +132,7 @@ class PowerLoss:
 
 
 def make_disk(tmp_path: Path) -> tuple[Path, Path]:
-    """An ext4 of its own in a file, and where to mount it."""
+    """A new ext4 in a file, and its mount point."""
     need_mounts()
     image, folder = tmp_path / "disk", tmp_path / "mnt"
     folder.mkdir()
@@ -147,7 +147,7 @@ def make_disk(tmp_path: Path) -> tuple[Path, Path]:
 def cut_short(
     make_url_in: Callable[[Path], str], tmp_path: Path, turn: int, **settings: Any
 ) -> Iterator[tuple[str, Path, int]]:
-    """Workers' disk loses its power, and is back: the store, their log, and how much of it counts."""
+    """Cut the power of the workers' disk and mount it again. Returns the store, their log, and how much of it counts."""
     image, folder = make_disk(tmp_path)
     log = tmp_path / "log"
     log.touch()
@@ -158,7 +158,7 @@ def cut_short(
         roles = enumerate(["send", "send", "receive"])
         workers = [start_worker(url, "orders", role, log, f"w{number}", 1 + 4 * turn, 10**6) for number, role in roles]
         wait_for(log, "deleted", 40, lambda: all(worker.poll() is None for worker in workers))
-        # A sync that is under way when the power goes may be answered and yet be lost: what was answered before counts.
+        # A sync in progress when the power fails may be answered and still be lost: only earlier answers count.
         known = len(log.read_text())
         cut_power(folder)
         for worker in workers:

@@ -4,7 +4,7 @@ before   the client's bytes are lost
 after    the server gets them and answers, and the answer is lost
 late     the client is cut off at once, and the server gets the bytes a little later
 
-The client may be told some last words before it is cut off, as by a server that fails.
+The proxy may send the client some last words before it cuts it off, like a failing server.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Proxy:
             _close(*pair)
 
     def cut_at(self, number: int, how: str) -> None:
-        """At the so-manieth time that a client says something from now on (0: never)."""
+        """Cut at the n-th time that a client sends something from now on (0: never)."""
         with self._lock:
             self._left, self._how = number, how
 
@@ -59,7 +59,7 @@ class Proxy:
             while data := source.recv(65536):
                 how = self._next() if asking else ""
                 if how == "after":
-                    self._muted.add(source)  # whatever the server answers does not get through
+                    self._muted.add(source)  # drop the server's answer
                     target.sendall(data)
                     time.sleep(0.05)
                 if how:

@@ -1,8 +1,8 @@
-"""The contract's chapter on publishers that die in a store of files: killed at any system call, a batch is published once.
+"""The contract's chapter on publishers that are killed in a store of files: at any system call, a batch is published once.
 
 A child stages a batch for two queues and publishes it, and is killed at one of its system calls. Then a consumer takes
-all that is there, and the batch is replayed, with its rows in another order: what was taken and what is there then must be the
-batch, each message once; and nothing may be left over.
+everything, and the batch is replayed with its rows in another order. What was taken and what is there then must be the batch,
+each message once, with nothing left over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXPECTED = Counter([*PLAIN, b"4", b"5"])
 
 
 def publish(broker: Broker, attempt: str, turned: bool) -> int | None:
-    """Stage the batch and publish it; ``turned``: as a replay may have it."""
+    """Stage the batch and publish it; ``turned``: in the order of a replay."""
     parts: list[tuple[str, list[bytes]]] = [("plain", PLAIN), ("once", ONCE), ("plain", [])]
     counts = {}
     for place, (queue, bodies) in enumerate(reversed(parts) if turned else parts):

@@ -31,7 +31,7 @@ def sorted_bodies(queue: Queue) -> list[bytes]:
 
 
 class Publishing:
-    """What can be seen from outside; it is also true through HTTP."""
+    """What clients can see; also true over HTTP."""
 
     def test_what_is_staged_is_in_no_queue(self, broker: Broker, queue: Queue) -> None:
         stage(broker, 0, "a", b"1")
@@ -76,7 +76,7 @@ class Publishing:
         assert broker.publish("w", 0, segments) == 1
 
     def test_a_segment_that_points_out_of_itself_is_refused(self, broker: Broker, queue: Queue) -> None:
-        """Else it would bring along whatever lies in memory behind it."""
+        """Otherwise it would include whatever lies behind it in memory."""
         segment = pack_drafts("orders", [Draft(b"1234")] * 4)
         ends = struct.Struct("<5i")
         wrong = segment.replace(ends.pack(0, 4, 8, 12, 16), ends.pack(0, 4, 8, 12, 60_000))
@@ -206,7 +206,7 @@ class Publishing:
 
 
 class StagedSegments:
-    """What becomes of what was staged."""
+    """What happens to staged segments."""
 
     @pytest.mark.parametrize(
         ("settings", "drafts", "alike"),
@@ -336,7 +336,7 @@ class StagedSegments:
     def test_an_interrupted_publication_leaves_nothing_or_is_finished(
         self, broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Interrupted at each of its calls of the store, and published again by other segments, as a replay would."""
+        """Interrupt it at each of its store calls, and publish again with other segments, as a replay would."""
         store, (staging, ledger) = broker.store, broker.store.outbox
         verbs = [(store, "insert"), (store, "insert_bodies"), (staging, "stage"), (staging, "fetch"), (staging, "unstage")]
         verbs += [(ledger, "note"), (ledger, "insert_once")]
@@ -353,7 +353,7 @@ class StagedSegments:
                     finished = True
                 except _Interrupted:
                     finished = False
-            for message in queue.receive(9):  # what is published is taken at once: it must not come again
+            for message in queue.receive(9):  # take published messages at once: they must not come again
                 message.delete()
                 _TAKEN.append(message.body)
             again = stage(broker, 0, "c", b"3", b"1", writer=writer) | stage(broker, 0, "d", b"2", writer=writer)

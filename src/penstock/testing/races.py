@@ -1,4 +1,4 @@
-"""The contract's chapter on races: threads and processes at one queue, each message once."""
+"""The contract's chapter on races: threads and processes share a queue, and each message is delivered once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start_worker(url: str, queue: str, role: str, log: Path, name: str, batch: i
 
 
 def wait_for(log: Path, word: str, count: int, alive: Callable[[], bool]) -> None:
-    """Wait until the workers have written the word so often; none of them may end before."""
+    """Wait until the workers have written the word this often; none of them may end before."""
     while log.read_text().count(word) < count:
         assert alive(), "a worker has ended by itself"
         time.sleep(0.01)
@@ -100,7 +100,7 @@ class ProcessRaces:
             senders = [start_worker(url, "orders", "send", logs[number], f"s{number}", 7, 600) for number in (0, 1)]
             receivers = [start_worker(url, "orders", "receive", logs[number], "r", 10, 0) for number in (2, 3)]
             assert [process.wait() for process in senders + receivers] == [0] * 4
-            receivers = [start_worker(url, "orders", "receive", logs[2], "r", 100, 0)]  # what came after they gave up
+            receivers = [start_worker(url, "orders", "receive", logs[2], "r", 100, 0)]  # receive what came after they gave up
             assert receivers[0].wait() == 0
             lines = [line.split() for log in logs for line in log.read_text().splitlines()]
             sent = {line[1] for line in lines if line[0] == "sent"}

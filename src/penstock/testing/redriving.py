@@ -1,4 +1,4 @@
-"""The contract's chapter on redrives: what comes back from a dead letter queue is in its queue again, and nothing vanishes."""
+"""The contract's chapter on redrives: what comes back from a dead letter queue is in its queue again, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.testing.receiving import bodies
 
 
 def bury(queue: Queue, limit: int = 9) -> None:
-    """Let what is visible in a queue die that allows one receive."""
+    """Kill all visible messages of a queue that allows one receive."""
     queue.receive(limit, visibility=0)
     assert queue.receive(limit) == []
 
 
 def let_die(broker: Broker, queue: Queue, drafts: Sequence[Draft | bytes]) -> Queue:
-    """Send messages that die, each before the next one is sent; the dead letter queue."""
+    """Send messages and let each die before the next one is sent; returns the dead letter queue."""
     for draft in drafts:
         queue.send_many([draft])
         bury(queue)
@@ -102,7 +102,7 @@ class Redriving:
         once.send(b"x")
         redriven = dead.redrive()
         assert (redriven, redriven.duplicates, redriven.homeless) == (1, 1, 0)
-        assert dead.peek(9) == [letter]  # as it was
+        assert dead.peek(9) == [letter]  # unchanged
         redriven = dead.redrive(ids=[letter.id])
         assert (redriven, redriven.duplicates) == (0, 1)
         assert sorted(bodies(once.peek(9))) == [b"x", b"y"]

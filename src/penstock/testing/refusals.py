@@ -1,4 +1,4 @@
-"""The contract's chapter on bad input: an error of our own that names the value, and nothing is changed."""
+"""The contract's chapter on bad input: our own error names the value, and nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract's chapter on what goes in and comes out unchanged."""
+"""The contract's chapter on messages that come out as they went in."""
 
 from __future__ import annotations
 

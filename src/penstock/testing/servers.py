@@ -1,6 +1,6 @@
-"""Real servers for tests and benchmarks: started on a free loopback port in a temporary folder, and stopped after.
+"""Real servers for tests and benchmarks, started on a free loopback port in a temporary folder, and stopped afterwards.
 
-Databases refuse to run as root, so root starts them as the user that Debian's packages make.
+Databases refuse to run as root, so root starts them as the user that Debian's packages create.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def find(program: str) -> str:
 
 
 def roomy_memory() -> str | None:
-    """A folder in memory with room for a server's files, if there is one: MariaDB syncs 280 times for our tables, however it is
-    set. What lies there survives the server's death, if not the machine's."""
+    """A folder in memory with room for a server's files, if there is one: MariaDB syncs 280 times for our tables, whatever its
+    settings. The files survive the server's death, but not the machine's."""
     with suppress(OSError):
         if shutil.disk_usage(MEMORY).free >= ROOM:
             return MEMORY
@@ -55,7 +55,7 @@ class Server(ABC):
     user: str
 
     def __init__(self, *, sync: bool = False) -> None:
-        """Without ``sync`` it does not wait for the disk: what it answers survives its own death, if not the machine's."""
+        """Without ``sync`` it does not wait for the disk: its answers survive its own death, but not the machine's."""
         self.sync = sync
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-server-", dir=None if sync else roomy_memory()))
@@ -85,11 +85,11 @@ class Server(ABC):
 
     @abstractmethod
     def connect(self) -> Any:
-        """A connection of the driver's own, in which every statement is committed by itself."""
+        """A plain connection of the driver, in autocommit mode."""
 
     @abstractmethod
     def new_url(self) -> str:
-        """The URL of a store that nobody has used yet."""
+        """The URL of a new, unused store."""
 
     def _as_user(self, command: Sequence[str]) -> list[str]:
         if os.geteuid() != 0:
@@ -202,7 +202,7 @@ class MariadbServer(Server):
 
 
 class MemcachedServer:
-    """It keeps nothing, so that to stop and start it is to empty it."""
+    """It keeps nothing on disk, so a restart empties it."""
 
     def __init__(self, *options: str) -> None:
         self.port = free_port()
@@ -244,5 +244,5 @@ class MemcachedServer:
     close = stop
 
     def new_url(self) -> str:
-        """The URL of a store that nobody has used yet."""
+        """The URL of a new, unused store."""
         return f"memcached://127.0.0.1:{self.port}/test{next(self._serial)}"

@@ -1,4 +1,4 @@
-"""The dialect suite's chapter on serving: shared commits, long polls, clients that go away, one request after another."""
+"""The dialect suite's chapter on serving: shared commits, long polls, clients that disconnect, pipelined requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dial(url: str) -> socket.socket:
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Wait for what other threads are about to do."""
+    """Wait for a condition that other threads bring about."""
     give_up_at = time.monotonic() + 60
     while not true():
         assert time.monotonic() < give_up_at, "it never happened"
@@ -144,7 +144,7 @@ class Serving:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.sendall(b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-MESSAGES: 30\r\n\r\n")
             until(lambda: queue.stats().in_flight == 16)
-            client.recv(1000)  # the answer is under way, and far too long for the system to hold
+            client.recv(1000)  # the answer is on its way, and too long for the socket buffers
         until(lambda: queue.stats().visible == 30)
         assert server.app.polls.given_back == 16
 

@@ -62,7 +62,7 @@ class Settling:
         stale = queue.receive(1)[0]
         clock.advance(31)
         held = queue.receive(3)
-        clock.advance(31)  # theirs too has lapsed, but nobody has come for them
+        clock.advance(31)  # these have lapsed too, but nobody has received them since
         mine = [message for message in held if message.id != stale.id]
         answers, taken = queue.exchange([stale, *mine, mine[0].id], 3)
         assert (answers, bodies(taken)) == ([False, True, True, False], [stale.body])
@@ -78,7 +78,7 @@ class Settling:
 
         def slowly(*arguments: Any) -> Any:
             answer = act(*arguments)
-            clock.advance(60)  # for locks that others had
+            clock.advance(60)  # as if it had waited for locks
             return answer
 
         monkeypatch.setattr(broker.store, verb, slowly)
@@ -339,7 +339,7 @@ class Settling:
         clock.advance(1)
         assert queue.receive(2, mode="at_most_once") == []
         (buried,) = dead.peek()
-        assert (buried.received_at, buried.delivery) == (clock.now, clock.now)  # the claim that found it dead
+        assert (buried.received_at, buried.delivery) == (clock.now, clock.now)  # the receive that buried it
         assert dead.redrive() == 1
         assert [slow.delete(), slow.extend(5), slow.release(), queue.fail(slow)] == [False] * 4
         assert bodies(queue.receive()) == [b"x"]

@@ -1,4 +1,4 @@
-"""A process that sets the wall clock and says what became of its messages; `penstock.testing.stepping` gives it such a clock.
+"""A process that sets the wall clock and reports what happens to its messages. `penstock.testing.stepping` provides the clock.
 
 python -m penstock.testing.stepper URL scenes        each scene and its outcome, as JSON
 python -m penstock.testing.stepper URL hold          take a message, and hold it for five minutes
@@ -24,11 +24,11 @@ from penstock.workers.heartbeat import Heartbeat
 
 HOUR, DAYS = 3600, 5 * 86400
 SOON = 5
-"""Seconds to wait for what must be there; a format that counts in milliseconds shows a message some of them later."""
+"""Seconds to wait for what must be there; a format that counts in milliseconds shows a message slightly later."""
 
 
 def step(seconds: int) -> None:
-    """Set the wall clock so far from where it was at first."""
+    """Set the wall clock this far from its original value."""
     before = time.time()
     Path(os.environ["PENSTOCK_STEP"]).write_text(str(seconds))
     assert seconds == 0 or abs(time.time() - before) > HOUR / 2, "the wall clock of this process was not set"
@@ -128,7 +128,7 @@ SCENES: dict[str, tuple[Any, object]] = {
     "a tentative claim, and the clock is set forward": (named_claim, 1),
     "two consumers, and the clock is set forward": (consumers, 2),
 }
-"""Each with what must come of it."""
+"""Each scene with its expected outcome."""
 
 
 def say(value: object) -> None:
@@ -145,7 +145,7 @@ def main(url: str, role: str) -> None:
                 queue = broker.create(f"scene-{number}", visibility=300)
                 try:
                     found[name] = play(queue, broker) if play is consumers else play(queue)
-                except (PenstockError, ValueError) as error:  # let the other scenes be told, too
+                except (PenstockError, ValueError) as error:  # report the other scenes, too
                     found[name] = str(error)
             say(found)
         elif role == "hold":

@@ -1,7 +1,7 @@
-"""The contract's chapter on a wall clock that is set while messages wait: no lease, delay or expiry changes by it.
+"""The contract's chapter on a wall clock that is set while messages wait: no lease, delay or expiry changes.
 
-A small library that is loaded before all others adds what a file says to the wall clock of one process, and leaves the steady
-clocks alone: that is what settimeofday and NTP do to a whole machine.
+A small preloaded library adds the offset in a file to the wall clock of one process, and leaves the monotonic clocks alone, as
+settimeofday and NTP do to a whole machine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ time_t time(time_t *into) {
 
 
 class WallClock:
-    """The wall clock of the processes that have its `environment`."""
+    """The wall clock of the processes that run with its `environment`."""
 
     def __init__(self, folder: Path) -> None:
         gcc = shutil.which("gcc")
@@ -80,7 +80,7 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(library), "PENSTOCK_STEP": str(self._file)}
 
     def set(self, seconds: int) -> None:
-        """So far from the machine's."""
+        """Set it this far from the machine's."""
         draft = self._file.with_suffix(".new")
         draft.write_text(str(seconds))
         draft.rename(self._file)
@@ -137,11 +137,11 @@ class SteppingAcross:
 
 MINUTE = 60_000_000
 SLACK = 500_000
-"""How far (microseconds) two clocks may be apart: a server's is measured, by each process on its own."""
+"""Microseconds by which two clocks may differ: each process measures a server's clock on its own."""
 
 
 def _ask(*processes: subprocess.Popen[str]) -> list[list[int]]:
-    """The store's clock less the steady one: at least, and at most."""
+    """Lower and upper bound of the store's clock minus the monotonic one."""
     for process in processes:
         assert process.stdin
         process.stdin.write("\n")

@@ -1,8 +1,7 @@
-"""The contract's chapter on death at an exact point: a fixed list of steps, each of which is done whole or not at all.
+"""The contract's chapter on death at an exact point: a fixed list of steps, each of which is atomic.
 
 `StepCrashes` runs the steps in a child (`penstock.testing.faults`) that is killed at the first, second, third … of its system
-calls that change files. Each time, what is in the store must be what was there before the step that was cut short, or what is
-there after it.
+calls that change files. Each time, the store must be in the state before the interrupted step, or in the state after it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def steps(broker: Broker, clock: FakeClock) -> list[Callable[[], object]]:
         lambda: jobs.send(b"poison"),
         lambda: jobs.receive(),
         lambda: jobs.release(jobs.peek(state="consumed")[0].receipt),
-        lambda: jobs.receive(3),  # buries the poison, gives the two others
+        lambda: jobs.receive(3),  # buries the poison, returns the two others
         lambda: jobs.delete_many([jobs.peek()[0].receipt, "no such id"]),
         lambda: dead.redrive(),
         lambda: once.send_many([b"1", b"1", b"2"]),
@@ -53,7 +52,7 @@ def steps(broker: Broker, clock: FakeClock) -> list[Callable[[], object]]:
 
 
 def look(broker: Broker) -> object:
-    """All that can be seen, with nothing that differs from run to run."""
+    """Everything visible that does not differ from run to run."""
     return [
         (
             name,
@@ -74,7 +73,7 @@ def _plain(message: penstock.Message) -> dict[str, Any]:
 
 
 def snapshots(url: str) -> list[object]:
-    """What is to be seen before the first step and after each."""
+    """What is visible before the first step and after each step."""
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         prepare(broker)
@@ -102,7 +101,7 @@ class StepCrashes:
 
 
 def _run(url: str, fault: Fault | None = None) -> Run:
-    """Do the steps in a child; once each is answered, it tells what the clock shows."""
+    """Run the steps in a child, which reports the clock after each answer."""
 
     def work(tell: Callable[[str], None]) -> None:
         clock = FakeClock()

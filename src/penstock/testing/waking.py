@@ -1,4 +1,4 @@
-"""The contract's chapter on waiting. These tests use the real clock; a bound on time holds for the best of several tries."""
+"""The contract's chapter on waiting. These tests use the real clock; a time limit applies to the best of several tries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMISE = 0.05
 
 
 def best_of(tries: int, measure: Callable[[], float], enough: float = 0) -> float:
-    """The best of so many tries, or the first that is good ``enough``: on a busy machine most are not."""
+    """The best of several tries, or the first that is good ``enough``: on a busy machine most are slow."""
     best = measure()
     while best >= enough and (tries := tries - 1) > 0:
         best = min(best, measure())
@@ -45,7 +45,7 @@ class Waking:
 
                 waiter = Thread(target=wait)
                 waiter.start()
-                time.sleep(0.1)  # the thread is asleep by now; if not, it only finds the message sooner
+                time.sleep(0.1)  # the thread is asleep by now; if not, it just finds the message sooner
                 queue.send(b"x")
                 sent = time.monotonic()
                 waiter.join()
@@ -81,7 +81,7 @@ class Waking:
             assert best_of(30, measure, PROMISE) < PROMISE
 
     def test_waiting_costs_next_to_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A receiver looks at the store some thirty times a second, and rests in between."""
+        """A receiver looks at the store some thirty times a second, and sleeps in between."""
         with penstock.open(url) as broker:
             queue = broker.create("orders")
             queue.send(b"later", delay=3600)

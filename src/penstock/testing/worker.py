@@ -1,4 +1,4 @@
-"""A process that sends or receives and writes down each step, so that it can be killed at any moment and held to account.
+"""A process that sends or receives and logs each step, so that it can be killed at any moment and its account checked.
 
     python -m penstock.testing.worker URL QUEUE send|receive LOG NAME BATCH COUNT
 
