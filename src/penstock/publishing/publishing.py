@@ -1,6 +1,6 @@
 """Exactly-once publishing: many processes stage a writer's numbered batches, and one process publishes them.
 
-    stage ──► staged ──publish──► in the queues; the writer has come so far, what else it had staged up to there is removed
+    stage ──► staged ──publish──► in the queues; the batch is recorded, and the writer's other segments up to it are removed
                  │
                  └── nobody publishes it for some days ──► removed
 
@@ -8,7 +8,7 @@ A published batch is recognised by its number: publishing it, or an earlier one,
 are atomic, a publication is one of them. If they are not (files, memcached), the publication begins when a manifest is staged
 beside the segments. From then on, any later publisher completes it from the segments that the manifest names:
 
-    check all ──► manifest ──► each piece: put in, once; note how far ──► note the batch ──► clear up
+    check all ──► manifest ──► each piece: insert once, record the progress ──► record the batch ──► clean up
 
 The store's journal (files) or marks (memcached) keep a piece from being inserted twice. On memcached, a queue that deduplicates
 uses its own rule: a message that was received and deleted between a crash and the repair may appear again.
@@ -117,7 +117,7 @@ class Publishing:
         return last
 
     def _begun(self, writer: str, batch: int, manifest: bytes) -> _Work | None:
-        """The unfinished publication that a manifest describes. None if the manifest is damaged: then it never began."""
+        """The unfinished publication that a manifest describes. None if the manifest is damaged: start over."""
         try:
             return _Work(self._store, self._clock, writer, batch, **check_manifest(json.loads(manifest)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -1,4 +1,4 @@
-"""A segment: messages on their way into queues, many at a time, as an Arrow IPC stream.
+"""A segment: many messages for one or more queues, as an Arrow IPC stream.
 
 queue            string     the target queue
 body             binary
@@ -80,7 +80,7 @@ def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
 
 
 def unpack(segment: bytes | memoryview, rows: int = 10_000) -> Iterator[Piece]:
-    """The messages of a segment, at most ``rows`` at a time; those for one queue in the segment's order."""
+    """The messages of a segment, at most ``rows`` at a time. Those for the same queue keep their order."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(segment)) as stream:
             _check_schema(stream.schema)

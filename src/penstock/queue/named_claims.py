@@ -1,6 +1,6 @@
 """Named, durable claims of a queue, for batch systems that replay their batches.
 
-claim ──► tentative ──confirm──► confirmed ──settle──► deleted; the reader has come so far
+claim ──► tentative ──confirm──► confirmed ──settle──► deleted; the epoch is recorded
               │                      │
               └── its time passes ───┴── give_up ──► visible to all again
 """

@@ -1,1 +1,1 @@
-"""Where messages are kept: each module is one kind of store, `penstock.stores.ports` says what it must do."""
+"""The stores, one package or module each. `penstock.stores.ports` is their interface."""

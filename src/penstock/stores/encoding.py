@@ -1,6 +1,6 @@
 """How stores encode values without a column of their own: a message's head and checksum, and a queue's settings.
 
-head      JSON, absent if all values are defaults:  {"type": content type, "attributes": {name: value}, "visibility": seconds,
+head      JSON, absent if all are defaults:   {"type": content type, "attributes": {name: value}, "visibility": seconds,
                                                "death": [queue, reason, receives, died_at]}
           an attribute of bytes is {"b": base64}; text and numbers are themselves
 checksum  CRC-32 over all immutable parts of the message, the body last

@@ -86,7 +86,7 @@ class FileCatalogue(Store):
 
     @abstractmethod
     def _queue_folder(self) -> Path:
-        """The folder whose folders are the queues."""
+        """The folder that contains a folder per queue."""
 
     @abstractmethod
     def _clear(self, shelf: Shelf) -> None:
@@ -131,7 +131,7 @@ class FileCatalogue(Store):
                 if not depth:
                     self._clear_up()
                 if isinstance(error, OSError):
-                    if is_full(error):  # the disk is full although it reported space: for the next try
+                    if is_full(error):  # the disk reported space but is full: free some for the next try
                         self._reserve.give_up()
                     raise self._translate(error) from error
                 raise

@@ -25,7 +25,7 @@ from penstock.stores.files.sidecar import TICK, Beside
 from penstock.stores.locks import Patience
 
 Stamp = tuple[int, ...]
-"""The mtimes (ns) of the folders that a queue's names are in."""
+"""The mtimes (ns) of the folders with a queue's files."""
 EXACT = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 13)
 """Whether every observable change gives a folder a new mtime; older kernels gave all changes within a tick the same one."""
 RELIST_SHARE = 10

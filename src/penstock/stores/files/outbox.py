@@ -2,8 +2,8 @@
 
 ROOT/.penstock/.writers/WRITER/
   BATCH.NAME           a segment (see `penstock.stores.staging`)
-  BATCH..journal       the messages that are about to be renamed from drafts into their queue: what is still a draft
-                       was not published yet; the others were, even if it has been received and deleted since
+  BATCH..journal       the messages that are about to be renamed from drafts into their queue: those that are still drafts
+                       were not published yet; the others were, even if they have been received and deleted since
   .published           the last batch, and until when to remember it
   .lock                held (flock) by the publisher
 

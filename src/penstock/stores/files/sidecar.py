@@ -1,14 +1,14 @@
 """Sidecar files: what the file formats have no room for, kept where other programs do not trip over it.
 
     ROOT/.penstock/QUEUE/
-      settings             the queue's settings (JSON) and, as messages bear no date of expiry, every retention it had
+      settings             the queue's settings (JSON) and, as messages have no expiry date, every retention it had
       lock                 held (flock) while names change; its 16 bytes: last id given, the message folder's mtime
       head/ID              content type, attributes, deadline, … of a message that has any
-      held/ID              a record of a message that was ever received: receives, instants, where it lies, who holds it
+      held/ID              a record of a message that was ever received: receives, instants, path, holder
       mark/SHA256          the message that makes the next equal one a duplicate
       settled/AT.ID        a settled message: one line of JSON, then the body
-      reader/SHA256/…      a reader of named claims: `name`, `settled`, and a file an epoch
-      settings.copy        the settings once more: without them, messages would expire too soon
+      reader/SHA256/…      a reader of named claims: `name`, `settled`, and a file per epoch
+      settings.copy        a copy of the settings: without them, messages would expire too soon
       damaged/…            files that could not be read, set aside under new names; nothing reads or removes them
     ROOT/.penstock/.clock/BOOT   the course of the store's clock: see `penstock.stores.clock_files`
 

@@ -38,7 +38,7 @@ class FileStore(FileMessages):
     def readers(self, queue: str) -> Readers:
         return FileReaders(self, queue)
 
-    # tending
+    # cleaning up
 
     def purge(self, queue: str, limit: int) -> int:
         with self._draining(queue) as shelf:

@@ -1,15 +1,15 @@
 """The two formats of the memcached store: pages of slots, and message records.
 
 page      64 slots in columns, little endian: visible_at, received_at, first_received_at, delivery (8 bytes each), receives
-          (4 bytes), status (1 byte); then, if any of them has a holder, 64 bytes that say whose each is (0: nobody's), and
-          the names of the holders, each with its length before it. A page of which nothing is left is a tombstone. If all
+          (4 bytes), status (1 byte); then, if any of them has a holder, 64 bytes with each slot's holder (0: none), and
+          the names of the holders, each with its length before it. A page with nothing left is a tombstone. If all
           of its slots are GONE, it is empty; with a VOID slot it stays whole, so that a late sender sees that it is VOID
           Older versions stored a delivery in 4 bytes, after receives, and no holders: such pages are read, and rewritten
-status    a message's state, or one of the three below; 0x80: it carries a mark as long as it lives; 0x40: its record has parts,
+status    a message's state, or one of the three below; 0x80: it has a mark as long as it lasts; 0x40: its record has parts,
           or it was moved: what goes with it is in the record; 0x20: it is being moved to another queue
-record    HEADER, then head, group, mark, body; all of a message that does not change, and how its slot looked at first.
-          A negative mark_until is of one that was received and then moved here: the delivery, with its sign changed
-mark      what makes an equal message a duplicate; of a message that was moved: "m", its id (36 bytes), where it came from and,
+record    HEADER, then head, group, mark, body; all immutable parts of a message, and its initial slot.
+          If it was received and then moved here, mark_until is the negated delivery
+mark      what makes an equal message a duplicate; for a message that was moved: "m", its id (36 bytes), where it came from and,
           if it has a mark of its own, a space, "+" if that lasts as long as the message is here or "-" if not, and the mark
 
 A slot is EMPTY (its number is given out, the message is not there yet), then holds a message, then is GONE. A slot whose sender
@@ -42,7 +42,7 @@ NAMES_BYTES = 320
 
 
 class Record(NamedTuple):
-    """What is written once, under the message's number."""
+    """The immutable record of a message, stored under its number."""
 
     sent_at: int
     visible_at: int

@@ -24,7 +24,7 @@ from penstock.stores.memcached.records import SMALL, CachedRecords, is_mark_of, 
 FAN = 256
 """Pages per block."""
 NEAR = 4096
-"""How many numbers may be given out to senders that are still at work; an evicted head skips this far ahead."""
+"""How many numbers may be given out whose senders are not done; an evicted head skips this far ahead."""
 Read = dict[int, tuple[Page, bytes | None]]
 
 
@@ -185,7 +185,7 @@ class CachedPages(CachedRecords):
         blocks = [home.key("b", number // FAN) for number in pages if number % FAN == FAN - 1]
         home.link.forget([*[home.key("p", number) for number in pages], *blocks])
 
-    # mending
+    # repairing
 
     def _rebuild(self, home: Home, number: int) -> tuple[Page, bytes | None]:
         """A missing page was never made, was passed by the tail, or was evicted; the records tell what was in it."""

@@ -24,7 +24,7 @@ from penstock.stores.memcached.pages import CachedPages
 from penstock.stores.memcached.records import MARK, id_of, mark_key
 
 CHUNK = 1024
-"""Numbers that are taken at once."""
+"""How many numbers are taken at once."""
 SLOW = 0.04
 """Seconds after which a waiting receiver stops looking for a message whose number it saw given out."""
 MONTH = 30 * 86400

@@ -33,7 +33,7 @@ class MemcachedStore(CachedViews):
     def readers(self, queue: str) -> Readers:
         return MemcachedReaders(self, queue)
 
-    # tending
+    # cleaning up
 
     def sweep(self, queue: str, now: int) -> bool:
         """Process a part of the queue each time: remove old history, and repair what was lost or interrupted."""

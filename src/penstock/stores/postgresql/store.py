@@ -313,7 +313,7 @@ class PostgresqlStore(SqlServerStore):
     def _reserve_numbers(self, side: Session, count: int) -> int:
         return int(self._ask(side, self._statements["reserve_numbers"], {"count": count})[0][0][0])
 
-    # plain messages by one statement
+    # plain messages with one statement
 
     def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         if not self._in_batch() and _plain(entries, settings):

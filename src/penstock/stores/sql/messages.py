@@ -120,7 +120,7 @@ class SqlMessages(SqlSession):
         if not found or found[0][1] <= now:
             return None
         number, until = found[0]
-        # A mark that lasts as long as its message does not outlive it, whatever happened to either.
+        # A mark that lasts as long as its message must not outlive it, whatever happened to either.
         return None if until == FOREVER and not self._rows("sent_at", {"number": number}) else number
 
     def _bearer(self, home: int, mark: bytes | None) -> int | None:

@@ -2,10 +2,10 @@
 
 Rows are written as seldom as possible, since writing a row also writes its body.
 
-    a run     all messages between two places of the queue, none of which was ever received: none is written. Runs lie below the
-              queue's floor, one behind the other, and nothing else does; a search for messages begins above it. Settled, a run
-              has no reader any more, its messages are gone for all, and `tidy` removes them, some at a time.
-    a list    each message is written once: hidden for good. To confirm the claim is to say so in the claim alone.
+    a run     all messages between two positions of the queue, none of which was ever received. Their rows are not written.
+              Below the queue's floor are only runs, one after the other; a search for messages begins above it. A settled run
+              has no reader, and nobody sees its messages any more; `tidy` removes them, some at a time.
+    a list    each row is written once, hidden for good. Confirming the claim writes only the claim.
 
 Nothing may be inserted or changed below the floor. A verb that is about to do that first turns the runs into lists.
 
@@ -211,7 +211,7 @@ class SqliteRuns(Runs):
                         return True
         return False
 
-    # before somebody looks for what is visible, or at all
+    # before a search
 
     def wake(self, queue: str, now: int) -> None:
         self.floor(self._store._queue(queue)[0], now)

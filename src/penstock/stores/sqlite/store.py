@@ -54,7 +54,7 @@ BLOCK = 1000
 """How many message numbers a process reserves at a time."""
 NO_BLOCK = (1, 0)
 SIZES = (2, 4, 8, 16, 32, 64, 128)
-"""How many messages one statement can send: few statements to prepare, and unused places stay empty."""
+"""The sizes of multi-row inserts: few statements to prepare, and unused rows stay empty."""
 NO_ROW = (None,) * 11
 MOST_GONE = 1000
 """How many deleted messages a process leaves in the file before it removes their rows itself."""
@@ -70,7 +70,7 @@ def lend(path: Path) -> Iterator[bool]:
     block. (Closing a file drops all locks that the process has on it, including the other copy's.)
     """
     file = path.resolve()
-    _lent.append(file)  # first set, then look, as a store does the opposite: one of the two sees the other, without a lock
+    _lent.append(file)  # before looking; a store opens before it looks here, so one of the two sees the other, without a lock
     try:
         yield not any(store.has_open(file) for store in list(_stores))
     finally:
@@ -288,7 +288,7 @@ class SqliteStore(SqlStore):
 
     def _draw_on_reserve(self) -> None:
         """If the disk is nearly full: give up the reserve and checkpoint, so that the log starts over and need not grow. A send
-        does not get here then.
+        is refused before it gets here.
         """
         if self._reserve.is_needed():
             self._reserve.give_up()
