@@ -67,8 +67,7 @@ def steady() -> int:
 
 def boot() -> str | None:
     """An identifier of this boot; None where the system has none. In a time namespace (a container restored from a checkpoint)
-    `steady` is shifted, so it counts as another machine.
-    """
+    `steady` is shifted, so it counts as another machine."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -83,8 +82,7 @@ def boot() -> str | None:
 
 class Course(NamedTuple):
     """How a store's clock runs: it shows ``at`` when `steady` is ``since``, corrects by ``pull`` from then until ``turn``, and
-    by ``rest`` after that. All in microseconds.
-    """
+    by ``rest`` after that. All in microseconds."""
 
     since: int
     at: int

@@ -69,8 +69,7 @@ class NamedClaims(ABC):
         """Claim up to ``limit`` messages under a name that survives crashes: the same name gives the same messages again.
 
         The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds. ``max_bytes`` limits, roughly, the
-        total size of the bodies; ``visible_by`` limits the claim to messages that became visible by that instant.
-        """
+        total size of the bodies; ``visible_by`` limits the claim to messages that became visible by that instant."""
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_CLAIM)

@@ -102,8 +102,7 @@ class Queue(Sets, NamedClaims):
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` identifies duplicates instead of the
         content; ``delay`` and ``visibility`` override the queue's settings. With your own ``connection`` to the same database,
-        the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB).
-        """
+        the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
         draft: Draft | bytes = body
         extras: tuple[object, ...] = (attributes, delay, visibility, deadline, key, group)
         if content_type is OCTETS and extras == NOTHING:
@@ -122,8 +121,7 @@ class Queue(Sets, NamedClaims):
         """Send all messages in one commit or, if one is refused, none.
 
         With a ``token``, a caller whose answer was lost can send the same batch again: the queue ignores messages that it took
-        from this batch within the last ten minutes. (A queue that deduplicates applies its own rule instead.)
-        """
+        from this batch within the last ten minutes. (A queue that deduplicates applies its own rule instead.)"""
         batch = check_many(drafts, "send_many", "send")
         if len(batch) > policy.MAX_BATCH:
             raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
@@ -139,8 +137,7 @@ class Queue(Sets, NamedClaims):
 
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
         """`send_many` with a token, without returning ids. If the store's batches are atomic, one mark stands for the whole
-        batch, which costs a fraction of a mark per message.
-        """
+        batch, which costs a fraction of a mark per message."""
         settings = self._known or self.settings
         if not self._store.atomic or settings.deduplicate is not False or len(drafts) < 2:
             self.send_many(drafts, token=token)
@@ -203,8 +200,7 @@ class Queue(Sets, NamedClaims):
         messages.
 
         At most once, the history records them as processed. With ``unfinished``, it records them as failed until `finish`
-        reports the outcome.
-        """
+        reports the outcome."""
         check_taking(limit, visibility, share, holder)
         check_seconds(wait, "wait")
         chosen = _mode(mode)
@@ -291,8 +287,7 @@ class Queue(Sets, NamedClaims):
         holder: str | None = None,
     ) -> tuple[list[Message], bool, bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them. Returns the messages to deliver, whether to
-        continue, and whether any claimed messages were moved or settled instead.
-        """
+        continue, and whether any claimed messages were moved or settled instead."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see the claim
         only: dict[str, Any] = {} if share is None else {"share": share}
@@ -356,8 +351,7 @@ class Queue(Sets, NamedClaims):
     def delete(self, message: Message | Receipt | str, *, connection: object = None) -> bool:
         """Settle a message as processed. Returns False, and changes nothing, if the receiver no longer holds it.
 
-        Given an id instead of a message, this deletes it no matter who holds it. ``connection`` works as for `send`.
-        """
+        Given an id instead of a message, this deletes it no matter who holds it. ``connection`` works as for `send`."""
         known = self._known
         ours = type(message) is Message and message.queue == self.name and connection is None
         if ours and known is not None and not known.groups:  # the common case, kept as short as possible
@@ -390,8 +384,7 @@ class Queue(Sets, NamedClaims):
         holder: str | None = None,
     ) -> tuple[list[bool], list[Message]]:
         """`delete_many`, then `receive` at least once without waiting; returns both answers. On a database server this is one
-        commit. Consumers use it to go from one batch to the next.
-        """
+        commit. Consumers use it to go from one batch to the next."""
         check_taking(limit, visibility, share, holder)
         held = self._held(check_many(messages, "exchange", "delete"))
         share = share if self._store.shares else None
@@ -437,8 +430,7 @@ class Queue(Sets, NamedClaims):
 
     def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> list[bool]:
         """Report the outcome of messages that were received at most once as ``unfinished``: processed, or ``failed`` for this
-        reason. This changes only the history. Returns False for each message that the history does not have.
-        """
+        reason. This changes only the history. Returns False for each message that the history does not have."""
         held = self._held(check_many(messages, "finish", "finish([…])"))
         state = State.PROCESSED if policy.check_reason(failed) is None else State.FAILED
         return self._store.amend(self.name, held, state, failed) if held else []
@@ -577,8 +569,7 @@ class Queue(Sets, NamedClaims):
 
         With ``ids``, only these messages are sent, unless someone holds them. ``since_at`` skips messages that became visible
         before that instant. A letter stays if its queue is gone, or if that queue deduplicates and has an equal message; the
-        answer counts these too.
-        """
+        answer counts these too."""
         if limit is not None:
             check_count(limit, "limit", 1, policy.MAX_NUMBER)
         if since_at is not None:

@@ -89,8 +89,7 @@ def rename_new(source: str, target: str) -> None:
 def remove_folder(path: Path | str) -> None:
     """Remove a folder and its content. What cannot be removed stays.
 
-    Not ``shutil.rmtree``: interrupted in its ``close``, it closes the same descriptor again, which another thread may have.
-    """
+    Not ``shutil.rmtree``: interrupted in its ``close``, it closes the same descriptor again, which another thread may have."""
     for folder, folders, files in os.walk(path, topdown=False):
         for name in (*folders, *files):
             with suppress(OSError):  # the folder is gone already; a link to one is not

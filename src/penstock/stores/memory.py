@@ -79,8 +79,7 @@ class MemoryStore(Store):
 
     def __init__(self, *, ordered: bool = True, by_arrival: bool = False) -> None:
         """Without ``ordered``, visible messages are claimed in the order of sending, whenever they became visible. With
-        ``by_arrival``, a moved message counts from its move instead.
-        """
+        ``by_arrival``, a moved message counts from its move instead."""
         self.roster = LocalRoster()
         self.outbox = Outbox(MemoryStaging(self), MemoryLedger(self, self._unmark))
         self.ordered = ordered

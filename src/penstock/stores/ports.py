@@ -66,8 +66,7 @@ class Staging(ABC):
     @abstractmethod
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
         """Store a segment for its batch, replacing one of the same name. If batches are not atomic, it is as safe as a message.
-        Otherwise it may be lost, because the publisher notices that it is missing.
-        """
+        Otherwise it may be lost: the publisher notices that it is missing."""
 
     @abstractmethod
     def staged(self, writer: str | None = None) -> list[Staged]:
@@ -79,8 +78,7 @@ class Staging(ABC):
     @contextmanager
     def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
         """A context around `Ledger.publishing`: yields these segments in this order, each when it is asked for. A store may
-        read ahead. It may also remove the segments when the block succeeds; otherwise they stay.
-        """
+        read ahead. It may also remove the segments when the block succeeds; otherwise they stay."""
         yield (self.fetch(writer, batch, name) for name in names)
 
     @abstractmethod
@@ -95,8 +93,7 @@ class Ledger(ABC):
     def publishing(self, writer: str) -> AbstractContextManager[int | None]:
         """Lock this writer for publishing; yields the last batch it published. If batches are atomic, this is one.
 
-        If the lock expires by itself, each step inside renews it. Raises `StoreBusy` if another process may have it by now.
-        """
+        If the lock expires by itself, each step inside renews it. Raises `StoreBusy` if another process may have it by now."""
 
     @abstractmethod
     def note(self, writer: str, batch: int, keep_until: int) -> None:
@@ -110,8 +107,7 @@ class Ledger(ABC):
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
         """If batches are not atomic: like `Store.insert`, but if an insert for this step was begun before, finish that one and
-        add nothing else. Call the result once the progress is recorded: it forgets how the step is recognised.
-        """
+        add nothing else. Call the result once the progress is recorded: it forgets how the step is recognised."""
         raise NotImplementedError
 
 
@@ -142,8 +138,7 @@ class Store(ABC):
     """`claim` takes ``share``, (place, of), and then claims only messages with number % of == place."""
     compares: bool = False
     """Looking up a queue's settings costs a round trip: `claim` takes the ``settings`` that the caller knows. If they are no
-    longer the queue's, it changes nothing and returns None.
-    """
+    longer the queue's, it changes nothing and returns None."""
     exchanges: bool = False
     """A claim waits for the disk as a settlement does, and `exchange` can do both in one commit."""
 
@@ -189,13 +184,11 @@ class Store(ABC):
         None.
 
         A message whose mark is in force is a duplicate: it is not added, and the first message's id is returned. In a queue
-        with groups, a message is blocked while others of its group are ahead of it.
-        """
+        with groups, a message is blocked while others of its group are ahead of it."""
 
     def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
         """Like `insert`, for messages that differ from ``like`` only in their bodies; ``like`` has no mark, no group and no
-        body. If these are no longer the queue's settings, change nothing and return False.
-        """
+        body. If these are no longer the queue's settings, change nothing and return False."""
         return self.insert(queue, [like._replace(body=body) for body in bodies], like.sent_at, settings) is not None
 
     @abstractmethod
@@ -208,8 +201,7 @@ class Store(ABC):
         If ``until`` is None, the caller settles or moves every message in this same batch, so the store need not record the
         claim. If the settlement does not find a message, another receiver got it.
 
-        Returns the messages as they are after the claim; ``lapsed`` marks those that were consumed before it.
-        """
+        Returns the messages as they are after the claim; ``lapsed`` marks those that were consumed before it."""
 
     @abstractmethod
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
@@ -221,8 +213,7 @@ class Store(ABC):
     ) -> list[bool] | None:
         """Delete messages, into the history if it is kept. False for each stale receipt.
 
-        If ``settings`` are given and are no longer the queue's, change nothing and return None.
-        """
+        If ``settings`` are given and are no longer the queue's, change nothing and return None."""
 
     @abstractmethod
     def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
@@ -241,8 +232,7 @@ class Store(ABC):
         holder: str | None = None,
     ) -> tuple[list[bool], list[Message]] | None:
         """`delete` and then `claim` in one commit, if the store ``exchanges``. If these are no longer the queue's settings,
-        change nothing and return None. An error means that nothing was done, as far as that can be known.
-        """
+        change nothing and return None. An error means that nothing was done, as far as that can be known."""
         raise NotImplementedError
 
     @abstractmethod
@@ -258,8 +248,7 @@ class Store(ABC):
         """Move messages to another queue: visible at once, with no receives or holder, and with the mark and deadline from
         `policy.readmit`. A message stays if its mark would count there and another message there already has it.
 
-        The delivery number continues: a receipt from before the move must not match after it.
-        """
+        The delivery number continues: a receipt from before the move must not match after it."""
 
     @abstractmethod
     def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
@@ -271,8 +260,7 @@ class Store(ABC):
     ) -> list[Message]:
         """List all messages, or those in ``state``, in the order of delivery, blocked ones last.
 
-        With ``now``, only those visible then, and only those after the position (visible_at, number).
-        """
+        With ``now``, only those visible then, and only those after the position (visible_at, number)."""
 
     @abstractmethod
     def settled(self, queue: str, limit: int) -> list[Message]:
@@ -342,8 +330,7 @@ class Store(ABC):
 
     def clock(self) -> Clock:
         """The default clock. It must not step when this machine's wall clock is set, and all processes that share the store
-        must agree on it. This one is for a store that lives in one process.
-        """
+        must agree on it. This one is for a store that lives in one process."""
         return MachineClock()
 
     @abstractmethod
@@ -390,8 +377,7 @@ class ClaimingReaders(Readers):
         self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
     ) -> int:
         """`Store.claim` and `hold` in one step: claim the first messages visible since ``visible_by``, if every one of them is
-        certain to be delivered. Returns how many. If 0, nothing has changed: use `claim` and `hold`.
-        """
+        certain to be delivered. Returns how many. If 0, nothing has changed: use `claim` and `hold`."""
 
 
 class Ids:
@@ -399,8 +385,7 @@ class Ids:
 
         ssssssss-ssss-8sss-nnnn-nnnnnnnnnnnn     s: 60 random bits of this store; n: 62 bits of the number (RFC 9562, version 8)
 
-    Within a store, ids sort in the order of sending.
-    """
+    Within a store, ids sort in the order of sending."""
 
     def __init__(self, salt: int) -> None:
         digits = f"{salt:015x}"

@@ -25,8 +25,7 @@ BLOCK = 4096
 class Reserve:
     def __init__(self, store: object, pieces: Sequence[str], size: int) -> None:
         """``pieces`` are files of ``size`` bytes each, or less on a small disk. The first one shows the state: it is missing if
-        there never was a reserve, and empty while the reserve is given up. It is made last.
-        """
+        there never was a reserve, and empty while the reserve is given up. It is made last."""
         self._store = store
         self._pieces = pieces
         self._folder = os.path.dirname(pieces[0]) or "."

@@ -95,8 +95,7 @@ class Here(threading.local):
 class ServerSession(SqlSession):
     def __init__(self, name: str, *, timeout: float = 10, pool: int = 10) -> None:
         """``timeout``: seconds to wait for locks, for a free connection, and for an unreachable server; ``pool``: the maximum
-        number of connections.
-        """
+        number of connections."""
         self._here = Here()
         super().__init__()
         self._name = name

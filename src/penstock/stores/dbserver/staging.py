@@ -34,8 +34,7 @@ class StagedRows(Staging):
     @contextmanager
     def fetching(self, writer: str, batch: int, names: Sequence[str]) -> Iterator[Iterator[Segment | None]]:
         """On a connection of its own: while the server works on one segment, this reads the next and deletes it, in a
-        transaction that ends as the publication does.
-        """
+        transaction that ends as the publication does."""
         server, session = self._server, None
         if len(names) > AHEAD and not server._in_batch():  # only the batch itself can see what it has staged
             with suppress(StoreError):  # no more connections are available

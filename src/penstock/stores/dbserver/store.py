@@ -157,8 +157,7 @@ class SqlServerStore(ServerSession, SqlStore):
 
     def _take_numbers(self, count: int) -> int:
         """Take numbers from the block that this process has reserved. In a queue with groups the order of numbers is the order
-        of turns: there the block is valid only until another process reserves one.
-        """
+        of turns: there the block is valid only until another process reserves one."""
         work = self._here.work
         with self._block_lock:
             while True:

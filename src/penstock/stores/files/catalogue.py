@@ -31,8 +31,7 @@ from penstock.stores.roster import LocalRoster
 
 CLAIMS_EVERY = 1.0
 """The minimum seconds between two commits that also sync the records of messages this process has received. Doing it with each
-commit would cost a fifth of the speed where threads send and receive concurrently.
-"""
+commit would cost a fifth of the speed where threads send and receive concurrently."""
 MOST_CLAIMED = 100_000
 """How many such records a process leaves unsynced before it syncs them by themselves."""
 RESERVED_FILES, RESERVED_BYTES = 64, 4096
@@ -180,8 +179,7 @@ class FileCatalogue(Store):
     def _queue(self, name: str, *, durable: bool = True, check: bool = True) -> AbstractContextManager[Shelf]:
         """A batch on one queue, which another process may drop at any time.
 
-        Without ``check``, the caller looks into the queue's folder anyway and gets `FileNotFoundError` if it is gone.
-        """
+        Without ``check``, the caller looks into the queue's folder anyway and gets `FileNotFoundError` if it is gone."""
         return self._visit(name, durable, check, drains=False)
 
     def _draining(self, name: str, *, durable: bool = True, check: bool = True) -> AbstractContextManager[Shelf]:
@@ -194,8 +192,7 @@ class FileCatalogue(Store):
 
     def _sync_claims(self, *, committing: bool) -> None:
         """Sync the records of received messages, along with a batch that is synced anyway. They are no promise: if the disk
-        refuses them, everything promised is still kept.
-        """
+        refuses them, everything promised is still kept."""
         now = time.monotonic()
         if not (committing and now >= self._claims_synced + CLAIMS_EVERY) and len(self._claimed) <= MOST_CLAIMED:
             return

@@ -64,8 +64,7 @@ def file_age(changed_at: float) -> float:
     """How many seconds ago a file was changed, by its mtime, which came from the wall clock.
 
     If the wall clock was set after the change, a clock without steps gives the right answer; if before, the wall clock does.
-    The right one does not put the change into the future; if neither does, it is the one by which the file is younger.
-    """
+    The right one does not put the change into the future; if neither does, it is the one by which the file is younger."""
     ages = [now - changed_at for now in (time.time(), _unstepped() / 1_000_000)]
     return min((age for age in ages if age >= 0), default=0)
 
@@ -212,8 +211,7 @@ class Shelf(ABC):
     def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
         """List the folder again if someone else changed it. ``stamp`` is its current stamp, if known.
 
-        Unless ``eager``, a big folder is not listed all the time while there is something to claim.
-        """
+        Unless ``eager``, a big folder is not listed all the time while there is something to claim."""
         stamp = stamp or self.stamp()
         known = stamp == self._stamp
         if known and not self._doubtful:
@@ -244,8 +242,7 @@ class Shelf(ABC):
     def check_picture(self, *, looked: bool) -> None:
         """After a failed batch: list the folder again if the batch was interrupted while it changed our index.
 
-        ``looked``: messages were left out of the index for a while, without the lock.
-        """
+        ``looked``: messages were left out of the index for a while, without the lock."""
         if self._changing or looked:
             self._stamp = None
             self._changing = False
@@ -253,8 +250,7 @@ class Shelf(ABC):
     def changing(self, *, hidden: bool = True) -> Changing:
         """Hold the queue's lock. Changes reported with `note` in the meantime keep our index of the folder right.
 
-        Not ``hidden``: only names of ready messages will change.
-        """
+        Not ``hidden``: only names of ready messages will change."""
         return Changing(self, self._watched if hidden else self._watched[:1])
 
     def begin(self, stamp: Stamp) -> None:  # noqa: B027

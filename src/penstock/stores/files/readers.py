@@ -103,8 +103,7 @@ class FileReaders(Readers):
     def finish(self, shelf: Shelf, now: int | None) -> None:
         """Finish a settlement or confirmation that a reader left half done when it died.
 
-        With ``now``, forget claims that were not confirmed in time: their messages become visible by themselves.
-        """
+        With ``now``, forget claims that were not confirmed in time: their messages become visible by themselves."""
         for folder in _folders(shelf):
             for record in _claims(shelf, folder):
                 known = shelf.beside.read_json("reader", folder, "settled")

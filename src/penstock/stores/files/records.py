@@ -50,8 +50,7 @@ class Hold(NamedTuple):
     distinguishes our hiding from another program's if the path does not. ``holder`` is the name that the receiver gave.
 
     On the disk: nine numbers of eight bytes, a byte with the length of the holder, the holder in UTF-8. In records of older
-    versions, nothing follows the numbers, not even the length. Bytes after the holder are left over from a longer record.
-    """
+    versions, nothing follows the numbers, not even the length. Bytes after the holder are left over from a longer record."""
 
     receives: int
     delivery: int
@@ -201,8 +200,7 @@ def set_aside(
 ) -> None:
     """Move a damaged file into ``folder``, where nobody reads it, and report it. A file that cannot be moved stays.
 
-    Another process may have set it aside before us, or rewritten it since we read it.
-    """
+    Another process may have set it aside before us, or rewritten it since we read it."""
     target = f"{folder}/{os.path.basename(os.path.dirname(path))}.{os.path.basename(path)}.{secrets.token_hex(4)}"
     with suppress(OSError):
         os.makedirs(folder, exist_ok=True)

@@ -85,8 +85,7 @@ class Beside:
     def clear(self) -> None:
         """Remove a queue's files, except the lock, which has the last id: a successor must not reuse it.
 
-        Needs the lock. Everything is renamed before it is removed, as others may be using it.
-        """
+        Needs the lock. Everything is renamed before it is removed, as others may be using it."""
         gone = self.gone()
         for part in (*PARTS, "damaged"):
             with suppress(FileNotFoundError):
@@ -150,8 +149,7 @@ class Beside:
     def recall(self, most: int) -> tuple[int, int]:
         """The lock's memo: the last id given out, and the message folder's mtime when the last holder released the lock.
 
-        An id above ``most`` means damage. Then the memo is ignored, and the folder is listed instead.
-        """
+        An id above ``most`` means damage. Then the memo is ignored, and the folder is listed instead."""
         memo = os.pread(self._lock.handle, MEMO.size, 0)
         last, stamp = MEMO.unpack(memo) if len(memo) == MEMO.size else (0, 0)
         return (last, stamp) if 0 <= last <= most else (0, 0)

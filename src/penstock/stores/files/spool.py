@@ -47,8 +47,7 @@ UUID_1 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 ANY_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SERVED = re.compile(r"(?!\.)[!-.0-~]{1,200}(?<!~)")
 """Ids that are delivered. Others cannot be put in an HTTP header or a line of text; and by custom, a name that begins with a
-dot or ends in ~ is an unfinished file.
-"""
+dot or ends in ~ is an unfinished file."""
 MOST_NAME = 255
 """The longest possible file name."""
 UNDATED = 1 << 51
@@ -90,8 +89,7 @@ def is_written(path: str) -> bool:
 def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None = None) -> bool:
     """Move complete files to their queue. Returns whether any are still being written.
 
-    What has to stay is added to ``foreign``: what is not a file, and what has the id of an existing message.
-    """
+    What has to stay is added to ``foreign``: what is not a file, and what has the id of an existing message."""
     waiting = False
     stays = [] if foreign is None else foreign
     for entry in os.scandir(root / "new"):
@@ -198,8 +196,7 @@ class SpoolShelf(Shelf):
     def publish(self, id: str, hidden: int) -> None:
         """Through new/, unless it is delayed: any process that finds it there would deliver it.
 
-        The folder of drafts is not synced: a draft that reappears is an orphan, and nobody's message.
-        """
+        The folder of drafts is not synced: a draft that reappears is an orphan, and nobody's message."""
         if hidden:
             self._move(self.draft(id), id, hidden)
             return

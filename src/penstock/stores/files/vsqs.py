@@ -114,8 +114,7 @@ class VsqsShelf(Shelf):
         """Above any number in use, and later than now: no other program can have used such a number yet.
 
         VSQS lists the folder after each create, to find the same number in another state. Here a listing is needed only if
-        someone changed the folder without holding the lock, or if the clock has caught up with our numbers.
-        """
+        someone changed the folder without holding the lock, or if the clock has caught up with our numbers."""
         if not self._ours:
             self._last = max([self._last, *(self.number(name.partition(".")[0]) for name in os.listdir(self.folder))])
             self._ours = True

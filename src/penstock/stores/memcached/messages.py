@@ -395,8 +395,7 @@ class CachedMessages(CachedSending):
     def _arrive(self, there: Home, record: Record, attempt: int, *, put: bool = True) -> Moved:
         """Insert a moved message into its new queue, unless an earlier attempt has done so. DUPLICATE: its mark would count
         there, and another message has it. STALE: it is not there, and a later attempt has taken over from this one, which must
-        not insert it any more. Without ``put``: only look, and take over from earlier attempts.
-        """
+        not insert it any more. Without ``put``: only look, and take over from earlier attempts."""
         key = mark_key(there, record.note)
         while True:
             value, token = there.link.gets([key]).get(key, (b"", None))

@@ -96,8 +96,7 @@ class CachedRecords(CachedCatalogue):
 
     def _tell_movers(self, home: Home, records: Mapping[int, Record]) -> None:
         """Note that messages which were moved here have left, so that a process that resumes an interrupted move knows, even if
-        the page is gone by then.
-        """
+        the page is gone by then."""
         keys = {mark_key(home, record.note): number for number, record in records.items() if record.moved_id is not None}
         for key, (note, token) in home.link.gets(keys).items() if keys else ():
             if is_mark_of(keys[key], note):

@@ -35,8 +35,7 @@ LOOK_EVERY = 0.05
 """Seconds between two polls for announcements; each is a query."""
 LOOK_ANYWAY = 1
 """Seconds after which a waiting receiver looks for messages in any case: the owner of a joined transaction commits it without
-an announcement, and a sender may die before it announces.
-"""
+an announcement, and a sender may die before it announces."""
 THERE_ALREADY = {ER.TABLE_EXISTS_ERROR, ER.DUP_KEYNAME, ER.DUP_FIELDNAME}
 NO_SUCH_THREAD = ER.NO_SUCH_THREAD
 LOST = {0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN}

@@ -50,8 +50,7 @@ def copy_rows(rows: Sequence[Row]) -> Iterator[bytes]:
 
 def copy_alike(row: Row, bodies: Sequence[bytes]) -> Iterator[bytes]:
     """Like `copy_rows`, for rows that differ from this one only in their bodies, the checksums that follow from them, and their
-    numbers, which count up from its own. Only what differs is built for each row.
-    """
+    numbers, which count up from its own. Only what differs is built for each row."""
     first, begun = row[0], row[-2]
     (alone,) = copy_rows([row])
     common = alone[NUMBER.size : -CHECK.size - len(ZEROS)]

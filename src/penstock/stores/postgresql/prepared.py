@@ -71,8 +71,7 @@ class Prepared:
         self, connection: Connection, known: dict[bytes, Any], params: Mapping[str, Any]
     ) -> tuple[list[tuple[Any, ...]], int]:
         """Run it. Returns its rows, and how many there were or were changed. ``known`` has the statements that this connection
-        has prepared, each with the loader of its rows.
-        """
+        has prepared, each with the loader of its rows."""
         if self._name not in known:
             self.prepare(connection, known)
         self._send(connection, params)

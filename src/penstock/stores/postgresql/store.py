@@ -44,8 +44,7 @@ MIGRATION_LOCK = 0x70656E73746F636B
 CHANNEL = "penstock"
 PLANNING = {"enable_bitmapscan": "off", "enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
 """Every statement uses an index, in its order. With statistics that are always outdated, the planner would sometimes read and
-sort a whole queue to find its first messages.
-"""
+sort a whole queue to find its first messages."""
 OFTEN = frozenset({"insert_told", "insert_batch_told", "delete_told", "claim_at_once", "living"})
 """The statements of a busy queue."""
 Asked = tuple[list[Row], int]
@@ -69,8 +68,7 @@ TUNED = {
 
 class Writer(LibpqWriter):
     """Waits until each chunk is sent. The driver's own writer buffers without limit what the server does not accept yet, and
-    moves the whole buffer whenever some of it is sent.
-    """
+    moves the whole buffer whenever some of it is sent."""
 
     def write(self, data: Buffer) -> None:
         whole = memoryview(data)
@@ -136,8 +134,7 @@ class PostgresqlStore(SqlServerStore):
 
     def __init__(self, url: str, *, timeout: float = 10, statement_timeout: float = 60, pool: int = 10) -> None:
         """``timeout``: seconds to wait for locks, for a free connection, and for an unreachable server; ``statement_timeout``:
-        seconds after which the server cancels a statement.
-        """
+        seconds after which the server cancels a statement."""
         try:
             known = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
@@ -438,8 +435,7 @@ class PostgresqlStore(SqlServerStore):
 
     def _tell_at_once(self, ask: Callable[[Session], Answer], done: Answer, nothing: Answer) -> Answer:
         """Run a single statement that also writes its token. Returns its answer, ``done`` if the answer was lost but the
-        statement committed, or ``nothing`` if there is no session yet; the slow path opens one.
-        """
+        statement committed, or ``nothing`` if there is no session yet; the slow path opens one."""
         session = self._pool.take()
         if not session.number:
             self._pool.give(session)

@@ -35,8 +35,7 @@ STATES = {int(state): state for state in State}
 CONSUMED = int(State.CONSUMED)
 MESSAGE_HELD = "LATERAL (SELECT * FROM penstock_message WHERE number = penstock_held.message OFFSET 0) AS penstock_message"
 """On PostgreSQL, looks up each message of a claim by its number, whatever the statistics say. For a plain join, the planner may
-scan all messages for each one.
-"""
+scan all messages for each one."""
 PRESENT = "penstock_present AS penstock_message"
 """On SQLite, excludes messages that were deleted but whose rows are not removed yet."""
 Row = tuple[Any, ...]
@@ -78,8 +77,7 @@ class SqlSession(Store):
         """The queues looked up in this batch; cleared when a batch begins."""
         self._uncounted: dict[tuple[int, int], int] = {}
         """The messages, by number and delivery, that this batch has claimed without recording it, with the delivery in their
-        row; cleared when a batch begins.
-        """
+        row; cleared when a batch begins."""
 
     def _migrate(self) -> None:
         """Bring the schema to the newest step, in one transaction. Nodes that start together wait for each other."""
@@ -138,8 +136,7 @@ class SqlSession(Store):
 
     def _enter(self, name: str, *, alone: bool) -> tuple[int, Settings]:  # noqa: ARG002
         """Look up the queue in order to insert into it: it cannot be dropped before the batch ends. With ``alone``, nobody else
-        inserts or settles messages by its groups and marks meanwhile. This default relies on a batch excluding all others.
-        """
+        inserts or settles messages by its groups and marks meanwhile. This default relies on a batch excluding all others."""
         return self._queue(name)
 
     @property

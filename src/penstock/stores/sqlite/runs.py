@@ -31,8 +31,7 @@ LIST_AT_ONCE = policy.MAX_BATCH
 TIDY_AT_ONCE = 5000
 LATE = policy.SECOND
 """How late a sender may be, since it reads the clock before it gets the write lock. What it sends then goes to the floor, as
-its number is higher than all others there.
-"""
+its number is higher than all others there."""
 
 
 class NotPlain(Exception):

@@ -67,8 +67,7 @@ _lent: list[Path] = []
 @contextmanager
 def lend(path: Path) -> Iterator[bool]:
     """For another copy of SQLite in this process. Yields True if no store here has the file open; none will open it inside the
-    block. (Closing a file drops all locks that the process has on it, including the other copy's.)
-    """
+    block. (Closing a file drops all locks that the process has on it, including the other copy's.)"""
     file = path.resolve()
     _lent.append(file)  # before looking; a store opens before it looks here, so one of the two sees the other, without a lock
     try:
@@ -288,8 +287,7 @@ class SqliteStore(SqlStore):
 
     def _draw_on_reserve(self) -> None:
         """If the disk is nearly full: give up the reserve and checkpoint, so that the log starts over and need not grow. A send
-        is refused before it gets here.
-        """
+        is refused before it gets here."""
         if self._reserve.is_needed():
             self._reserve.give_up()
             with suppress(StoreError):
@@ -340,8 +338,7 @@ class SqliteStore(SqlStore):
 
     def _over(self, connection: apsw.Connection) -> SqliteStore:
         """This store over a caller's connection, inside the caller's transaction. It shares no lock with us: the caller has the
-        file's write lock, for which a thread with our lock may be waiting.
-        """
+        file's write lock, for which a thread with our lock may be waiting."""
         store = copy.copy(self)
         store.roster, store.outbox = SqlRoster(store), Outbox(self.outbox.staging, SqlLedger(store))
         store._lock = RLock()
@@ -429,8 +426,7 @@ class SqliteStore(SqlStore):
 
     def _take_numbers(self, count: int) -> int:
         """Take numbers from the block that this process has reserved, as long as no other process has reserved one since. So
-        numbers stay in the order of sending, and not every send writes the counter.
-        """
+        numbers stay in the order of sending, and not every send writes the counter."""
         first, last = self._block
         if first + count - 1 > last or self._meta("number") != last:
             reserved = count if (first, last) == NO_BLOCK else count + BLOCK  # a process that sends once leaves no gap
@@ -451,8 +447,7 @@ class SqliteStore(SqlStore):
 
     def _insert_alone(self, queue: str, entry: Entry, settings: Settings) -> list[Sent] | None:
         """One message with one statement, which changes nothing if what we know of the queue has changed. Python takes most of
-        its time, as the caches are cold after each wait for the disk: so it is short.
-        """
+        its time, as the caches are cold after each wait for the disk: so it is short."""
         with self._lock:
             # Forget the block until there is an answer: before that, we do not know whether the number is used.
             (number, last), self._block = self._block, NO_BLOCK
@@ -476,8 +471,7 @@ class SqliteStore(SqlStore):
 
     def _insert_together(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
         """Like `_insert_alone`, for many. Around each statement Python lets other threads run, and this one must wait for its
-        turn again. So there is one statement for any number of messages.
-        """
+        turn again. So there is one statement for any number of messages."""
         with self._lock:
             count = len(entries)
             (first, last), self._block = self._block, NO_BLOCK  # as above
@@ -646,8 +640,7 @@ class SqliteStore(SqlStore):
 
     def before_fork(self) -> None:
         """SQLite forbids a child to use, or even to close, its parent's connection, and in the child it takes the parent's
-        locks for its own. So we close the connection before a fork, and each side opens its own afterwards.
-        """
+        locks for its own. So we close the connection before a fork, and each side opens its own afterwards."""
         self._lock.acquire()
         self._block = NO_BLOCK
         if not self._depth and self._connection is not None:
