@@ -1,4 +1,4 @@
-"""The servers that tests share: started when the first test asks, stopped at the end. In CI a missing one is a failure."""
+"""The servers that tests share: started on first use, stopped at the end. In CI a missing server is a failure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(autouse=True)
 def plain_log(request: pytest.FixtureRequest) -> None:
-    """PySpark, in whatever test it is first used, has every handler of this process write JSON from then on."""
+    """Undo what PySpark does on first use: it makes every log handler of this process write JSON."""
     plugin = request.config.pluginmanager.get_plugin("logging-plugin")
     assert plugin is not None
     plugin.caplog_handler.setFormatter(plugin.formatter)
@@ -52,7 +52,7 @@ def memcached() -> Iterator[MemcachedServer]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests in this process: it takes long to start."""
+    """One session for all tests in this process, since it is slow to start."""
     from penstock.spark.session import session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -63,7 +63,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
         spark__local__dir=str(tmp_path_factory.mktemp("spark")),
         spark__sql__streaming__pollingDelay="10ms",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # quick to start, and quick enough
+        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # quick to start, and fast enough
     )
     found.sparkContext.setLogLevel("OFF")
     yield found
@@ -79,7 +79,7 @@ WITH_SERVERS = {
     "test_postgresql",
     "test_server_faults",
 }
-"""Modules that start servers in ways that the fixtures of their tests do not show."""
+"""Modules that start servers without a fixture that shows it."""
 CONTRACTS = {f"test_{name}" for name in ["memory", "sqlite", "vsqs", "spool", "postgresql", "mysql", "memcached", "dialects"]}
 """Modules whose tests share nothing but a server, so that any worker may run any of them."""
 PORTION = 20
@@ -104,14 +104,14 @@ SLOW = (
     "lease_is_extended_while",
     "a_stranger",
 )
-"""Words of the names of tests that take more than a few seconds on some store."""
+"""Words in the names of tests that take more than a few seconds on some store."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests are slow or need a server or Spark, and what a worker of xdist must keep together.
+    """Mark tests that are slow or need a server or Spark, and group what one xdist worker must run together.
 
-    A worker takes a group at a time, in the order of the list. The longest come first, so that no worker is left with one."""
+    A worker takes a group at a time, in the order of the list. The longest come first, so that none is left for the end."""
     weights: dict[str, int] = {}
     places: dict[str, int] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""How tests start a real server: where it is missing they are skipped on a laptop, and fail in CI."""
+"""How tests start a real server: if it is missing, they are skipped on a laptop and fail in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, beside whom it says, and with the sync it says."""
+"""The benchmark measures what it claims, against the peers it names, with the sync it claims."""
 
 import json
 import os
@@ -113,7 +113,7 @@ def test_a_round_runs_every_verb_and_leaves_the_queue_as_it_was(
     target: bench.Target, batch: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if "memcached" in target.name:
-        request.getfixturevalue("memcached")  # skipped where there is none
+        request.getfixturevalue("memcached")  # skips the test if it is missing
     session = target.open(tmp_path / "queue")
     course = Course(target, session, [Row(verb, batch, 100) for verb in sorted(target.verbs)], seconds=60)
     assert course.round(), "there is time left"
@@ -275,7 +275,7 @@ CREATE FUNCTION pgmq.delete(TEXT, BIGINT) RETURNS SETOF BIGINT LANGUAGE sql AS
 CREATE FUNCTION pgmq.delete(TEXT, BIGINT[]) RETURNS SETOF BIGINT LANGUAGE sql AS
     'DELETE FROM pgmq.all WHERE id = ANY($2) RETURNING id';
 """
-"""Functions of the names and parameters of pgmq's, whose own are not ours to keep here."""
+"""Functions with the names and parameters of pgmq's, which we do not ship."""
 
 
 def test_pgmqs_functions_are_measured_if_its_file_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

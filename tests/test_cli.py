@@ -1,4 +1,4 @@
-"""The command line, as people and programs meet it."""
+"""The command line, as users and programs see it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bodies(shell: Shell, queue: str = "jobs") -> list[str]:
 
 
 def received(shell: Shell, options: str = "", queue: str = "jobs") -> str:
-    """Receive one message; its receipt."""
+    """Receive one message; returns its receipt."""
     assert shell(f"receive {queue} --json {options}") == 0
     receipt = shell.json["receipt"]
     assert isinstance(receipt, str)
@@ -676,7 +676,7 @@ def test_a_reader_that_leaves_is_no_error(jobs: Shell) -> None:
     done = subprocess.run(["sh", "-c", line], capture_output=True, timeout=60)
     assert (done.stdout, done.stderr) == (b"{", b"")
     assert jobs("stats jobs --json") == 0
-    assert jobs.json["messages"] == 5000  # what was not read is not deleted
+    assert jobs.json["messages"] == 5000  # unread messages are not deleted
 
 
 def test_what_cannot_be_printed_is_not_deleted(jobs: Shell) -> None:
@@ -725,7 +725,7 @@ def test_watch_prints_one_table_where_there_is_no_terminal(jobs: Shell) -> None:
 
 def test_watch_does_not_miss_a_ctrl_c_that_python_ignores(jobs: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def overview(*_: object, **__: object) -> list[object]:
-        with suppress(KeyboardInterrupt):  # as Python does it while an object ends
+        with suppress(KeyboardInterrupt):  # as Python does in a finalizer
             signal.raise_signal(signal.SIGINT)
         return []
 
@@ -735,7 +735,7 @@ def test_watch_does_not_miss_a_ctrl_c_that_python_ignores(jobs: Shell, monkeypat
 
 
 class Terminal:
-    """A process whose terminal we hold."""
+    """A process on a pseudo-terminal."""
 
     def __init__(self, *command: str, stdout: int | None = None) -> None:
         self._screen, theirs = pty.openpty()
@@ -755,12 +755,12 @@ class Terminal:
         os.close(self._screen)
 
     def read_until(self, sign: Callable[[str], bool]) -> str:
-        """What is on the screen once it has what we look for, or all when the process has ended."""
+        """What is on the screen once the text appears, or everything when the process has ended."""
         while not sign(self.text):
             assert select.select([self._screen], [], [], 60)[0], self.text
             try:
                 self.text += os.read(self._screen, 65536).decode(errors="replace")
-            except OSError:  # EIO: the other side has ended
+            except OSError:  # EIO: the other side is closed
                 break
         return self.text
 

@@ -1,4 +1,4 @@
-"""The clock of a store on this machine: it never steps, all processes agree about it, and it outlives a reboot."""
+"""The clock of a store on this machine: it never steps, all processes agree on it, and it survives a reboot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOON = 1_800_000_000 * SECOND
 
 
 class Machine:
-    """A machine whose clocks stand still until they are told."""
+    """A machine whose clocks only move when told to."""
 
     def __init__(self, wall: int = NOON, boot: str = "boot-1", up: int = 1000 * SECOND) -> None:
         self.up, self.offset, self.name = up, wall - up, boot
@@ -58,7 +58,7 @@ class Machine:
         self.__init__(wall, name, up=30 * SECOND)  # type: ignore[misc]
 
     def clock(self, folder: Path | None) -> MachineClock:
-        """What one process has."""
+        """The clock of one process."""
         records = Unshared() if folder is None else ClockFiles(folder, "the queue file q")
         return MachineClock(records, steady=self.steady, wall=self.wall, boot=self.boot)
 
@@ -165,7 +165,7 @@ def test_processes_that_open_a_new_store_at_once_end_with_the_same_clock(tmp_pat
 
 def test_of_two_processes_that_are_first_one_decides(machine: Machine, folder: Path) -> None:
     class Overtaken(ClockFiles):
-        """Another process is quicker, after this one has found no record."""
+        """Another process writes the record first, after this one has found none."""
 
         def seen(self) -> int:
             machine.step(HOUR)
@@ -197,12 +197,12 @@ def test_after_a_reboot_time_does_not_run_backwards(machine: Machine, folder: Pa
     clock = machine.clock(folder)
     machine.run(HOUR)
     seen = clock()
-    machine.reboot("boot-2", NOON - 40 * 365 * 24 * HOUR)  # a machine that has no battery
+    machine.reboot("boot-2", NOON - 40 * 365 * 24 * HOUR)  # a machine without a clock battery
     clock = machine.clock(folder)
     assert seen - 10 * SECOND <= clock() <= seen
     assert clock.steps == 1
     assert "the wall clock was set back" in caplog.text
-    machine.step(NOON + 2 * HOUR - machine.wall())  # NTP has come
+    machine.step(NOON + 2 * HOUR - machine.wall())  # NTP sets the clock
     before = clock()
     clock.look()
     assert clock() == before
@@ -328,7 +328,7 @@ def test_killed_at_any_system_call_the_next_process_goes_on_by_the_same_time(tmp
     folder = tmp_path / "q-clock"
     program = [sys.executable, "-c", KILLED % NOON, str(folder)]
     killed, when = True, 0
-    only = ["-P", str(folder), "-P", str(folder / "boot-1")] if syscall == "openat" else []  # Python opens many others
+    only = ["-P", str(folder), "-P", str(folder / "boot-1")] if syscall == "openat" else []  # Python opens many other files
     while killed:
         when += 1
         shutil.rmtree(folder, ignore_errors=True)
@@ -422,7 +422,7 @@ def _gauge(http: Callable[..., object], name: str) -> float:
 
 
 def test_a_client_goes_by_the_servers_clock(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whichever of the two machines has the wrong time."""
+    """It does not matter which of the two machines has the wrong time."""
     wall_clock = WallClock(tmp_path_factory.mktemp("clock"))
     wall_clock.set(7200)
     with (
@@ -460,7 +460,7 @@ def test_a_server_whose_clock_makes_up_a_difference_was_not_set(monkeypatch: pyt
 
 
 def test_segments_are_staged_by_the_stores_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a desk too, which opens no database."""
+    """Also by a desk, which opens no database."""
     with penstock.open(f"sqlite:///{tmp_path}/q.db") as broker:
         now = broker.clock()
         real = time.time_ns
@@ -481,7 +481,7 @@ def test_a_mover_goes_by_the_stores_clock(tmp_path: Path, tmp_path_factory: pyte
 
 
 def test_a_wall_clock_that_is_set_forward_makes_no_file_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a sender's unfinished file would be removed as that of a dead one."""
+    """Otherwise a sender's unfinished file would be removed as abandoned."""
     (tmp_path / "draft").touch()
     real = time.time
     monkeypatch.setattr("penstock.stores.files.folder.time.time", lambda: real() + 2 * ORPHANED)

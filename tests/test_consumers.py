@@ -1,6 +1,6 @@
-"""Consumers in several processes, killed and frozen at random: each message is processed, and every second time is explained.
+"""Consumers in several processes, killed and frozen at random: each message is processed, and every repetition is explained.
 
-By default for some seconds; PENSTOCK_SOAK=1 runs two minutes and 50,000 messages.
+A few seconds by default; PENSTOCK_SOAK=1 runs two minutes and 50,000 messages.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Workers:
         return subprocess.Popen(self._arguments)
 
     def harm(self) -> None:
-        """Kill one, and start another in its place; or freeze one for longer than a lease."""
+        """Kill a process and start another in its place, or freeze one for longer than a lease."""
         place = self._chance.randrange(4)
         if self._chance.random() < 0.5:
             self.running[place].kill()
@@ -103,7 +103,7 @@ def test_consumers_killed_and_frozen_lose_nothing_and_every_double_is_explained(
                 time.sleep(0.1)
             assert queue.stats().messages == 0
             workers.running[0].kill()
-            gone_by = time.monotonic() + (BEAT * 20 if SOAK else 60)  # a machine that is busy otherwise misses beats
+            gone_by = time.monotonic() + (BEAT * 20 if SOAK else 60)  # a busy machine misses beats
             while len(broker.store.roster.living("orders")) != 6 and time.monotonic() < gone_by:
                 time.sleep(BEAT / 2)
             assert time.monotonic() < gone_by, "the dead were struck off"

@@ -1,4 +1,4 @@
-"""The documentation cannot rot: its Python is run, its links lead somewhere, and every setting and limit is told."""
+"""The documentation cannot rot: its Python runs, its links resolve, and every setting and limit is documented."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_examples_of_a_page_run(
     if "MARIADB_URL" in page.read_text():
         monkeypatch.setenv("MARIADB_URL", request.getfixturevalue("mariadb").new_url())
     if "penstock.spark" in page.read_text():
-        request.getfixturevalue("spark")  # which the page finds running
+        request.getfixturevalue("spark")  # the page expects a running session
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block.replace("wait=20", "wait=0"), f"{page.name}[{number}]", "exec"), names)

@@ -1,4 +1,4 @@
-"""The child of the crash tests is held at every system call that changes a file."""
+"""The child of the crash tests stops at every system call that changes a file."""
 
 from __future__ import annotations
 

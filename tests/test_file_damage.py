@@ -1,4 +1,4 @@
-"""Damage to a file beside the messages costs its own message or record, and nobody else; it is kept, counted and told."""
+"""Damage to a file beside the messages costs only its own message or record; the file is kept, counted and reported."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ BODIES = {b"%d" % number for number in range(1, 10)}
 
 
 def retyped(content: bytes) -> bytes:
-    """The same record, with a list in the place of every value."""
+    """The same record, with every value replaced by a list."""
     try:
         head, line, body = content.partition(b"\n")
         return json.dumps({key: [[-1]] for key in json.loads(head)}).encode() + line + body
@@ -59,7 +59,7 @@ def damage(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
 
 
 def furnish(broker: Broker) -> set[bytes]:
-    """A queue that has every kind of file beside it; what is in it."""
+    """A queue with every kind of file beside it; returns its content."""
     broker.create("dead")
     queue = broker.create("orders", deduplicate=True, history=DAY, redrive=("dead", 9), retention=30 * DAY)
     queue.send(b"gone")
@@ -79,7 +79,7 @@ def furnish(broker: Broker) -> set[bytes]:
 
 
 def use(broker: Broker, clock: FakeClock) -> None:
-    """Every verb. What it asks for may be refused, but by no foreign error."""
+    """Call every verb. It may be refused, but only with an error of our own."""
     queue = broker["orders"]
 
     def settle(verb: str) -> None:
@@ -120,7 +120,7 @@ def use(broker: Broker, clock: FakeClock) -> None:
 def drain(queue: Queue, clock: FakeClock) -> set[bytes]:
     found = set()
     for _ in range(3):
-        clock.advance(3600)  # also long enough for the queue to be tended
+        clock.advance(3600)  # long enough for maintenance, too
         while messages := queue.receive(9):
             found |= {message.body for message in messages}
             assert all(queue.delete_many(messages))
@@ -157,7 +157,7 @@ def test_a_damaged_file_costs_only_its_own_message_or_record(
         else:
             assert damaged == []
             assert drained == there
-            if content or part != "held":  # an empty one was never written
+            if content or part != "held":  # an empty file was never written
                 assert content in [kept.read_bytes() for kept in files(root, "damaged")]
         if content or part != "held":
             assert queue.stats().damaged == (0 if part == "head" else 1)
@@ -270,7 +270,7 @@ def staged(root: Path, name: str) -> Path:
 
 @pytest.fixture
 def begun(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A publication of two pieces that was cut short in the second."""
+    """A publication of two pieces that was interrupted in the second."""
     with penstock.open(url) as broker:
         for name in ("orders", "others"):
             broker.create(name)

@@ -1,4 +1,4 @@
-"""The locks of the stores of files: nobody waits for one for ever, and a forked child never keeps one."""
+"""The locks of the file stores: no process waits for one forever, and a forked child never keeps one."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @contextmanager
 def frozen(url: str, lock: str) -> Iterator[Callable[[], None]]:
-    """A process that is stopped while it holds a lock, and what lets it go on."""
+    """A process that is stopped while it holds a lock, and a function that resumes it."""
     process = subprocess.Popen([sys.executable, "-c", HOLDER, url, lock], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "locked\n"
@@ -69,7 +69,7 @@ def frozen(url: str, lock: str) -> Iterator[Callable[[], None]]:
         assert process.stdout.readline() == "given back\n"
         process.wait(60)
 
-    watchdog = Timer(60, thaw)  # so that whoever waits for ever fails, and does not hang
+    watchdog = Timer(60, thaw)  # so that a deadlock fails the test instead of hanging it
     watchdog.start()
     try:
         yield thaw_and_wait
@@ -129,10 +129,10 @@ def test_the_timeout_is_checked(url: str) -> None:
 
 
 def test_waiting_for_another_thread_counts_as_waiting(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a thousand threads would fail one timeout after the other, while a process is frozen."""
+    """Otherwise a thousand threads would time out one after the other while a process is frozen."""
 
     class Contended:
-        """A lock that another thread gives back after a millisecond."""
+        """A lock that another thread releases after a millisecond."""
 
         def __enter__(self) -> None:
             given_at = time.monotonic() + 0.001
@@ -178,7 +178,7 @@ def test_a_child_forked_while_a_writer_publishes_does_not_keep_its_lock(url: str
 
 
 def test_a_lock_is_free_once_it_is_given_back_whoever_has_a_copy_of_its_file(url: str) -> None:
-    """Such as a child between fork and exec, or one that a library in C has forked."""
+    """Such as a child between fork and exec, or one forked by a C library."""
     with penstock.open(url, timeout=0) as broker:
         with broker.store.outbox.ledger.publishing("writer"):
             copies = [os.dup(lock.handle) for lock in locks._open]
@@ -265,7 +265,7 @@ def test_a_second_interrupt_while_the_first_is_cleared_up_leaves_no_lock_behind(
 
 @contextmanager
 def child() -> Iterator[None]:
-    """A forked child that lives all the while."""
+    """A forked child that stays alive."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

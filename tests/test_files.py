@@ -1,4 +1,4 @@
-"""What both stores of files do beyond the contract: orphans, half-done claims, names, full disks, foreign numbers."""
+"""What both file stores do beyond the contract: orphans, half-done claims, names, full disks, foreign numbers."""
 
 import contextlib
 import errno
@@ -52,7 +52,7 @@ def draft(root: Path, scheme: str) -> Path:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file system's clock cannot be set back, so its reader looks at it from later."""
+    """A file's ctime cannot be set back, so add to its age instead."""
     monkeypatch.setattr("penstock.stores.files.folder.file_age", lambda changed_at: file_age(changed_at) + OLD)
 
 
@@ -177,7 +177,7 @@ def test_where_a_and_A_are_one_folder_only_one_can_be_a_queue(  # noqa: N802
     root = tmp_path / "root"
     with penstock.open(url) as broker:
         broker.create("A").send(b"x")
-        # What a case-folding file system does, as far as a test can do it on another.
+        # Simulate a case-folding file system.
         folder_of(root, scheme, "a").symlink_to(folder_of(root, scheme, "A"))
         (root / ".penstock" / "a").symlink_to(root / ".penstock" / "A")
         with pytest.raises(BadName, match="does not tell it from queue 'A'"):
@@ -225,7 +225,7 @@ def test_on_a_full_tmpfs_nothing_acknowledged_is_lost_and_nothing_half_written_s
 
 
 def test_a_folder_that_only_we_work_on_is_not_listed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Once a second it is listed all the same, so the second must not end.
+    # The folder is listed once a second anyway, so stop the clock.
     monkeypatch.setattr("penstock.stores.files.folder.time", SimpleNamespace(monotonic=lambda: 1000.0, time_ns=time.time_ns))
     with penstock.open(url) as broker:
         queue = broker.create("orders")
@@ -247,7 +247,7 @@ def test_a_message_whose_receive_was_interrupted_is_seen_at_once(url: str, monke
         queue = broker.create("orders")
         queue.send_many([b"1", b"2", b"3"])
         assert len(queue.peek(9)) == 3
-        broker.store._shelves["orders"]._doubtful = False  # as some milliseconds after the last change
+        broker.store._shelves["orders"]._doubtful = False  # as a few milliseconds after the last change
 
         def interrupted(*_: Any) -> Any:
             raise KeyboardInterrupt
@@ -261,7 +261,7 @@ def test_a_message_whose_receive_was_interrupted_is_seen_at_once(url: str, monke
 
 @pytest.mark.parametrize("visibility", [0.01, 3600])
 def test_by_the_real_clock_what_is_received_can_be_settled(url: str, tmp_path: Path, visibility: float) -> None:
-    """The file system's own clock is no other than ours here, and must not be taken for a stranger's doing."""
+    """The file system's clock is our own here, and must not look like a change by another program."""
     with penstock.open(url) as broker:
         queue = broker.create("orders", visibility=visibility)
         queue.send_many([b"%d" % number for number in range(4)])
@@ -318,7 +318,7 @@ def test_whoever_uses_a_queue_while_it_is_dropped_is_told_so(url: str) -> None:
         done = Event()
 
         def use() -> set[type[Exception]]:
-            """Which errors there were."""
+            """Returns the errors that occurred."""
             seen: set[type[Exception]] = set()
             queue = other.create("orders", exist_ok=True)
             while not done.is_set():
@@ -390,7 +390,7 @@ def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Pat
 
 
 def take_between(broker: penstock.Broker, act: Callable[[], object]) -> None:
-    """Let something happen once between the look at a message and its removal."""
+    """Do something once between the look at a message and its removal."""
     delete, acts = broker.store.delete, [act]
 
     def late(*args: object) -> object:
@@ -469,7 +469,7 @@ def test_at_most_once_the_folder_that_a_message_left_is_synced_and_no_other(
 def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a tick of the file system's clock, a file can be replaced twice and have its number and dates again."""
+    """Within a tick of the file system's clock, a file can be replaced twice and get the same inode and dates again."""
     monkeypatch.setattr("penstock.stores.files.sidecar.TICK", 10**18)
     with penstock.open(url) as broker, penstock.open(url) as other:
         queue = broker.create("orders", visibility=1)
@@ -497,7 +497,7 @@ def test_settings_that_did_not_change_are_not_read_again(url: str, tmp_path: Pat
 def test_what_was_being_published_to_a_queue_that_another_made_again_is_finished(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue is known by what it is now, not by what it was when this process opened it."""
+    """The queue is identified by its current state, not by its state when this process opened it."""
     with penstock.open(url) as broker, penstock.open(url) as other:
         broker.create("orders").send(b"old")
         other.delete("orders")
@@ -528,7 +528,7 @@ def die() -> None:
 
 
 def act_once(monkeypatch: pytest.MonkeyPatch, call: str, part: str, act: Callable[[], object]) -> None:
-    """Let something happen in the place of the next such call that makes a file with this in its path."""
+    """Do something at the next such call that creates a file with this in its path."""
     real, left = getattr(os, call), [1]
 
     def instead(path: Any, *rest: Any, **options: Any) -> Any:
@@ -549,7 +549,7 @@ DRAFT = {"vsqs": ".new", "spool": "/.drafts/"}
 def test_a_send_that_fails_or_dies_is_no_duplicate_of_another_message(
     url: str, scheme: str, monkeypatch: pytest.MonkeyPatch, how: str, where: str, deduplicate: float
 ) -> None:
-    """While the clock stands, the next send takes the number that the first could not use."""
+    """While the clock stands still, the next send takes the number that the first could not use."""
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         broker.create("orders", deduplicate=deduplicate).send(b"before")
@@ -609,7 +609,7 @@ def test_an_equal_message_that_another_process_sends_while_ours_is_written_makes
 def test_the_mark_of_a_dead_sender_does_not_outlive_its_draft(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mark without a draft counts, so the draft goes last, though it is the older one."""
+    """A mark without a draft counts, so the draft is removed last, though it is older."""
     monkeypatch.setattr("penstock.stores.files.store.is_orphaned", lambda path: "/mark/" not in path)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
@@ -638,7 +638,7 @@ def test_a_mark_of_an_earlier_version_counts_while_its_message_is_there(url: str
 
 
 def lose_the_last_number(tmp_path: Path) -> None:
-    """As a power cut may: it is not synced. While the clock stands, VSQS gives the numbers again of what was deleted."""
+    """A power cut may do this, since the number is not synced. While the clock stands still, VSQS reuses deleted numbers."""
     (tmp_path / "root" / ".penstock" / "orders" / "lock").write_bytes(b"")
 
 
@@ -676,14 +676,14 @@ def test_a_window_is_not_ended_by_a_draft_of_the_same_number(url: str, tmp_path:
 
 
 def fail_from(monkeypatch: pytest.MonkeyPatch, first: int, *calls: str) -> None:
-    """Let each of these calls fail from the given one on: the disk is full, and a folder that must grow cannot."""
+    """Make each of these calls fail from the given one on: the disk is full, and a folder cannot grow."""
     count = [0]
     for module, call in [(os, call) for call in calls if call != "rename_new"] + [(vsqs, "rename_new")]:
         if call in calls:
             real = getattr(module, call)
 
             def fail(*args: Any, real: Any = real, **options: Any) -> Any:
-                if not any("/.penstock/orders/" in str(arg) for arg in args):  # these are not what is tried here
+                if not any("/.penstock/orders/" in str(arg) for arg in args):  # these are not tested here
                     count[0] += 1
                     if count[0] >= first:
                         full()
@@ -724,7 +724,7 @@ def test_a_delayed_send_that_fails_at_its_last_step_leaves_no_message(url: str, 
             queue.send(b"pay", attributes={"customer": "ACME"}, deadline=3600, delay=1)
         clock.advance(60)
         assert [(message.body, message.attributes) for message in queue.receive(9)] in (
-            [],  # the spool, which keeps such a record
+            [],  # the spool, which keeps this record
             [(b"pay", {"customer": "ACME"})],
         )
 
@@ -852,11 +852,11 @@ def test_a_disk_that_refuses_the_record_of_a_receive_does_not_fail_a_send(url: s
 
 
 def test_a_message_that_was_moved_shares_its_number_with_none_that_is_sent_later(tmp_path: Path) -> None:
-    """In a burst the numbers of VSQS run ahead of the clock, and so ahead of the numbers in the queue it is moved to."""
+    """In a burst VSQS numbers run ahead of the clock, and so ahead of the numbers in the target queue."""
     clock = FakeClock()
     with penstock.open(f"vsqs:///{tmp_path}/queues", clock=clock) as broker:
         dead = broker.create("dead")
-        dead.send(b"first")  # from now on a sender knows the last number, and does not list the folder
+        dead.send(b"first")  # from now on a sender knows the last number and does not list the folder
         dead.receive()[0].delete()
         jobs = broker.create("jobs", redrive=("dead", 1), visibility=0)
         jobs.send_many([b"%d" % number for number in range(50)])

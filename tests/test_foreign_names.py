@@ -1,4 +1,4 @@
-"""Files that another program leaves in a queue of files are delivered whatever they are called, or counted and named."""
+"""Files that another program leaves in a queue's folder are delivered whatever their name, or counted and reported."""
 
 import logging
 import os
@@ -63,7 +63,7 @@ def test_what_a_spool_cannot_deliver_is_counted_and_named(spool: Spool, id: str,
     caplog.clear()
     stats = spool.queue.stats()
     assert (stats.messages, stats.foreign) == (1, [f"queues/orders/{id}"])
-    assert caplog.text == ""  # it was told
+    assert caplog.text == ""  # it was reported before
     assert (spool.root / "queues" / "orders" / id).read_bytes() == b"theirs"
     (spool.root / "queues" / "orders" / id).unlink()
     assert spool.queue.stats().foreign == []

@@ -1,4 +1,4 @@
-"""A signal handler that uses the store in which its own thread is in the middle of a batch."""
+"""A signal handler that uses the store while its own thread is inside a batch."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_a_signal_handler_may_have_a_batch_of_its_own(queue: penstock.Queue) -> 
 
 
 def test_a_signal_handler_inside_a_statement_that_waits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would become part of that statement's transaction, and be undone with it."""
+    """It would become part of that statement's transaction, and be rolled back with it."""
     path = tmp_path / "queue.db"
     refused: list[StoreBusy] = []
     with penstock.open(f"sqlite:///{path}") as broker:
         queue = broker.create("orders")
         queue.send_many([b"1", b"2"])
-        queue.send_many([b"3", b"4"])  # from here on, a send is one statement, as a delete is
+        queue.send_many([b"3", b"4"])  # from here on, a send is one statement, like a delete
         message = queue.receive()[0]
         other = apsw.Connection(str(path))
         other.execute("BEGIN IMMEDIATE")

@@ -1,5 +1,5 @@
 # ruff: noqa: PTH208
-"""The file stores share their folders with strangers: the programs of `tests/foreign`, written from the formats alone."""
+"""The file stores share their folders with other programs: those of `tests/foreign`, written from the formats alone."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from foreign import mq_mover, vsqs  # noqa: E402
 
 
 def standing_clock() -> FakeClock:
-    """A clock that stands still at about the date that the other's files get."""
+    """A clock that stands still at about the date of the other program's files."""
     return FakeClock(system_clock() // 1_000_000 * 1_000_000)
 
 
 class Vsqs:
-    """One queue, from both sides, at one instant."""
+    """One queue, seen by both programs, at one instant."""
 
     def __init__(self, root: Path) -> None:
         self.clock = standing_clock()
@@ -58,7 +58,7 @@ class Vsqs:
         return vsqs.consume(self.folder, visibility, self.now)
 
     def ls(self) -> list[str]:
-        """What is in the folder; nothing may be there that VSQS does not know."""
+        """The files in the folder, all of which VSQS must know."""
         names = sorted(os.listdir(self.folder))
         assert [name for name in names if not VSQS_NAME.fullmatch(name)] == []
         return names
@@ -235,7 +235,7 @@ class TestVsqs:
     def test_what_the_other_publishes_while_penstock_sends_is_not_overlooked(
         self, shared: Vsqs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The other's file appears between two of our own calls: at each rename of ours, once."""
+        """The other program's file appears between two of our calls: at each of our renames, once."""
         shared.queue.send(b"mine")
         rename, theirs = os.rename, []
 
@@ -259,7 +259,7 @@ class TestVsqs:
     def test_a_number_that_the_other_takes_while_penstock_waits_for_its_turn_is_taken(
         self, shared: Vsqs, monkeypatch: pytest.MonkeyPatch, extension: str
     ) -> None:
-        """Our clock was read, and then the other had the time to use the number that we were about to take."""
+        """After we read our clock, the other program uses the number that we were about to take."""
         shared.queue.send(b"first")
         next_number = max(map(int, shared.ls())) + 1
         create, done = os.open, []
@@ -278,7 +278,7 @@ class TestVsqs:
 
     @pytest.mark.parametrize("verb", ["delete", "extend", "release"])
     def test_to_lose_any_race_is_no_error(self, shared: Vsqs, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-        """The other deletes the message right before our own rename or unlink."""
+        """The other program deletes the message right before our rename or unlink."""
         shared.queue.send(b"one")
         (message,) = shared.queue.receive()
         rename, unlink = os.rename, os.unlink
@@ -322,7 +322,7 @@ class TestVsqs:
 
 
 class Spool:
-    """One spool, from both sides, at one instant."""
+    """One spool, seen by both programs, at one instant."""
 
     def __init__(self, root: Path) -> None:
         self.clock = standing_clock()
@@ -345,7 +345,7 @@ class Spool:
         return mq_mover.remove(self.root, "orders", id)
 
     def ls(self) -> list[str]:
-        """Every file; nothing may be there that MQ-Core does not know."""
+        """All files, all of which MQ-Core must know."""
         assert sorted(name for name in os.listdir(self.root) if name != ".penstock") == ["delay", "new", "queues", "remove"]
         assert os.listdir(self.root / "queues") == ["orders"]
         found = [f"queues/orders/{id}" for id in os.listdir(self.root / "queues/orders")]
@@ -462,7 +462,7 @@ class TestSpool:
     def test_a_mover_that_is_quicker_than_the_sender_is_no_error(
         self, spool: Spool, monkeypatch: pytest.MonkeyPatch, delay: int
     ) -> None:
-        """The other moves whatever is in new/ right before each rename of ours; a delay is kept all the same."""
+        """The other program moves everything in new/ right before each of our renames; a delay is still kept."""
         rename = os.rename
 
         def after_the_mover(source: object, target: object) -> None:
@@ -477,7 +477,7 @@ class TestSpool:
 
     @pytest.mark.parametrize("verb", ["delete", "extend", "release"])
     def test_to_lose_any_race_is_no_error(self, spool: Spool, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-        """The other removes the message right before our own rename."""
+        """The other program removes the message right before our rename."""
         id = spool.queue.send(b"one").id
         (message,) = spool.queue.receive()
         rename, utime = os.rename, os.utime
@@ -525,7 +525,7 @@ def start_foreign(program: str, folder: Path, role: str, log: Path, *rest: objec
 def run_race(
     log: Path, count: int, senders: list[subprocess.Popen[bytes]], others: list[subprocess.Popen[bytes]]
 ) -> list[list[str]]:
-    """Let them work until everything that was sent has been deleted; the lines of the log."""
+    """Let them work until everything that was sent has been deleted; returns the lines of the log."""
     try:
         assert [sender.wait(60) for sender in senders] == [0] * len(senders)
         end = time.monotonic() + 120
@@ -551,7 +551,7 @@ def check_race(lines: list[list[str]], count: int, lapsed: set[str]) -> None:
 
 
 def check_held(lines: list[list[str]]) -> set[str]:
-    """Nobody got a message after a stranger's claim that is left to lapse, and before it does; which messages these are."""
+    """Check that no process got a message while the other program held it; returns the messages whose claim it let lapse."""
     lapsed = {line[1] for line in lines if line[0] in ("holding", "dropped")}
     claims = Counter[str]()
     for line in lines:
@@ -564,7 +564,7 @@ def check_held(lines: list[list[str]]) -> set[str]:
 
 
 class TestRaces:
-    """Penstock's processes and a stranger at one folder, by the real clock."""
+    """Penstock's processes and another program share a folder, by the real clock."""
 
     def test_vsqs_processes_and_a_stranger_deliver_each_message_once(self, tmp_path: Path) -> None:
         url, folder, log = f"vsqs:///{tmp_path}/vsqs", tmp_path / "vsqs/orders", tmp_path / "log"
@@ -615,7 +615,7 @@ def steps(page: Path) -> list[tuple[str, str | None]]:
 def test_a_page_shows_the_listing_that_each_step_leaves(
     page: Path, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids tell when a message was sent, which includes the wait for the lock: ``slow``, that is long."""
+    """Ids contain the time of sending, including the wait for the lock; with ``slow``, that wait is long."""
     monkeypatch.chdir(tmp_path)
     if slow:
         late, now = itertools.count(1), time.monotonic_ns

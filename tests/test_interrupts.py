@@ -1,4 +1,4 @@
-"""An interrupt between a question to a server and its answer: the answer is not taken for that to the next question."""
+"""An interrupt between a request to a server and its answer: the answer is not mistaken for that of the next request."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def test_an_unread_answer_is_nobody_elses(
 def test_what_was_taken_by_a_thread_that_was_interrupted_is_lent_to_the_next(broker: penstock.Broker) -> None:
     assert isinstance(broker.store, ServerSession)
     pool = broker.store._pool
-    for _ in range(5):  # of two that there may be
+    for _ in range(5):  # the pool holds two
         session = pool.take()
         lent = len(pool.lent())
-        del session  # the interrupt came before its taker could give it back
+        del session  # the interrupt came before the thread could return it
         gc.collect()
         assert (lent, len(pool.lent())) == (1, 0)
     broker.create("orders").send(b"x")

@@ -1,4 +1,4 @@
-"""Business rows and messages commit together: `connection=` joins the caller's own transaction."""
+"""Business rows and messages commit together: `connection=` joins the caller's transaction."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MariadbBusiness(Business):
 
 
 def connect(url: str, **options: Any) -> Any:
-    """PyMySQL's, with rows as dictionaries, as many have them."""
+    """A PyMySQL connection with rows as dictionaries, which is common."""
     port, name = re.findall(r":(\d+)/(\w+)", url)[0]
     options = {"cursorclass": pymysql.cursors.DictCursor, "init_command": f"SET SESSION {READ_COMMITTED}"} | options
     return pymysql.connect(host="127.0.0.1", port=int(port), user="root", database=name, **options)
@@ -192,7 +192,7 @@ def test_a_connection_to_elsewhere_is_refused(
             with connect(business.url, charset="latin1") as connection, pytest.raises(penstock.BadInput, match="utf8mb4"):
                 queue.send(b"x", connection=connection)
             with pytest.raises(penstock.BadInput, match="not by"):
-                queue.send(b"x", connection=connection)  # which is closed
+                queue.send(b"x", connection=connection)  # the connection is closed
         else:
             connection = apsw.Connection(str(tmp_path / "other.db"))
             with pytest.raises(penstock.BadInput, match=r"other\.db"):
@@ -238,7 +238,7 @@ def test_who_waits_is_woken_by_the_callers_commit(business: Business, monkeypatc
 def test_a_transaction_that_sees_only_the_past_cannot_tell_groups_and_duplicates(
     business: Business, settings: dict[str, bool]
 ) -> None:
-    """It would take a group for empty, and a message for the first of its kind, that others have sent since it began."""
+    """It would see a group as empty, or a message as the first of its kind, although others have sent since it began."""
     with penstock.open(business.url) as broker:
         queue, plain = broker.create("orders", **settings), broker.create("plain")
         business.commit()
@@ -310,7 +310,7 @@ def test_a_joined_send_waits_for_no_thread_that_waits_for_its_transaction(
         shop.execute("BEGIN IMMEDIATE")
         other = Thread(target=send)
         other.start()
-        waiting.wait()  # it has the store's turn, and waits for the file's
+        waiting.wait()  # it holds the store's lock, and waits for the file's
         queue.send(b"joined", connection=shop)
         shop.execute("COMMIT")
         shop.close()
@@ -322,7 +322,7 @@ def test_a_joined_send_waits_for_no_thread_that_waits_for_its_transaction(
 def test_a_connection_of_the_other_copy_of_sqlite_is_refused_and_told_why(tmp_path: Path) -> None:
     with penstock.open(f"sqlite:///{tmp_path}/shop.db") as broker:
         queue = broker.create("orders")
-        connection = sqlite3.connect(tmp_path / "other.db")  # never the same file: that is the danger
+        connection = sqlite3.connect(tmp_path / "other.db")  # never the same file, which is dangerous
         with pytest.raises(penstock.BadInput, match=r"second copy of SQLite.*apsw\.Connection"):
             queue.send(b"x", connection=connection)
         connection.close()

@@ -1,4 +1,4 @@
-"""Batches on a database server that lock several queues take them in one order, so that none of them is a deadlock's victim."""
+"""Batches on a database server lock several queues in one order, so that they cannot deadlock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.testing.servers import Server
 LOCKING = {"lock_queue", "found", "visible"}
 """The statements that lock rows."""
 TOGETHER = 1.0
-"""Seconds that a thread waits after its first lock for the other to have one too, which it gets only if it is another lock."""
+"""Seconds that a thread waits after its first lock for the other thread to lock something else."""
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -26,7 +26,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[penstock.Broker]:
 
 
 def meet(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> None:
-    """Run all of them at once. Each stops after its first lock until every other one has a lock as well, or cannot have it."""
+    """Run all of them at once. Each stops after its first lock until all the others hold a lock, or cannot get one."""
     store: Any = broker.store
     rows, barrier = store._rows, Barrier(len(acts))
     stopped: set[Thread] = set()
@@ -76,7 +76,7 @@ def test_moves_in_opposite_directions_do_not_wait_for_each_other(
 def test_a_receive_that_buries_and_a_redrive_do_not_wait_for_each_other(
     broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str], groups: bool
 ) -> None:
-    """The redrive goes back where the queue has groups, and the same way as the burial where it has none."""
+    """With groups, the redrive goes in the opposite direction of the burial; without, in the same."""
     dead = broker.create(names[0], groups=True)
     queue = broker.create(names[1], groups=groups, redrive=(names[0], 1))
     queue.send(b"poison", group="a")

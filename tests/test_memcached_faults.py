@@ -1,4 +1,4 @@
-"""What becomes of queues in memcached when processes die between two commands, or the server loses, refuses or is gone."""
+"""Queues in memcached when processes die between two commands, or the server loses data, refuses or is gone."""
 
 import os
 import random
@@ -33,7 +33,7 @@ from penstock.testing.servers import MemcachedServer
 
 DAY = 86400
 LOCKED = ("claim", "settle")
-"""Of the steps that hold the lock, which costs each check a second, some commands are tried."""
+"""Steps that hold the lock, which costs each check a second, so only some of their commands are tried."""
 STEPS: dict[str, Callable[[Queue, Broker], object]] = {
     "put": lambda queue, _: queue.send(b"new"),
     "put_many": lambda queue, _: queue.send_many([b"new", b"newer", b"x" * 600_000]),
@@ -67,12 +67,12 @@ def prepare(url: str) -> None:
         broker["read"].claim("reader", 1, 2)
         broker["read"].confirm("reader", 1)
         kept = broker.create("kept")
-        kept.send_many([b"k%d" % number for number in range(63)])  # all of a page
+        kept.send_many([b"k%d" % number for number in range(63)])  # a full page
         kept.claim("reader", 1, 63)
         kept.confirm("reader", 1)
-        assert kept.receive() == []  # from now on, nobody looks into that page
+        assert kept.receive() == []  # from now on, receivers skip that page
         last = broker.create("last")
-        last.send_many([b"l%d" % number for number in range(63)])  # all of a page
+        last.send_many([b"l%d" % number for number in range(63)])  # a full page
         last.receive(63)
 
 
@@ -86,7 +86,7 @@ def account(url: str) -> Counter[bytes]:
 
 
 def die_at(url: str, step: str, when: int) -> bool:
-    """Run one step in a child, which is killed when it is about to give its so-manieth command; False: it ended by itself."""
+    """Run one step in a child, which is killed before its n-th command; False if it ended by itself."""
     child = os.fork()
     if child == 0:
         try:
@@ -120,7 +120,7 @@ def run_step(url: str, step: str, when: int) -> None:
 def test_killed_between_any_two_commands_nothing_is_lost_and_the_next_proceeds(
     memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr(cached_catalogue, "LOCK_SECONDS", 1)  # whoever finds a dead one's lock waits that long
+    monkeypatch.setattr(cached_catalogue, "LOCK_SECONDS", 1)  # how long a process waits for a dead one's lock
     url = memcached.new_url()
     prepare(url)
     before = account(url)
@@ -144,7 +144,7 @@ def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name:
     assert not twice or (name.startswith("bury") and twice == {b"poison": 1}), f"{name}: came back, or is there twice"
     clock = FakeClock()
     started = time.monotonic()
-    with penstock.open(url, clock=clock) as broker:  # the next one proceeds at once, or when the lock has expired
+    with penstock.open(url, clock=clock) as broker:  # the next process proceeds at once, or when the lock has expired
         assert broker["set"].sadd("next") is True
         assert broker["set"].sadd("new") in (True, False)
         assert broker["set"].sadd("new") is False
@@ -155,7 +155,7 @@ def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name:
     assert time.monotonic() - started < 1 + 3
     clock.advance(DAY)
     with penstock.open(url, clock=clock) as broker:
-        assert broker["jobs"].receive() == []  # a burial that was cut short is finished, and made once
+        assert broker["jobs"].receive() == []  # an interrupted burial is finished, once
         there = bodies(broker)
         assert there[b"poison"] == 1
         members = broker["set"].scard()
@@ -166,7 +166,7 @@ def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name:
             stats = queue.stats()
             assert (stats.messages, stats.lost) == (stats.visible, 0), f"{name}: something is stuck in {queue.name}"
         left: Counter[bytes] = Counter()
-        for queue in sorted(broker, key=lambda queue: queue.name, reverse=True):  # the dead letters come late
+        for queue in sorted(broker, key=lambda queue: queue.name, reverse=True):  # dead letters late
             if queue.name == "set":
                 while (member := queue.spop()) is not None:
                     left[str(member).encode()] += 1
@@ -181,7 +181,7 @@ def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name:
 
 
 def raw(home: Home) -> Client:
-    """The client below, to do with keys what the server might."""
+    """The underlying client, to treat keys as the server might."""
     return home.link._client
 
 
@@ -200,7 +200,7 @@ def queue(broker: Broker) -> Queue:
     return broker.create("orders")
 
 
-# what the server throws away
+# what the server evicts
 
 
 def test_an_evicted_message_is_counted_as_lost_and_the_others_come(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +239,7 @@ def test_evicted_hints_cost_only_a_look(queue: Queue) -> None:
 def test_what_is_released_behind_a_full_page_that_was_passed_is_found(queue: Queue) -> None:
     queue.send_many([b"%d" % number for number in range(200)])
     held = queue.receive(130)
-    assert queue.receive()[0].body == b"130"  # the pages before were looked at, and are passed now
+    assert queue.receive()[0].body == b"130"  # receivers have read and passed the pages before it
     assert queue.release(held[3]) is True
     assert queue.receive()[0].body == b"3"
     assert queue.extend(held[70], 0) is True
@@ -280,14 +280,14 @@ def test_an_evicted_mark_is_written_again_by_a_sweep(lone: Broker, caplog: pytes
 
 @pytest.fixture
 def lone() -> Iterator[Broker]:
-    """The broker of a server that nobody else uses, whose keys can be listed."""
+    """A broker on a server of its own, whose keys can be listed."""
     with MemcachedServer() as server, penstock.open(server.new_url()) as broker:
         yield broker
 
 
 def keys_of(home: Home) -> list[str]:
-    """Every key of a queue, as only a test may list them."""
-    time.sleep(1.1)  # the crawler sees what is older than a second
+    """Every key of a queue; only a test may list them."""
+    time.sleep(1.1)  # the crawler sees keys older than a second
     dump = raw(home).raw_command("lru_crawler metadump all", "END\r\n").decode()
     keys = [line.split()[0].removeprefix("key=").replace("%3A", ":") for line in dump.splitlines() if line.startswith("key=")]
     return [key for key in keys if key.startswith(home.root)]
@@ -359,7 +359,7 @@ def test_full_a_send_is_refused_and_the_queue_can_still_be_emptied() -> None:
                 queue.send(b"%d" % number + b"x" * 1000)
                 sent += 1
         assert sent > 500
-        with pytest.raises(MemcacheServerError, match="out of memory"):  # and someone else takes what was left for pages
+        with pytest.raises(MemcacheServerError, match="out of memory"):  # another program takes the memory left for pages
             for number in range(100_000):
                 raw(home_of(queue)).set(f"filler{number}", bytes(PAGE_BYTES))
         got = []
@@ -396,7 +396,7 @@ def test_a_lock_that_has_expired_is_not_taken_from_its_new_holder(broker: Broker
     with store.batch():
         store.reserve("orders")
         (key,) = store._locks  # type: ignore[attr-defined]
-        client.set(key, b"another's")  # ours has expired, and someone else has it
+        client.set(key, b"another's")  # ours has expired, and another process has it
     assert client.get(key) == b"another's"
     client.delete(key)
     with store.batch():
@@ -462,7 +462,7 @@ def test_a_bad_url_is_refused(url: str) -> None:
 def test_eight_processes_race_with_kills_at_random_commands_and_each_message_arrives_once(
     memcached: MemcachedServer, tmp_path: Path
 ) -> None:
-    """Two minutes with PENSTOCK_LONG set; else some seconds."""
+    """Two minutes with PENSTOCK_LONG set, otherwise a few seconds."""
     url = memcached.new_url()
     seconds = 120 if os.environ.get("PENSTOCK_LONG") else 6
     with penstock.open(url) as broker:
@@ -511,7 +511,7 @@ def test_of_eight_processes_that_add_a_member_one_does_and_one_pops_it(memcached
 
 
 def together(act: Callable[[Queue], Any], url: str, folder: Path, begin: float) -> list[str]:
-    """What eight processes give that do the same at the same time."""
+    """The results of eight processes that do the same at the same time."""
     children = []
     for number in range(8):
         child = os.fork()
@@ -611,7 +611,7 @@ def test_a_publication_leaves_no_marks(broker: Broker, queue: Queue, monkeypatch
 
 
 def old_page(page: bytes) -> bytes:
-    """As it was written before there were holders: deliveries have four bytes, and come last."""
+    """A page as written before there were holders: deliveries have four bytes, and come last."""
     deliveries = array("I", [number % 2**31 for number in array("q", page[24 * SLOTS : 32 * SLOTS])])
     return page[: 24 * SLOTS] + page[32 * SLOTS : 36 * SLOTS] + deliveries.tobytes() + page[36 * SLOTS : 37 * SLOTS]
 
@@ -636,7 +636,7 @@ def test_a_record_from_before_deliveries_were_instants_is_read() -> None:
     record = Record(5, 6, 7, None, 8, 9, 9, 0, 3, None, None, b"m", b"body")
     packed = bytearray(record.pack())
     assert Record.unpack(bytes(packed)) == record
-    packed[56:68] = (0).to_bytes(8, "little") + (3).to_bytes(4, "little")  # as it was: mark_until, then the delivery
+    packed[56:68] = (0).to_bytes(8, "little") + (3).to_bytes(4, "little")  # the old layout: mark_until, then the delivery
     assert Record.unpack(bytes(packed)) == record
     late = record._replace(delivery=2**52)
     assert Record.unpack(late.pack()) == late

@@ -1,7 +1,7 @@
-"""What becomes of a send or a move in memcached if other processes do a lot between two of its commands.
+"""A send or a move in memcached while other processes do a lot between two of its commands.
 
-Its number is in a page that the others fill, empty, give up and pass meanwhile. However far they came, a message that was
-acknowledged must arrive. Each test stops a process before each of its commands in turn: nothing depends on time or load.
+Its number is in a page that the others fill, empty, give up and pass meanwhile. However far they get, an acknowledged message
+must arrive. Each test stops a process before each of its commands in turn: nothing depends on time or load.
 """
 
 from collections import Counter
@@ -18,14 +18,14 @@ from penstock.stores.memcached.formats import GONE, SLOTS, VOID, Page
 from penstock.testing.servers import MemcachedServer
 
 FARS = ("void", "tombstone", "past")
-"""How far the others come: they give up the empty slots of the page; leave nothing in it; move the tail past it."""
+"""How far the others get: they give up the page's empty slots; leave nothing in it; move the tail past it."""
 WINDOWS = {"plain": False, "window": 3600, "lasting": True}
 """How the queue deduplicates."""
 COMMANDS = range(1, 40)
 
 
 class Killed(BaseException):
-    """A process dies: it does nothing more."""
+    """A killed process: it does nothing more."""
 
 
 def die() -> None:
@@ -33,7 +33,7 @@ def die() -> None:
 
 
 class Others:
-    """The other processes, and all that they received."""
+    """The other processes, and everything they received."""
 
     def __init__(self, broker: Broker, name: str, far: str) -> None:
         self.queue = broker[name]
@@ -42,17 +42,17 @@ class Others:
         self._serial = count(1)
 
     def begin(self, messages: int) -> None:
-        """Send some and delete them. The first is kept if the tail is to stay."""
+        """Send some messages and delete them. The first is kept if the tail is to stay."""
         self.queue.send_many(self._bodies(messages))
         held = self.queue.receive(messages)
         assert all(self.queue.delete_many(held[1:] if self.far == "tombstone" else held))
 
     def go_on(self) -> None:
-        """Send some pages full, so that the empty slots before them are given up, and delete what comes."""
+        """Fill some pages, so that the empty slots before them are given up, and delete what arrives."""
         self.queue.send_many(self._bodies(4 * SLOTS))
         messages = self.receive()
         assert all(self.queue.delete_many(messages[1:] if self.far == "void" else messages))
-        self.receive()  # it finds nothing in these pages, and gives up their empty slots
+        self.receive()  # finds nothing in these pages, and gives up their empty slots
 
     def receive(self) -> list[Message]:
         messages = self.queue.receive(999)
@@ -64,9 +64,9 @@ class Others:
 
 
 def before_command(broker: Broker, at: int | str, act: Callable[[], object]) -> Callable[[], bool]:
-    """Do something once before a broker gives a command: its so-manieth from now on, or the first of a name.
+    """Do something once before a broker's n-th command from now on, or its first of a name.
 
-    Tells whether that was done.
+    Returns a function that tells whether it was done.
     """
     (link,) = broker.store._links  # type: ignore[attr-defined]
     send, commands = link._send, count(1)
@@ -105,7 +105,7 @@ def test_a_send_that_is_late_at_any_command_arrives_once(memcached: MemcachedSer
 
 @pytest.mark.parametrize("far", FARS)
 def test_the_others_come_as_far_as_they_should(memcached: MemcachedServer, far: str) -> None:
-    """Else the test above would show nothing."""
+    """Otherwise the test above would prove nothing."""
     url = memcached.new_url()
     with penstock.open(url) as late, penstock.open(url) as broker:
         queue = late.create("orders", visibility=3600)
@@ -119,7 +119,7 @@ def test_the_others_come_as_far_as_they_should(memcached: MemcachedServer, far: 
             others.go_on()
             seen.append(home.link.get([home.key("p", 1)]).get(home.key("p", 1)))
 
-        before_command(late, "set_many", go_on)  # when its number is taken
+        before_command(late, "set_many", go_on)  # once it has its number
         queue.send(b"late")
         (page,) = seen
         if far == "past":
@@ -168,9 +168,9 @@ def test_the_mark_of_a_sender_that_wrote_it_when_its_page_was_past_and_died_does
 
         def go_on() -> None:
             others.go_on()
-            before_command(late, "gets_many", die)  # when record and mark are written
+            before_command(late, "gets_many", die)  # once the record and the mark are written
 
-        before_command(late, "set_many", go_on)  # when its number is taken
+        before_command(late, "set_many", go_on)  # once it has its number
         with pytest.raises(Killed):
             queue.send(b"late")
         assert others.queue.send(b"late").duplicate is False
@@ -181,9 +181,9 @@ def test_the_mark_of_a_sender_that_wrote_it_when_its_page_was_past_and_died_does
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("late_at", range(3, 7))
 def test_a_page_that_a_late_receiver_makes_again_takes_no_message(memcached: MemcachedServer, late_at: int, dies: bool) -> None:
-    """A receiver finds a page missing, is late, and makes it when it is past. A sender that is late, too, has a slot there.
+    """A receiver finds a page missing, is delayed, and creates it after the tail has passed. A delayed sender has a slot there.
 
-    The message may come twice: a receiver may have made the page of the sender's record, and others had it from there.
+    The message may come twice: a receiver may have built the page from the sender's record, and others received it from there.
     """
     for at in COMMANDS:
         url = memcached.new_url()
@@ -191,7 +191,7 @@ def test_a_page_that_a_late_receiver_makes_again_takes_no_message(memcached: Mem
             queue = late.create("orders", visibility=3600)
             others = Others(broker, "orders", "past")
             others.begin(SLOTS - 1)  # the next number is the first of a page
-            slow["orders"].receive()  # it knows the queue
+            slow["orders"].receive()  # so that it knows the queue
             was_slow = before_command(slow, at, others.go_on)
             before_command(slow, at + 1 if dies else 0, die)
 

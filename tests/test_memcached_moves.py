@@ -1,4 +1,4 @@
-"""A message that moves between queues in memcached is in one of them, whenever its mover dies, or comes back late."""
+"""A message that moves between queues in memcached is in one of them, whenever its mover dies or is delayed."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from penstock.testing import FakeClock
 from penstock.testing.servers import MemcachedServer
 
 MINUTE = 60
-"""For how long a mover has its message to itself."""
+"""How long a mover owns its message."""
 
 
 def prepare(url: str, *, orders: str = "orders", dead: str = "dead") -> None:
@@ -32,7 +32,7 @@ def prepare(url: str, *, orders: str = "orders", dead: str = "dead") -> None:
 
 
 def redrive(url: str, when: int, act: Callable[[], list[bytes]], *, dead: str = "dead") -> tuple[list[bytes], bool]:
-    """Redrive the letter, and ``act`` before the so-manieth command; what that gave, and whether there were so many."""
+    """Redrive the letter, and call ``act`` before the n-th command; returns the result, and whether there were that many."""
     commands = 0
     given: list[bytes] = []
     send = Link._send
@@ -61,7 +61,7 @@ def kill_me() -> list[bytes]:
 
 
 def die(url: str, when: int, *, dead: str = "dead") -> bool:
-    """A redrive that is killed when it is about to give its so-manieth command; False: it ended before."""
+    """A redrive that is killed before its n-th command; False if it ended before."""
     child = os.fork()
     if child == 0:
         try:
@@ -164,7 +164,7 @@ def test_a_move_to_a_server_that_is_gone_blocks_nobody_here() -> None:
         url = f"memcached://127.0.0.1:{one.port},127.0.0.1:{two.port}/p"
         prepare(url, orders=orders, dead=dead)
         when = 1
-        while die(url, when, dead=dead):  # the last of its commands but one: it has arrived
+        while die(url, when, dead=dead):  # killed before its last command, when the message has arrived
             when += 1
             with penstock.open(url, clock=FakeClock()) as broker:
                 if broker[orders].stats().messages:
@@ -178,7 +178,7 @@ def test_a_move_to_a_server_that_is_gone_blocks_nobody_here() -> None:
 
 
 def test_a_mover_that_is_late_for_a_duplicate_does_not_take_the_message_along(memcached: MemcachedServer) -> None:
-    """Between its look at an equal message and its retreat, that one is deleted, and another process redrives the letter."""
+    """Between its look at an equal message and its retreat, that message is deleted, and another process moves the letter."""
     when, there = 0, True
     while there:
         when += 1

@@ -1,4 +1,4 @@
-"""The model test's random part: new plans in each run, which can be played again."""
+"""The random part of the model test: new plans in each run, which can be replayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.testing import StoreContract, model
 
 
 class Plans:
-    """Notes what is played instead of playing it."""
+    """Records plans instead of playing them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, fail: bool = False) -> None:
         self._patch = patch
@@ -22,7 +22,7 @@ class Plans:
     def _note(self, _subject: object, _memory: object, configuration: object, plan: object) -> None:
         self._played.append((configuration, plan))
         if self._fail:
-            raise KeyboardInterrupt  # which Hypothesis does not shrink
+            raise KeyboardInterrupt  # Hypothesis does not shrink it
 
     def of(self, seed: int) -> list[Any]:
         self._patch.setattr(model, "SEED", seed)

@@ -1,4 +1,4 @@
-"""Several `penstock serve` on one database: either serves any queue, and where one dies the other goes on."""
+"""Several `penstock serve` on one database: each serves any queue, and when one dies the others continue."""
 
 from __future__ import annotations
 

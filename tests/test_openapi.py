@@ -1,4 +1,4 @@
-"""The OpenAPI description is the truth: it has every route and no other, and fuzzing by it finds no 500 and no hang."""
+"""The OpenAPI description is accurate: it has exactly the server's routes, and fuzzing from it finds no 500 and no hang."""
 
 from __future__ import annotations
 

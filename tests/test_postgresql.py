@@ -1,4 +1,4 @@
-"""The PostgreSQL store keeps the contract, between threads, processes and nodes and through kill -9; and what is its own."""
+"""The PostgreSQL store keeps the contract, between threads, processes and nodes and through kill -9; and its own features."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_messages_are_found_by_their_index_even_where_statistics_say_there_are_n
         queue = broker.create("orders")
         queue.send_many([b"x" * 100] * 5000)
         queue.purge()
-        vacuum.execute("VACUUM penstock_message")  # of a queue that is just then empty, and was not before
+        vacuum.execute("VACUUM penstock_message")  # when the queue is empty for a moment
         queue.send_many([b"x" * 100] * 5000)
         known = "SELECT reltuples, relpages > 0 FROM pg_class WHERE oid = 'penstock_message'::regclass"
         assert vacuum.execute(known).fetchone() == (0, True)
@@ -155,7 +155,7 @@ def test_a_copy_ends_where_something_else_comes_between(postgresql: PostgresqlSe
 def test_a_copy_that_fails_is_a_publication_that_fails(
     postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch, how: str, at: int
 ) -> None:
-    """By the server, which has such a number already; by ourselves; or by the connection."""
+    """In the server, which already has the number; in our own code; or in the connection."""
     with penstock.open(postgresql.new_url()) as broker:
         store, queue = broker.store, broker.create("q")
         assert isinstance(store, PostgresqlStore)
@@ -190,7 +190,7 @@ def stage(broker: penstock.Broker, drafts: dict[str, list[Any]], queue: str = "q
 
 
 def plan(connection: psycopg.Connection[Any], text: str) -> dict[str, Any]:
-    """How the server will run one of the store's statements, whatever its parameters are."""
+    """The server's plan for one of the store's statements, whatever its parameters."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)b", text)))
     for place, name in enumerate(names, 1):
         text = text.replace(f"%({name})b", f"${place}")
@@ -274,7 +274,7 @@ def test_a_missing_driver_names_its_extra(scheme: str, module: str, extra: str) 
 
 @pytest.fixture
 def exchanging(postgresql: PostgresqlServer) -> Iterator[tuple[penstock.Queue, list[penstock.Message], str]]:
-    """A queue, two of its messages, held by a connection that has exchanged before, and its URL."""
+    """A queue with two messages, held by a connection that has exchanged before, and its URL."""
     url = postgresql.new_url()
     with penstock.open(url) as broker:
         queue = broker.create("orders")
@@ -283,7 +283,7 @@ def exchanging(postgresql: PostgresqlServer) -> Iterator[tuple[penstock.Queue, l
 
 
 def wait_for_a_lock(url: str) -> None:
-    """Until a session of this database waits for the lock of another."""
+    """Wait until a session of this database waits for another session's lock."""
     waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(url, autocommit=True) as looking:
         while looking.execute(waiting).fetchone() == (0,):
@@ -305,7 +305,7 @@ def test_an_exchange_that_is_interrupted_leaves_no_connection_in_its_middle(
             side.rollback()
 
         interrupting = threading.Thread(target=interrupt)
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which test workers ignore
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # test workers ignore it
         try:
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):
@@ -338,7 +338,7 @@ def test_settings_that_change_in_the_middle_of_an_exchange_leave_nothing_taken_b
     queue.update(deduplicate=True)
     queue.send_many([b"a", b"b", b"c"])
     queue.delete_many([*held, *queue.receive(4)])
-    held = queue.receive(1)  # which has a mark, and is not deleted by the statement for plain ones
+    held = queue.receive(1)  # it has a mark, so the statement for plain messages does not delete it
     store: Any = queue._store
     rest = store._delete_rest
 

@@ -1,4 +1,4 @@
-"""What a producer does when its sending fails, and when its process forks."""
+"""A producer when sending fails, and when its process forks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_more_is_gathered_than_a_batch_holds_and_all_is_pushed_once(
             producer.push(b"%d" % number)
         except StoreUnreachable:
             assert number >= 3
-    room = 1  # the first batch goes through, then the store is away again
+    room = 1  # the first batch succeeds, then the store is unreachable again
     with pytest.raises(StoreUnreachable):
         producer.flush()
     room = 9
@@ -101,7 +101,7 @@ def test_after_a_fork_parent_and_child_push_what_each_has_gathered(tmp_path: Pat
         producer.queue.send_once = send_after_the_fork  # type: ignore[method-assign]
         producer.push(b"parent")
         assert sending.wait(30)
-        child = os.fork()  # while the producer's thread has its lock
+        child = os.fork()  # while the producer's thread holds its lock
         if child == 0:
             code = 1
             try:

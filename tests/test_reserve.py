@@ -1,4 +1,4 @@
-"""A store whose disk is full to the last byte, or has no file left, can be drained, by the space that it keeps back."""
+"""A store whose disk is completely full, or out of inodes, can be drained with the space that it keeps in reserve."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ Mount = Callable[[str, int], Path]
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mount a small file system: how it is called, and its size in MiB."""
+    """Mount a small file system of this type and size in MiB."""
     need_mounts()
     folders: list[Path] = []
 
@@ -44,7 +44,7 @@ def url_of(scheme: str, disk: Path) -> str:
 
 
 def fill(disk: Path) -> Path:
-    """To the last byte."""
+    """Fill the disk to the last byte."""
     ballast = disk / "ballast"
     with ballast.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -103,7 +103,7 @@ def test_a_disk_full_to_the_last_byte_can_be_drained_and_filled_again(scheme: st
 
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
 def test_another_program_that_fills_the_disk_in_an_instant_stops_no_receiver(scheme: str, mount: Mount) -> None:
-    """Of SQLite, when its log has not been brought into the file yet."""
+    """On SQLite, before the write-ahead log is checkpointed."""
     disk = mount("ext4", 96)
     with penstock.open(url_of(scheme, disk)) as broker:
         queue = broker.create("orders")

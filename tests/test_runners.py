@@ -1,4 +1,4 @@
-"""Where a consumer's callbacks run, and the ways in which they end."""
+"""Where a consumer's callbacks run, and how they end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_at_most_once_what_was_taken_is_run_even_when_it_is_told_to_stop(broker:
     def stop_and_land(*arguments: Any) -> None:
         if consumer._stopping.is_set():
             cancelled.set()
-        consumer.stop()  # all were taken, and no more than two have begun
+        consumer.stop()  # all were taken, but at most two have begun
         land(*arguments)
 
     consumer._land = stop_and_land  # type: ignore[method-assign]
@@ -152,7 +152,7 @@ def return_what_cannot_be_pickled(payload: bytes, message: Message) -> object:
 
 
 def die_or_outlive(payload: bytes, message: Message) -> None:
-    """One dies as soon as the other has begun; the other ends when it is dead."""
+    """One callback dies as soon as the other has begun; the other ends when it is dead."""
     what, folder = payload.decode().split(" ", 1)
     begun, dying = Path(folder, "begun"), Path(folder, "dying")
     if what == "die":
@@ -224,7 +224,7 @@ def test_a_coroutine_that_cancels_itself_has_failed(broker: Broker, queue: Queue
 
     @consumer.process
     async def handle(payload: bytes, message: Message) -> None:
-        if message.receives < 3:  # given back at once, it would be taken again at once
+        if message.receives < 3:  # a released message is taken again at once
             raise asyncio.CancelledError("by the library that I use")
 
     tally = consumer.run(until_empty=True)
@@ -245,7 +245,7 @@ def test_a_consumer_that_cannot_register_leaves_no_thread_behind(
 
 
 def note_and_wait(payload: bytes, message: Message) -> None:
-    """Say that it has begun, and end when it may."""
+    """Report that it has begun, and wait for permission to end."""
     number, folder = payload.decode().split(" ", 1)
     Path(folder, f"begun {number}").touch()
     wait_for(Path(folder, "go").exists)
@@ -321,7 +321,7 @@ def test_no_error_ends_the_heartbeats_or_the_renewals(
 
 
 def fail_twice(port: object, verb: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Event:
-    """The first call in another thread and the one after it; set when it is called once more."""
+    """Fail the first two calls of the heartbeat thread; the event is set by its third."""
     act, calls, went_on = getattr(port, verb), [0], Event()
 
     def fail(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`penstock serve` as a process: killed, it loses nothing; overrun, it recovers; told to stop, it finishes."""
+"""`penstock serve` as a process: killed, it loses nothing; overloaded, it recovers; told to stop, it finishes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def serving(store: str, *flags: str, **environment: str) -> Iterator[tuple[subpr
 
 
 class Account:
-    """What 16 clients were answered: each body sent, each deleted."""
+    """What 16 clients were told: each body sent, each deleted."""
 
     def __init__(self) -> None:
         self.sent: set[str] = set()
@@ -73,7 +73,7 @@ class Account:
                     if http("DELETE", f"/messages/{got.headers['x-mqs-message-id']}").status == 204:
                         self.deleted.add(taken)
         except (OSError, HTTPException):
-            pass  # the server is dead: what was under way is unknown
+            pass  # the server is dead: requests in progress have an unknown outcome
 
 
 def test_after_kill_9_every_answered_send_is_there_and_nothing_deleted_comes_back(tmp_path: Path) -> None:

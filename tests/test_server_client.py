@@ -1,4 +1,4 @@
-"""The client over HTTP answers as the library does, and a lost answer makes no second message."""
+"""The HTTP client answers like the library, and a lost answer does not duplicate a message."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_public_verb_of_a_queue_goes_through_http() -> None:
 
 
 class TestPublishing(Publishing):
-    """The contract's chapter, with the client as the broker."""
+    """The contract's chapter, with the HTTP client as the broker."""
 
     @pytest.fixture(params=["memory:", "sqlite"])
     def broker(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
@@ -162,7 +162,7 @@ def test_a_dead_letter_queue_must_be_one_of_the_tokens_own_in_mqs(limited: str, 
     assert http("POST", "/queues/mail-in", secret).status == 403
     assert broker["mail-in"].settings.redrive is None
     broker["mail-in"].update(redrive=("secret", 1))
-    assert http("POST", "/queues/mail-in", {**secret, "visibility_timeout": 5}).status == 200  # what stands there may stay
+    assert http("POST", "/queues/mail-in", {**secret, "visibility_timeout": 5}).status == 200  # an existing policy may stay
 
 
 def test_a_token_for_some_queues_says_where_its_letters_go(limited: str, broker: Broker) -> None:
@@ -202,10 +202,10 @@ def test_no_token_publishes_as_the_writer_of_another(limited: str, broker: Broke
 
 
 class Proxy:
-    """Stands between client and server, and loses the answers that it is told to lose."""
+    """Stands between client and server, and drops the answers that it is told to drop."""
 
     def __init__(self, url: str, lose: int, *, once: bool = False) -> None:
-        """``once``: after the first connection nobody listens any more."""
+        """``once``: refuse connections after the first."""
         self._server = urlsplit(url)
         self._lose = lose
         self._once = once
@@ -226,7 +226,7 @@ class Proxy:
                 while data := client.recv(65536):
                     server.sendall(data)
                     if b"Content-Length" in data and not data.endswith(b"}"):
-                        server.sendall(client.recv(65536))  # the body comes by itself
+                        server.sendall(client.recv(65536))  # the body comes separately
                     answer = server.recv(65536)
                     if self._lose:
                         self._lose -= 1
@@ -386,7 +386,7 @@ def test_a_connection_may_have_any_descriptor(server: BackgroundServer, broker: 
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
         with penstock.open(server.url) as remote:
-            for _ in range(2):  # the second call finds the connection of the first
+            for _ in range(2):  # the second call reuses the first one's connection
                 assert remote["orders"].stats().messages == 0
     finally:
         for file in files:

@@ -1,4 +1,4 @@
-"""The bridge between the event loop and the core: who shares a commit shares nothing else, and nobody waits for the loop."""
+"""The bridge between the event loop and the core: operations in one commit share nothing else, and none waits for the loop."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def post(body: bytes, content_type: str = "text/plain", queue: str = "orders") -
 
 
 def in_one_commit(broker: Broker, server: BackgroundServer, *requests: bytes) -> list[int]:
-    """The statuses of requests that waited for the store together; 0 if there was no answer."""
+    """The statuses of requests that waited for the store together; 0 for no answer."""
     with ExitStack() as stack:
         with broker.store.batch():
             first = stack.enter_context(closing(dial(server.url)))
-            first.sendall(post(b"first"))  # the thread of commits stands still with this one
+            first.sendall(post(b"first"))  # this one blocks the commit thread
             until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)
             clients = [stack.enter_context(closing(dial(server.url))) for _ in requests]
             for number, (client, request) in enumerate(zip(clients, requests, strict=True)):
@@ -73,7 +73,7 @@ def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
             assert begun.wait(60)
             commits.soon(done.set)
             end.set()
-            assert done.wait(30)  # and all the while the loop stands still
+            assert done.wait(30)  # although the event loop is blocked
             await commits.stop()
 
     asyncio.run(run())
@@ -143,7 +143,7 @@ def test_what_a_failing_disk_could_not_confirm_is_not_tried_again(broker: Broker
 
 
 def test_what_may_be_there_although_the_store_failed_is_not_sent_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a batch is no transaction, what it sent before it failed stays."""
+    """Where a batch is no transaction, what it sent before it failed stays in the queue."""
     broker.create("other")
     insert, calls = broker.store.insert, Counter[str]()
 
@@ -164,7 +164,7 @@ def test_what_may_be_there_although_the_store_failed_is_not_sent_again(broker: B
 def test_what_a_long_answer_has_taken_is_answered_although_the_next_part_fails(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """At most once, it is settled already."""
+    """At most once, it is already settled."""
     broker["orders"].send_many([b"%d" % number for number in range(40)])
     with BackgroundServer(broker) as server, penstock.open(server.url) as remote:
         receive, calls = Queue.receive, [0]
@@ -198,7 +198,7 @@ def test_an_answer_that_cannot_be_written_harms_nobody_else(broker: Broker, monk
 
 
 def test_many_requests_at_once_on_one_connection_are_answered_in_order(broker: Broker) -> None:
-    """More than the interpreter would go down into."""
+    """More than the interpreter's recursion limit."""
     many = 3000
     with BackgroundServer(broker) as server, dial(server.url) as client:
         with broker.store.batch():

@@ -1,4 +1,4 @@
-"""On a database server: lost connections, restarts and unknown commits lose nothing and double nothing."""
+"""On a database server: lost connections, restarts and unknown commits neither lose nor duplicate anything."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def bodies(queue: penstock.Queue) -> Counter[str]:
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("how", HOWS)
 def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url: str, how: str, changed: bool) -> None:
-    """Also if the settings were changed meanwhile, so that what is sent first by what is known puts nothing there."""
+    """Also if the settings have changed, so that the first send, which relies on cached ones, inserts nothing."""
     cut_sends(server, url, how, changed=changed)
 
 
 def refusal(severity: str, code: str) -> bytes:
-    """An answer of PostgreSQL's."""
+    """An error message of PostgreSQL's protocol."""
     text = b"".join(kind + value.encode() + b"\0" for kind, value in ((b"S", severity), (b"C", code), (b"M", "no more")))
     return b"E" + pack(">i", 5 + len(text)) + text + b"\0"
 
@@ -71,8 +71,7 @@ LAST_WORDS = {
 @pytest.mark.parametrize("words", LAST_WORDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_server_that_panics_is_a_connection_that_is_lost(postgresql: PostgresqlServer, how: str, words: str) -> None:
-    """As when it runs out of space after a commit was written: it reports that, finds that it cannot undo the commit, and
-    panics."""
+    """As when it runs out of space after writing a commit: it reports that, cannot undo the commit, and panics."""
     cut_sends(postgresql, postgresql.new_url(), how, LAST_WORDS[words])
 
 
@@ -88,7 +87,7 @@ def cut_sends(server: Server, url: str, how: str, last_words: bytes = b"", *, ch
                     looking.update(visibility=point)
                 proxy.cut_at(point, how)
                 expected: Counter[str] = Counter()
-                for batch in (["one"], ["two", "three"], ["four", "five"]):  # the last goes the long way, by COPY
+                for batch in (["one"], ["two", "three"], ["four", "five"]):  # the last takes the COPY path
                     attributes = {"a": 1} if batch[0] == "four" else {}
                     try:
                         queue.send_many([penstock.Draft(body.encode(), attributes=attributes) for body in batch])
@@ -100,7 +99,7 @@ def cut_sends(server: Server, url: str, how: str, last_words: bytes = b"", *, ch
         assert proxy.cuts >= 5
 
 
-@pytest.mark.parametrize("history", [0, 3600])  # with history, by the long way
+@pytest.mark.parametrize("history", [0, 3600])  # history takes the slow path
 @pytest.mark.parametrize("how", HOWS)
 def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, url: str, how: str, history: float) -> None:
     with Proxy(server.port) as proxy, penstock.open(url) as direct:
@@ -200,14 +199,14 @@ def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(o
 
 
 def test_who_has_the_number_of_a_lost_connection_now_is_left_alone(own: Server) -> None:
-    """A server that was started again counts its connections from one again."""
+    """A restarted server numbers its connections from one again."""
     with penstock.open(own.new_url(), timeout=30) as broker:
         store = broker.store
         assert isinstance(store, SqlServerStore)
         lost = store._open()
         own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
         own.start()
-        others = [store._open() for _ in range(20)]  # if numbers come again, one of them has it
+        others = [store._open() for _ in range(20)]  # if numbers are reused, one of them has it
         store._end(others[0], lost)
         for other in others:
             assert store._ask(other, "SELECT 1")[0], "it was taken for the lost one"
@@ -232,7 +231,7 @@ def test_a_commit_whose_server_does_not_come_back_is_unknown_and_said_so(own: Se
         with pytest.raises(penstock.OutcomeUnknown, match="unknown"), broker.store.batch():
             queue.send(b"x")
             own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
-            original = broker.store._tell  # the promise is written down, as if the server had gone just after it
+            original = broker.store._tell  # as if the server had gone just after the promise was recorded
             broker.store._tell = lambda session: None  # type: ignore[attr-defined]
         broker.store._tell = original  # type: ignore[attr-defined]
         own.start()
@@ -243,7 +242,7 @@ SEGMENTS = AHEAD + 2
 
 
 def stage(broker: penstock.Broker, writer: str) -> dict[str, int]:
-    """More segments than are read ahead, of plain messages."""
+    """More segments of plain messages than are read ahead."""
     for part in range(SEGMENTS):
         broker.stage(writer, 0, f"s{part}", pack_drafts("orders", [penstock.Draft(b"%d" % part), penstock.Draft(b"x")]))
     return {f"s{part}": 2 for part in range(SEGMENTS)}
@@ -288,7 +287,7 @@ def test_segments_that_a_crash_of_the_server_took_are_missed(own: Server) -> Non
 def test_without_a_connection_to_read_ahead_by_a_batch_is_published_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
-        queue.send(b"first")  # so that there are all connections that a publication needs
+        queue.send(b"first")  # so that all connections that a publication needs exist
         segments = stage(broker, "w")
 
         def refuse() -> None:
@@ -397,7 +396,7 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
         child = os.fork()
         if child == 0:
             try:
-                faulthandler.dump_traceback_later(60, exit=True)  # a child that hangs tells where
+                faulthandler.dump_traceback_later(60, exit=True)  # a child that hangs prints its stacks
                 queue.send(b"child")
                 os._exit(0)
             except BaseException:
@@ -409,7 +408,7 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
 
 def test_a_store_that_was_closed_is_in_no_forks_way(url: str) -> None:
     closed = penstock.open(url)
-    closed.create("orders").receive(wait=0.1)  # who waits has a listener, where there are any
+    closed.create("orders").receive(wait=0.1)  # a waiting receiver starts a listener, where there is one
     closed.close()
     for _ in range(2):  # the first must not leave anything locked
         child = os.fork()
@@ -426,7 +425,7 @@ def test_an_unfinished_schema_is_finished_by_the_next(url: str) -> None:
         broker.store._run("change_meta", {"name": "version", "value": 1})  # type: ignore[attr-defined]
         for table in ("penstock_session", "penstock_consumer", "penstock_staged", "penstock_writer"):
             broker.store._script(f"DROP TABLE {table}")  # type: ignore[attr-defined]
-        if url.startswith("postgresql:"):  # which changes a schema whole or not at all
+        if url.startswith("postgresql:"):  # its schema changes are atomic
             for column in ("asleep", "run_at", "begin_at", "begin_number", "end_at", "end_number"):
                 broker.store._script(f"ALTER TABLE penstock_claim DROP COLUMN {column}")  # type: ignore[attr-defined]
             for column in ("floor_at", "floor_number"):
@@ -459,7 +458,7 @@ def test_two_nodes_that_change_settings_at_once_lose_no_change(url: str) -> None
 
 
 def test_after_a_deadlock_nothing_of_the_batch_is_done_and_nobody_is_told_otherwise(url: str) -> None:
-    """MariaDB rolls back all of the transaction, not only what a savepoint has begun."""
+    """MariaDB rolls back the whole transaction, not only to the savepoint."""
     together = Barrier(2)
     answers: dict[bytes, bool] = {}
 

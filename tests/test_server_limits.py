@@ -1,4 +1,4 @@
-"""What the server does when the store stands still, or memory runs short: it says so in time, and loses nothing."""
+"""The server when the store stalls or memory runs short: it says so in time, and loses nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker() -> Iterator[Broker]:
 def test_a_request_that_takes_too_long_is_answered_in_time(broker: Broker) -> None:
     with BackgroundServer(broker, ServerSettings(port=0, request_timeout=0.3)) as server:
         http = Http(server.url)
-        with broker.store.batch():  # nobody else gets at the store meanwhile
+        with broker.store.batch():  # blocks the store for everyone else
             answer = http("POST", "/messages/orders", b"x")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert http("GET", "/health").status == 200
@@ -50,10 +50,10 @@ def test_a_request_that_nobody_waits_for_any_more_is_not_begun(broker: Broker) -
         with broker.store.batch():
             with dial(server.url) as first, dial(server.url) as second:
                 first.sendall(RECEIVE)
-                until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)  # it is begun
+                until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)  # it has begun
                 second.sendall(b"POST /messages/orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
                 until(lambda: server.app.commits.pending == 2)
-                for client in (first, second):  # with a reset, not with an end that could be half of one
+                for client in (first, second):  # with a reset, since an end of stream could be a half-close
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             until(lambda: not server.app.connections.open)
         until(lambda: server.app.commits.pending == 0)

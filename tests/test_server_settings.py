@@ -1,4 +1,4 @@
-"""The server's settings, tokens and TLS: from flags, environment and file; who may do what; and the promises about secrets."""
+"""The server's settings, tokens and TLS: from flags, environment and file; what each token may do; and how secrets are kept."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_setting_stands_in_the_table_of_the_docs() -> None:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[str]:
-    """A server whose tokens may do different things."""
+    """A server whose tokens have different rights."""
     file = tmp_path / "penstock.toml"
     digest = hashlib.sha256(b"receive-only-secret").hexdigest()
     file.write_text(

@@ -1,4 +1,4 @@
-"""Raw sockets against the server: malformed requests are refused, slow clients are cut, and nothing hangs or answers 500."""
+"""Raw sockets and the server: malformed requests are refused, slow clients are cut off, and nothing hangs or answers 500."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server() -> Iterator[BackgroundServer]:
 
 
 def exchange(server: BackgroundServer, *pieces: bytes, shut: bool = False) -> bytes:
-    """All that the server answers until it closes."""
+    """Everything the server answers until it closes."""
     with dial(server.url) as client:
         for piece in pieces:
             client.sendall(piece)
@@ -159,7 +159,7 @@ def test_what_is_too_large_is_refused(server: BackgroundServer, request_: bytes,
         try:
             client.sendall(request_)
         except OSError:
-            return  # cut before it was through with sending
+            return  # disconnected before it had sent everything
         assert read_answer(client)[9:12] == status
 
 
@@ -257,7 +257,7 @@ def test_a_refusal_of_head_has_no_body(server: BackgroundServer) -> None:
 
 
 def test_what_was_refused_is_counted_and_nothing_is_kept_of_it(server: BackgroundServer) -> None:
-    with penstock.open(server.url) as broker:  # the tests before have left nothing behind
+    with penstock.open(server.url) as broker:  # earlier tests have left nothing behind
         broker.queues()
     assert server.app.connections.kept == 0
     refused = {key: count for key, count in server.app.metrics.requests.items() if key[2] >= 400}

@@ -56,7 +56,7 @@ def daemon(command: str, spool: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """For another process there is no clock to turn."""
+    """Poll: another process has no fake clock."""
     until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
@@ -89,7 +89,7 @@ def test_a_mover_leaves_what_is_still_being_written(spool: Path) -> None:
 
 
 def test_a_mover_gives_back_what_has_waited_long_enough(spool: Path) -> None:
-    """By its mtime; what a stranger has moved there has none to come, and waits for the visibility of its queue."""
+    """The mtime is the timer. A file that another program moved there has none, and waits for the visibility of its queue."""
     with penstock.open(f"spool:///{spool}") as broker:
         broker["orders"].update(visibility=0.3)
     for number, delay in enumerate([-1, 0.5, 3600], start=1):
@@ -99,7 +99,7 @@ def test_a_mover_gives_back_what_has_waited_long_enough(spool: Path) -> None:
     with daemon("mover", spool):
         wait_until(lambda: names(spool / "queues/orders") == [f"{ID}01", f"{ID}02"])
         assert names(spool / "delay") == [f"orders:{ID}03"]
-        os.utime(spool / "delay" / f"orders:{ID}03", (1, 1))  # a timer set anew is heard
+        os.utime(spool / "delay" / f"orders:{ID}03", (1, 1))  # a changed timer takes effect
         wait_until(lambda: names(spool / "delay") == [])
 
 

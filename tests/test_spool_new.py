@@ -1,4 +1,4 @@
-"""What is sent through the spool passes through new/, as MQ-Core says, and is never there unless it is whole."""
+"""A sent message passes through new/, as MQ-Core says, and is never there unless it is complete."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 @contextmanager
 def watching(folder: Path) -> Iterator[Callable[[], list[tuple[int, str]]]]:
-    """What a stranger that watches a folder is told: (event, name)."""
+    """The events that another program watching a folder gets: (event, name)."""
     libc = ctypes.CDLL(None, use_errno=True)
     handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     events = IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE
@@ -46,7 +46,7 @@ def watching(folder: Path) -> Iterator[Callable[[], list[tuple[int, str]]]]:
 
 
 def at_rename(monkeypatch: pytest.MonkeyPatch, into: str, act: Callable[[Path], object]) -> None:
-    """Whenever a file was renamed into this folder, act, with the file."""
+    """Call a function with each file that is renamed into this folder."""
     rename = os.rename
 
     def renamed(source: Any, target: Any) -> None:
@@ -129,7 +129,7 @@ def test_the_sends_of_another_queue_let_nobody_list(root: Path, monkeypatch: pyt
         queue.send(b"x")
         queue.stats()
         shelf = broker.store._shelves["orders"]  # type: ignore[attr-defined]
-        monkeypatch.setattr(shelf, "_doubtful", False)  # whatever the system's clock can tell apart
+        monkeypatch.setattr(shelf, "_doubtful", False)  # whatever the resolution of the system's clock
         with monkeypatch.context() as patch:
             patch.setattr(shelf, "scan", lambda: pytest.fail("the folders were listed"))
             for _ in range(10):

@@ -41,7 +41,7 @@ from penstock.testing.power import need_mounts
 
 MIB = 2**20
 NEWEST = max(sql_session.read_sql(SqliteStore.dialect)[0])
-"""The step that this Penstock's schema is at."""
+"""The version of this Penstock's schema."""
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_damaged_message_of_a_claim_is_left_out_and_stays(url: str, path: Path
     with penstock.open(url) as broker:
         queue = broker.create("orders", visibility=0)
         queue.send_many([b"first", b"SECOND" * 9, b"third"])
-        for _ in range(before):  # what was received makes the claim a list
+        for _ in range(before):  # received messages turn the claim into a list
             queue.receive(3)
     damage(path, b"SECOND" * 9, b"SECOND" * 8 + b"SECONF")
     with penstock.open(url) as broker:
@@ -319,7 +319,7 @@ def test_a_claim_is_as_long_as_its_messages_are_fresh(url: str, monkeypatch: pyt
         first.release()
         queue.send(b"6")
         assert queue.claim("spark", 1, 9).size == 4
-        assert queue.claim("spark", 2, 9).size == 2  # whose list is no longer than that
+        assert queue.claim("spark", 2, 9).size == 2  # its list is limited to that
         assert queue.claim("spark", 3, 9).size == 1
         read = [[message.body for message in queue.read("spark", epoch)] for epoch in (1, 2, 3)]
         assert read == [[b"1", b"2", b"3", b"4"], [b"5", b"0"], [b"6"]]
@@ -392,7 +392,7 @@ def test_damage_to_anything_but_the_body_is_seen_too(url: str, path: Path, part:
         copy = path.with_suffix(".copy")
         shutil.copy(path, copy)
         content = copy.read_bytes()
-        copy.write_bytes(content.replace(part.encode(), new))  # the group stands in its index too
+        copy.write_bytes(content.replace(part.encode(), new))  # its index contains the group too
         with penstock.open(f"sqlite:///{copy}") as broker:
             assert broker["orders"].receive() == []
             assert broker["orders"].stats().damaged == 1
@@ -450,7 +450,7 @@ def test_a_read_only_file_is_reported(url: str, path: Path) -> None:
     with penstock.open(url) as broker:
         broker.create("orders")
     path.chmod(0o444)
-    if os.geteuid() == 0:  # whom rights do not stop
+    if os.geteuid() == 0:  # permissions do not stop root
         for folder in path.parents[:-1]:
             folder.chmod(folder.stat().st_mode | 0o055)
         assert f"StoreReadOnly: the queue file {path} is read-only" in in_child_as_nobody(url)
@@ -460,7 +460,7 @@ def test_a_read_only_file_is_reported(url: str, path: Path) -> None:
 
 
 def in_child_as_nobody(url: str) -> str:
-    """Fork, because another user may not be able to read this Python's own files."""
+    """Fork, because another user may not be able to read this Python's files."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -481,7 +481,7 @@ def in_child_as_nobody(url: str) -> str:
 def test_locked_too_long_is_reported_with_the_time(url: str, path: Path) -> None:
     with penstock.open(url, timeout=0.2) as broker:
         queue = broker.create("orders")
-        other = apsw.Connection(str(path))  # not sqlite3: two copies of SQLite in one process do not see each other's locks
+        other = apsw.Connection(str(path))  # not sqlite3: two copies of SQLite in one process ignore each other's locks
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreBusy, match=r"queue\.db was locked by others for more than 0\.2 s"):
             queue.send(b"x")
@@ -531,7 +531,7 @@ def test_a_full_disk_is_reported_and_nothing_acknowledged_is_lost(small_disk: Pa
     [("fdatasync", "EIO", "6+4"), ("fdatasync", "EIO", "6..7"), ("pwrite64", "EIO", "60+9"), ("pwrite64", "ENOSPC", "60+9")],
 )
 def test_a_failing_disk_fails_the_send_and_the_next_one_starts_anew(url: str, syscall: str, error: str, start: str) -> None:
-    """A failed sync must not be retried as if it had worked: the message that was refused is refused for good.
+    """A failed sync must not be retried as if it had worked: a refused message stays refused.
 
     Plain messages are sent by one statement; those with a mark need a transaction of several."""
     with penstock.open(url) as broker:
@@ -560,7 +560,7 @@ with penstock.open(sys.argv[1]) as broker:
     assert len(sent) + len(failed) == 30
     assert failed
     assert sent
-    if start == "6..7":  # the second failure keeps SQLite from undoing the first: the refused message is there after all
+    if start == "6..7":  # the second failure keeps SQLite from rolling back the first: the refused message is there after all
         assert len(failed) == 1
     with penstock.open(url) as broker:
         left = [message.body for queue in broker for message in queue.peek(100) if b"and" not in message.body]
@@ -575,7 +575,7 @@ def test_numbers_of_a_commit_whose_answer_was_lost_are_not_given_again(
     with penstock.open(url) as broker:
         queue = broker.create("orders", deduplicate=True)
         queue.send_many([b"1", b"2"])
-        queue.send_many([b"3", b"4"])  # this one reserves a block
+        queue.send_many([b"3", b"4"])  # reserves a block of numbers
         execute = SqliteStore._execute
 
         def lose(self: SqliteStore, connection: apsw.Connection, statement: str, *rest: Any) -> Any:
@@ -745,7 +745,7 @@ def rows_in(path: Path) -> int:
 
 
 def leave_one(queue: penstock.Queue, *, many: bool = False) -> Message:
-    """A message that is visible again, and then deleted: its row is there until the next batch."""
+    """A message that is visible again, and then deleted: its row remains until the next batch."""
     queue.send_many([b"1", b"2"])
     one, two = queue.receive(2, visibility=0)
     queue.extend(two, 1000)
@@ -1009,7 +1009,7 @@ def test_what_is_sent_together_is_one_statement(url: str) -> None:
         store, queue = broker.store, broker.create("orders")
         assert isinstance(store, SqliteStore)
         for _ in range(3):
-            queue.send(b"")  # now the process has numbers in reserve, and knows that of the queue
+            queue.send(b"")  # now the process has reserved numbers, and knows the queue's number
         ran: list[str] = []
         sent = []
         store._connect().exec_trace = lambda _cursor, text, _values: ran.append(text) is None
@@ -1030,7 +1030,7 @@ def test_what_is_sent_together_obeys_settings_that_another_process_changed(url: 
         other["orders"].update(deduplicate=True)
         assert [one.duplicate for one in queue.send_many([b"c", b"c"])] == [False, True]
         other["orders"].update(deduplicate=False)
-        other["orders"].send_many([b"d", b"e"])  # with numbers beyond those that the first has in reserve
+        other["orders"].send_many([b"d", b"e"])  # with numbers above those that the first has reserved
         queue.send_many([b"f", b"g"])
         assert [one.body for one in queue.receive(100)][4:] == [b"c", b"d", b"e", b"f", b"g"]
 
@@ -1038,7 +1038,7 @@ def test_what_is_sent_together_obeys_settings_that_another_process_changed(url: 
 def test_what_is_sent_to_a_queue_that_another_made_again_is_in_the_new_one(url: str) -> None:
     with penstock.open(url) as ours, penstock.open(url) as theirs:
         queue = ours.create("orders")
-        for _ in range(3):  # by now it is sent by what is known of the queue
+        for _ in range(3):  # by now sends rely on the cached queue
             queue.send(b"old")
         held = queue.receive()[0]
         theirs.delete("orders")
@@ -1059,7 +1059,7 @@ def test_a_number_that_was_undone_leads_into_no_other_queue(url: str) -> None:
             broker.delete("orders")
             broker.create("orders").send(b"undone")
             raise RuntimeError
-        other = broker.create("other")  # it gets the number that "orders" had for a while
+        other = broker.create("other")  # it gets the number that "orders" had before the rollback
         for _ in range(3):
             queue.send(b"after")
         assert (queue.stats().messages, other.stats().messages) == (6, 0)
@@ -1067,7 +1067,7 @@ def test_a_number_that_was_undone_leads_into_no_other_queue(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["visible_above", "due_above", "place_above", "count_visible", "weigh"])
 def test_what_lies_above_the_floor_is_sought_and_not_come_to(url: str, name: str) -> None:
-    """Of a million messages that became visible at one instant, those below the floor cost nothing."""
+    """Messages below the floor cost nothing, even if a million became visible at one instant."""
     with penstock.open(url) as broker:
         assert isinstance(broker.store, SqliteStore)
         names = ["queue", "now", "since", "most", "limit", "place", "of", "forever", "visible_by", "floor_at", "floor_number"]
@@ -1081,7 +1081,7 @@ def test_what_lies_above_the_floor_is_sought_and_not_come_to(url: str, name: str
 def test_what_a_receive_has_taken_is_given_although_its_next_round_fails(
     url: str, monkeypatch: pytest.MonkeyPatch, mode: str, error: type[Exception]
 ) -> None:
-    """At most once, it is settled already, and would be nobody's."""
+    """At most once, it is already settled, and would be lost."""
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         queue = broker.create("orders")

@@ -1,12 +1,12 @@
 # ruff: noqa: PTH208, SIM105
-"""A minimal MQ-Core written from the format's text alone: a publisher, a consumer and the mover; it knows nothing of Penstock.
+"""A minimal MQ-Core, written only from the format's documentation, without Penstock: a publisher, a consumer and the mover.
 
     python mq_mover.py SPOOL publish LOG QUEUE PREFIX COUNT
     python mq_mover.py SPOOL consume LOG QUEUE
     python mq_mover.py SPOOL move LOG TIMER
 
-MQ-Core says that a timer is applied to what arrives in delay/, not where it is kept: this mover keeps it in memory, TIMER
-milliseconds from when it first saw the file. What is logged is what `penstock.testing.worker` logs.
+MQ-Core says that a timer applies to files in delay/, but not where it is kept. This mover keeps it in memory, TIMER
+milliseconds from when it first saw the file. The log has the format of `penstock.testing.worker`.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ def publish(spool: Path, queue: str, body: bytes) -> str:
 
 
 def fetch(spool: Path, queue: str) -> tuple[str, bytes] | None:
-    """The first message there is; it goes to delay/."""
+    """Take the first message and move it to delay/."""
     for id in sorted(os.listdir(spool / "queues" / queue)):
         delayed = spool / "delay" / f"{queue}:{id}"
         try:
@@ -55,7 +55,7 @@ def remove(spool: Path, queue: str, id: str) -> bool:
 
 
 def is_written(path: Path) -> bool:
-    """Nobody has it open for writing: only then is a read lease granted."""
+    """Whether no process has it open for writing: only then is a read lease granted."""
     with path.open() as file:
         try:
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -71,7 +71,7 @@ class Mover:
         self.arrived: dict[str, float] = {}
 
     def move(self, now: float) -> None:
-        """One round: deliver what is written, re-deliver what has waited long enough, destroy what was removed."""
+        """One round: deliver files that are complete, redeliver those that have waited long enough, destroy the removed."""
         for name in os.listdir(self.spool / "new"):
             try:
                 if is_written(self.spool / "new" / name):

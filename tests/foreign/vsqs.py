@@ -1,12 +1,12 @@
 # ruff: noqa: PTH208, SIM105
-"""A VSQS program written from the format's text alone: it knows nothing of Penstock, and Penstock nothing of it.
+"""A VSQS program written only from the format's documentation: it shares no code with Penstock.
 
     python vsqs.py FOLDER publish LOG PREFIX COUNT
     python vsqs.py FOLDER consume LOG LAPSE EVERY
 
-The consumer claims messages for ten minutes, and each EVERY-th for LAPSE milliseconds, which it lets lapse. It writes down what
-`penstock.testing.worker` does, and ``holding BODY`` some time before a claim lapses: nobody else may have got BODY by then
-(or ``dropped BODY``, if it woke too late to say so).
+The consumer claims messages for ten minutes, and each EVERY-th for LAPSE milliseconds, which it lets lapse. It logs like
+`penstock.testing.worker`, and writes ``holding BODY`` shortly before a claim lapses: no other process may have received BODY by
+then (or ``dropped BODY``, if it woke too late to know).
 """
 
 import os
@@ -47,7 +47,7 @@ def requeue(folder: Path, clock=now) -> None:
 
 
 def consume(folder: Path, visibility: int, clock=now) -> tuple[str, bytes] | None:
-    """The oldest message, as its id and body; it stays hidden for so many milliseconds."""
+    """Take the oldest message, as its id and body; hide it for this many milliseconds."""
     while True:
         requeue(folder, clock)
         ready = [name for name in os.listdir(folder) if "." not in name]
@@ -64,7 +64,7 @@ def consume(folder: Path, visibility: int, clock=now) -> tuple[str, bytes] | Non
 
 def delete(folder: Path, id: str) -> bool:
     for name in os.listdir(folder):
-        # A publisher may be about to find out that the number is taken: its file is not the message.
+        # A publisher may be about to discover that the number is taken: its file is not the message.
         if name.split(".")[0] == id and name != f"{id}.new":
             try:
                 (folder / name).unlink()

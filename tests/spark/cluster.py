@@ -1,6 +1,6 @@
-"""A standalone Spark cluster on loopback, from the pip package: a master and two workers, whose Pythons have no Penstock.
+"""A standalone Spark cluster on loopback, from the pip package: a master and two workers, whose Python does not have Penstock.
 
-The workers have two hosts: Spark starts a second attempt of a task only on another host than that of the first."""
+Each worker has its own host, since Spark starts a speculative attempt of a task only on another host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.spark.java import find_java
 PACKAGES = Path(penstock.__file__).parents[1]
 HERE = Path(__file__).parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a Java that lives for a minute: it starts in less time, and its short jobs need no more."""
+"""For a Java that lives for a minute: it starts faster, and is fast enough for short jobs."""
 
 
 class Cluster:
@@ -55,7 +55,7 @@ class Cluster:
         return (self.folder / "cluster.log").read_text()
 
     def environment(self) -> dict[str, str]:
-        """For a driver: its executors get the package as a zip, for their Python has every library but not Penstock."""
+        """For a driver: its executors get the package as a zip, because their Python has every library except Penstock."""
         python = self.folder / "python"
         python.write_text(
             f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{Path(pyspark.__file__).parents[1]}"\nexec {sys.executable} -S "$@"\n'
@@ -64,12 +64,12 @@ class Cluster:
         return {
             "PENSTOCK_MASTER": self.url,
             "PYSPARK_PYTHON": str(python),
-            "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(HERE)]),  # the driver's own; executors have theirs
+            "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(HERE)]),  # for the driver; executors have their own
             "PENSTOCK_ZIP": str(zip_packages(self.folder / "penstock.zip")),
         }
 
     def kill_executors(self) -> int:
-        """kill -9 of all executors; how many."""
+        """kill -9 all executors; returns how many."""
         workers = ",".join(str(process.pid) for process in self._processes[1:])
         found = subprocess.run(["pgrep", "-P", workers, "java"], capture_output=True, text=True, check=False).stdout.split()
         for pid in found:

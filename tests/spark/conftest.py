@@ -1,4 +1,4 @@
-"""What all tests of Spark share; the session is that of tests/conftest.py."""
+"""What all Spark tests share; tests/conftest.py has the session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _connections() -> Iterator[None]:
-    """Where tests read as an executor does, nobody ends the process, and with it the connections."""
+    """Tests that read like an executor run in a process that stays, so close its connections."""
     yield
     while reading.kept:
         reading.kept.popitem()[1].close()

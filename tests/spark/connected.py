@@ -1,4 +1,4 @@
-"""Reads a queue into another through Spark Connect, whose server this starts, and keeps the server up until its input ends.
+"""Starts a Spark Connect server, copies one queue into another through it, and keeps the server up until stdin ends.
 
 python connected.py FOLDER URL
 

@@ -1,7 +1,7 @@
 """The data source as "faulty", and two queries that use it: queue to Parquet, and queue to queue.
 
-Its option ``faults`` is a folder. At the step that the file ``arm`` there names, the process that has reached it kills itself
-with SIGKILL, and before that each process whose id is in the file ``pids``."""
+Its option ``faults`` is a folder. A process that reaches the step named in the file ``arm`` there kills each process listed in
+the file ``pids``, and then itself, with SIGKILL."""
 
 from __future__ import annotations
 

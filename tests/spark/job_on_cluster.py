@@ -1,7 +1,7 @@
 """A driver on a cluster: python job_on_cluster.py FOLDER URL
 
-It writes a batch and a stream of one batch, whose first attempts fail or are overtaken, and then runs both queries of faulty.py
-until a file "stop" is in the folder.
+It writes a batch and a stream of one batch, whose first attempts fail or are overtaken. Then it runs both queries of faulty.py
+until there is a file "stop" in the folder.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(folder: Path, url: str) -> None:
 def write(spark: SparkSession, folder: Path, url: str) -> None:
     def slowly(overtaken: Path) -> Attempt:
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            """The first attempt of one partition waits until another has all its rows, and then goes on all the same."""
+            """The first attempt of one partition waits until another attempt has all its rows, and then continues anyway."""
             yield from batches
             task = TaskContext.get()
             if task and task.partitionId() == 0 and task.attemptNumber() > 0:
@@ -70,7 +70,7 @@ def write(spark: SparkSession, folder: Path, url: str) -> None:
 
     def badly(failed: Path) -> Attempt:
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            """The first attempt of one partition fails after it has written some."""
+            """The first attempt of one partition fails after it has written some rows."""
             yield from batches
             task = TaskContext.get()
             if task and task.partitionId() == 1 and task.attemptNumber() == 0:

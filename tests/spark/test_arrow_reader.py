@@ -1,4 +1,4 @@
-"""Messages as Arrow straight out of the database: the same as the store tells them."""
+"""Messages as Arrow directly from the database: the same as the store returns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_deleted_is_gone_before_it_is_removed(url: str) -> None:
         queue.claim("reader", 1, 2)
         queue.confirm("reader", 1)
         one, _ = queue.read("reader", 1)
-        queue.extend(one, 1000)  # which makes the claim a list
+        queue.extend(one, 1000)  # turns the claim into a list
         three = queue.receive()[0]
         assert queue.delete(one) is queue.delete(three) is True
     assert scan(url).column("body").to_pylist() == [b"2"]

@@ -1,4 +1,4 @@
-"""A batch look at a queue and at its history: nothing is consumed, and filters are done where the messages are."""
+"""A batch read of a queue and of its history: it consumes nothing, and the store evaluates the filters."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def load(spark: SparkSession, url: str, **options: str) -> DataFrame:
     return spark.read.format("penstock").options(**{"url": url, "queue": "orders"} | options).load()
 
 
-@pytest.mark.parametrize("pushed", ["true", "false"])  # which is Spark's default
+@pytest.mark.parametrize("pushed", ["true", "false"])  # false is Spark's default
 def test_spark_reads_a_queue_and_its_history(spark: SparkSession, tmp_path: Path, pushed: str) -> None:
     url = f"sqlite:///{tmp_path}/queue.db"
     spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
@@ -232,7 +232,7 @@ def test_spark_reads_a_queue_and_its_history(spark: SparkSession, tmp_path: Path
         chosen = frame.where(f"id = '{ids[1]}' and queue = 'orders' and sent_at > '2000-01-01' and body is not null")
         assert [row.body for row in chosen.collect()] == [b"2"]
         plan = chosen._jdf.queryExecution().executedPlan().toString()
-        assert (ids[1] in plan.partition("BatchScan")[0]) == (pushed == "false")  # Spark does after the scan what is left to it
+        assert (ids[1] in plan.partition("BatchScan")[0]) == (pushed == "false")  # Spark filters the rest after the scan
         assert [row.body for row in load(spark, url, view="settled").collect()] == [b"1"]
         assert queue.stats().visible == 2
         queue.purge()

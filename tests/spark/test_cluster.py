@@ -1,5 +1,5 @@
-"""On a standalone cluster: the package travels as a zip, and each row arrives once, whatever became of the attempts to write it
-and of the executors. With PENSTOCK_LONG=1 all executors die eight times."""
+"""On a standalone cluster: the package travels as a zip, and each row arrives once, whatever happens to write attempts and
+executors. With PENSTOCK_LONG=1 all executors die eight times."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_attempts_and_executors_of_a_cluster_may_die(postgresql: PostgresqlServe
 
 
 class Job:
-    """The driver (job_on_cluster.py), which ends when it is told to."""
+    """The driver (job_on_cluster.py), which runs until told to stop."""
 
     def __init__(self, cluster: Cluster, folder: Path, url: str) -> None:
         self._folder = folder
@@ -67,7 +67,7 @@ class Job:
         assert failed or code == 0, self._log.read_text()[-4000:]
 
     def await_more(self, queue: penstock.Queue) -> None:
-        """Until more arrives there than is there now."""
+        """Wait until more messages arrive."""
         before, give_up_at = queue.stats().messages, time.monotonic() + 240
         while queue.stats().messages <= before:
             assert self._process.poll() is None, self._log.read_text()[-4000:]

@@ -1,5 +1,5 @@
-"""Through Spark Connect all is the same: the source and the sink, the pipelines, and Spark's own Declarative Pipelines. One
-server does for all: the one that a session starts for itself."""
+"""Spark Connect: the source and the sink, the pipelines, and Spark's own Declarative Pipelines all work. They share the one
+server that a session starts for itself."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ for words in json.loads(sys.argv[1]):
 class Server:
     url: str
     queues: str
-    """Where the client that has started it read the queue "in" into "out"."""
+    """The store in which the client that started it read the queue "in" into "out"."""
     seen: int
     environment: dict[str, str]
     """For other clients."""
@@ -70,7 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         source, _ = broker.create("in"), broker.create("out")
         source.send(b"\x00one", attributes={"kind": "order"})
         source.send_many([b"two", b"three"])
-    # With SPARK_TESTING Spark takes a free port for the server, not always the same.
+    # With SPARK_TESTING the server takes a free port instead of a fixed one.
     secret = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONNECT_AUTHENTICATE_TOKEN": "a token of the tests"}
     command = [sys.executable, Path(__file__).parent / "connected.py", folder, queues]
     with (

@@ -1,7 +1,7 @@
-"""Damage in the file of a queue, found where a stream reads it: it costs its message alone, which stays.
+"""Damage in a queue's file, found by a stream: only the damaged message is skipped, and it stays in the queue.
 
-Each damage is met by the reader as Spark calls it, in a process of its own as an executor is: only there is a file of SQLite
-read by Arrow. One damage, on each store, is met through Spark itself."""
+Each kind of damage is read by the reader as Spark calls it, in a separate process like an executor: only there does Arrow read
+a SQLite file. One kind, on each store, is read through Spark itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_damaged_message_is_left_out_and_stays(executor: Executor, url: str, t
         start = first.initialOffset()
         end = first.latestOffset(start, ReadAllAvailable())
         assert bodies(first, start, end) == [b"0", b"2", b""]
-        first.stop()  # the batch fails, and comes again
+        first.stop()  # the batch fails, and is replayed
         assert bodies(second, start, end) == [b"0", b"2", b""]
         assert second.latestOffset(end, ReadAllAvailable()) == end
         second.stop()

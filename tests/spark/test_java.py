@@ -1,4 +1,4 @@
-"""Java is found, or clearly asked for; the one from a wheel will do."""
+"""Java is found, or the error asks for it; one from a wheel will do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What runs two queries, queue to Parquet and queue to queue, dies at every step, while ordinary consumers take from the same
+"""Two queries, queue to Parquet and queue to queue, are killed at every step while ordinary consumers take from the same
 queues: every message is in exactly one place.
 
-At each step on each store the Python process that has reached it dies, in a Spark that goes on; and a whole driver dies with
-all its processes, once on each store. With PENSTOCK_LONG=1, in half an hour and more, 36 drivers die on each store."""
+At each step on each store, the Python process that reaches it dies while Spark continues. Once on each store, a whole driver
+dies with all its processes. With PENSTOCK_LONG=1, 36 drivers die on each store, in more than half an hour."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LONG = bool(os.environ.get("PENSTOCK_LONG"))
 AT_RANDOM = "at random"
 ONE = {"sqlite": "in write", "postgresql": "before sink commit"}
 SPARKS_OWN = b"java.util.HashMap.readObject"
-"""How Spark itself fails now and then: where two queries start at once, one adds to the environment for Python workers while a
-task of the other is being packed."""
+"""A race in Spark itself: when two queries start at once, one changes the environment of Python workers while a task of the
+other is being serialized."""
 
 
 @pytest.mark.timeout(900)
@@ -60,7 +60,7 @@ def test_whatever_dies_every_message_is_in_exactly_one_place(url: str, tmp_path:
 
 
 def arm(folder: Path, step: str) -> Path:
-    """A folder of its own for each death: workers may outlive their driver for a while."""
+    """Use a new folder for each death, since workers may outlive their driver for a while."""
     faults = folder / f"faults-{len(list(folder.glob('faults-*')))}"
     faults.mkdir()
     if step != AT_RANDOM:
@@ -69,7 +69,7 @@ def arm(folder: Path, step: str) -> Path:
 
 
 def die(folder: Path, url: str, step: str, chance: random.Random) -> None:
-    """A driver runs both queries until it is killed at this step."""
+    """Run both queries in a driver until it is killed at this step."""
     here = str(Path(__file__).parent)
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}

@@ -1,4 +1,4 @@
-"""The session that Penstock makes: which Python its workers are."""
+"""The session that Penstock makes: which Python its workers use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_workers_of_a_spark_that_is_elsewhere_import_what_it_brings(tmp_path: Pa
 
 
 def test_a_worker_connects_before_it_imports_spark(tmp_path: Path) -> None:
-    """Spark waits ten seconds for it, which is too short for the import where the machine is busy."""
+    """Spark waits ten seconds for the connection, too short for the import on a busy machine."""
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
     python = _worker_python()

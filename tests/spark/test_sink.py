@@ -48,7 +48,7 @@ def numbers(spark: SparkSession, count: int, partitions: int = 3) -> DataFrame:
 
 
 class Input:
-    """A folder that is a stream, a file a batch."""
+    """A folder as a stream, one file a batch."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.folder, self._spark, self._files = folder, spark, 0
@@ -69,7 +69,7 @@ def source(spark: SparkSession, tmp_path: Path) -> Input:
 
 @pytest.fixture
 def run(source: Input, tmp_path: Path) -> Callable[..., None]:
-    """Run the stream over what there is, and return when it has ended."""
+    """Run the stream over what is there, until it ends."""
 
     def go(url: str, df: DataFrame | None = None, mode: str = "append", **options: str) -> None:
         writer = (source.stream() if df is None else df).writeStream.format("penstock").outputMode(mode)
@@ -81,7 +81,7 @@ def run(source: Input, tmp_path: Path) -> Callable[..., None]:
 
 
 def forget_last_commit(checkpoint: Path) -> int:
-    """As if the driver had died after the sink's commit and before Spark wrote it down; which batch."""
+    """As if the driver had died after the sink's commit, but before Spark logged it; returns the batch."""
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal())
     for path in (checkpoint / "commits").glob(f"*{last}*"):
         path.unlink()
@@ -130,7 +130,7 @@ def test_what_a_row_says_arrives(spark: SparkSession, broker: Broker, url: str) 
     assert first.deadline_at == round(deadline.timestamp() * 1e6)
     (second,) = broker["other"].peek(9)
     assert (second.body, second.content_type) == (b"", "application/octet-stream")
-    assert 0 <= second.visible_at - second.sent_at - 3600 * 10**6 <= 1000  # VSQS knows milliseconds
+    assert 0 <= second.visible_at - second.sent_at - 3600 * 10**6 <= 1000  # VSQS counts milliseconds
 
 
 def test_a_bad_row_fails_the_batch_with_its_reason_and_sends_nothing(spark: SparkSession, sqlite: Broker) -> None:
@@ -146,7 +146,7 @@ def test_a_bad_row_fails_the_batch_with_its_reason_and_sends_nothing(spark: Spar
         with pytest.raises(PySparkException, match=reason):
             write(spark.sql(f"select {rows}"), url, queue=None)
         assert found(sqlite) == []
-    # What a task had staged when another one failed stays until it is swept: Spark tells of no attempt that did not end.
+    # Segments staged before another task failed stay until they are swept: Spark does not report unfinished attempts.
 
 
 def test_bad_rows_go_where_the_option_says(spark: SparkSession, broker: Broker, url: str) -> None:
@@ -169,7 +169,7 @@ def test_bad_rows_go_where_the_option_says(spark: SparkSession, broker: Broker, 
     }
 
 
-def test_the_schema_is_checked_on_the_driver(spark: SparkSession) -> None:  # from_ddl asks the session
+def test_the_schema_is_checked_on_the_driver(spark: SparkSession) -> None:  # from_ddl needs the session
     options = WriteOptions("sqlite:////nowhere.db", None)
     for ddl, words in (
         ("queue string", "no column body"),

@@ -1,4 +1,4 @@
-"""A stream from queues: each message in exactly one committed batch, whatever is replayed, lost, set back or given up."""
+"""A stream from queues: each message is in exactly one committed batch, whatever is replayed, lost, set back or given up."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from penstock.testing import FakeClock
 
 STORES = ["sqlite", "postgresql", "vsqs", "http"]
 CLOCKS_AGREE = 0.2
-"""Seconds: two clients of a database know its clock to half a round trip."""
+"""Seconds by which two clients' views of a database's clock may differ: half a round trip."""
 
 Batches = list[tuple[int, list[Row]]]
 
 
 class Stream:
-    """A query over one checkpoint, run again and again; what it has committed."""
+    """A query over one checkpoint, run repeatedly, and what it has committed."""
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
         self.spark, self.url = spark, url
@@ -39,10 +39,10 @@ class Stream:
         self.batches: Batches = []
         self.seen: Batches = []
         self.fail = 0
-        """How many batches fail after they were read."""
+        """How many batches fail after they are read."""
 
     def run(self, schema: str | None = None, **options: Any) -> list[bytes]:
-        """All that is available, then stop; the bodies of what was committed."""
+        """Read all that is available, then stop; returns the committed bodies."""
         before = len(self.batches)
         query = self.write(self.load(schema, **options)).trigger(availableNow=True).start()
         try:
@@ -88,7 +88,7 @@ def stream(spark: SparkSession, url: str, tmp_path: Path) -> Stream:
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[tuple[Broker, str]]:
-    """On SQLite alone and without Spark, for what depends on neither."""
+    """On SQLite only and without Spark, for tests that depend on neither."""
     with penstock.open(f"sqlite:///{tmp_path}/one.db") as broker:
         broker.create("orders")
         yield broker, f"sqlite:///{tmp_path}/one.db"
@@ -99,7 +99,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 def read(reader: QueueStream, start: Offset, end: Offset) -> list[dict[str, Any]]:
-    """As Spark does it once the offset is logged."""
+    """Read as Spark does once the offset is logged."""
     return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
 
 
@@ -215,7 +215,7 @@ def test_a_wrong_option_is_an_error_before_anything_runs(spark: SparkSession, tm
         Stream(spark, f"sqlite:///{tmp_path}/one.db", tmp_path).load(startingOffsets="latest")
 
 
-# as Spark would ask, in this process
+# called as by Spark, in this process
 
 
 def test_a_message_is_a_row_with_all_that_it_has(broker: Broker, url: str) -> None:
@@ -372,7 +372,7 @@ def test_a_driver_that_starts_again_finds_what_it_had_claimed(embedded: tuple[Br
     broker, url = embedded
     offsets = history(broker, url, 1)
     broker["orders"].send_many(numbered(3, 1))
-    end = reader_of(url).latestOffset(offsets[1], ReadMaxRows(9))  # all that there is
+    end = reader_of(url).latestOffset(offsets[1], ReadMaxRows(9))  # everything there is
     again = reader_of(url)
     assert again.latestOffset(offsets[1], ReadMaxRows(9)) == end
     assert again.latestOffset(offsets[1], ReadMaxRows(9)) == end
@@ -387,7 +387,7 @@ def test_an_idle_poll_takes_no_write_lock(embedded: tuple[Broker, str]) -> None:
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
     reader.partitions(reader.initialOffset(), end)
     assert reader.latestOffset(end, ReadMaxRows(9)) == end
-    with broker.store.batch():  # nobody else can write now
+    with broker.store.batch():  # no other process can write now
         assert reader.latestOffset(end, ReadMaxRows(9)) == end
         assert reader.reportLatestOffset() == {"visible": 0, "oldest_age": 0}
 
@@ -406,7 +406,7 @@ def test_lag_is_how_many_wait_and_for_how_long(broker: Broker, url: str) -> None
 
 
 def history(broker: Broker, url: str, batches: int) -> list[Offset]:
-    """A stream's offsets after so many batches of one message each, all but the last settled."""
+    """A stream's offsets after some batches of one message each, all settled except the last."""
     reader = reader_of(url)
     offsets = [reader.initialOffset()]
     for number in range(batches):
@@ -428,7 +428,7 @@ def test_a_checkpoint_that_was_set_back_is_noticed(embedded: tuple[Broker, str])
     careless = reader_of(url, failOnDataLoss=False)
     assert careless.partitions(offsets[1], offsets[2]) == []
     end = careless.latestOffset(offsets[2], ReadMaxRows(9))
-    assert end["epoch"] == 4  # which is held still, and so read again
+    assert end["epoch"] == 4  # still held, so it is read again
     assert read_bodies(careless, offsets[2], end) == [b"3"]
     after = careless.latestOffset(end, ReadMaxRows(9))
     assert read_bodies(careless, end, after) == [b"new"]
@@ -472,7 +472,7 @@ def test_messages_that_vanish_from_a_claim_are_noticed(embedded: tuple[Broker, s
     assert read_bodies(reader_of(url, failOnDataLoss=False), start, end) == numbered(2, 1)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "vsqs"])  # the one remembers a claim that lapsed, the other does not
+@pytest.mark.parametrize("kind", ["sqlite", "vsqs"])  # the first remembers a lapsed claim, the second does not
 def test_a_claim_that_lapsed_before_it_was_logged_is_an_empty_batch(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

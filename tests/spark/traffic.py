@@ -1,4 +1,4 @@
-"""Producers and ordinary consumers on the queues that two queries read (see faulty.py), and where each message ends."""
+"""Producers and ordinary consumers on the queues that two queries read (see faulty.py), and where each message ends up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUEUES = ("lake", "in")
 
 
 class Traffic:
-    """A producer and a consumer, which write down what they were told."""
+    """A producer and a consumer that record the answers they get."""
 
     def __init__(self, broker: penstock.Broker, names: Sequence[str] = QUEUES) -> None:
         for name in (*names, "out"):
@@ -66,7 +66,7 @@ class Traffic:
         return sum(self.broker[name].stats().messages for name in self.names)
 
     def check(self, arrived: dict[str, Counter[str]]) -> None:
-        """Each message that was sent was taken by the consumer or has arrived, and only one of the two, once."""
+        """Each sent message was either taken by the consumer or has arrived, once."""
         for name in self.names:
             held = [claim for claims in self.broker[name].readers().values() for claim in claims]
             assert not any(claim.confirmed for claim in held), "what was read is settled"
@@ -79,8 +79,8 @@ class Traffic:
 
 
 def read_all(spark: SparkSession, traffic: Traffic, folder: Path, url: str) -> dict[str, Counter[str]]:
-    """Let the queries read what is left, from their checkpoints; all that has arrived, ever. What a query claimed and died
-    before Spark had logged anything belongs to no checkpoint: it comes back when its claim lapses."""
+    """Let the queries read the rest, from their checkpoints; returns everything that ever arrived. A claim of a query that died
+    before Spark logged anything belongs to no checkpoint: its messages come back when it lapses."""
     give_up_at = time.monotonic() + 120
     queries = Queries(spark, folder, url, folder / "no faults", once=True)
     starts = {"lake": queries.start_lake, "in": queries.start_onward}

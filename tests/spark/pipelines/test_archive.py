@@ -1,4 +1,4 @@
-"""Archives: each message once, in plain Parquet, whatever was played again."""
+"""Archives: each message once, in plain Parquet, whatever is replayed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.spark.pipelines.folders import Folder
 
 
 def rows(lake: Path, *columns: str) -> list[dict[str, object]]:
-    """As a tool sees it that knows nothing of Spark."""
+    """Read it with a tool that knows nothing of Spark."""
     found: list[dict[str, object]] = (
         pyarrow.dataset.dataset(lake, format="parquet", partitioning="hive").to_table([*columns]).to_pylist()
     )
@@ -57,7 +57,7 @@ def test_queues_become_plain_parquet_by_queue_and_day_and_are_empty_then(spark: 
         assert len(files(lake)) == 2, "what is small is made one for each queue and day"
         assert (lake / "_penstock/columns.ddl").read_text() == "struct<n:bigint>"
 
-        # the second run goes on, and the columns stay what they are
+        # the second run continues with the same columns
         broker["a-1"].send(b'{"n": 2, "more": true}')
         assert archive(spark, url, "a-*", str(lake), once=True).rows == 1
         assert Counter(str(row["data"]) for row in rows(lake, "data")) == Counter({"{'n': 1}": 2, "None": 2, "{'n': 2}": 1})
@@ -121,7 +121,7 @@ def test_files_are_made_one_and_a_run_that_died_at_it_is_taken_to_its_end(spark:
         part.write.parquet(str(tmp_path / f"_penstock/part-{batch}"))
         (written,) = (tmp_path / f"_penstock/part-{batch}").glob("*.parquet")
         home.move({str(written.relative_to(tmp_path)): f"queue=q/day=2026-01-31/abc-{batch:08}-0000.parquet"})
-    # of a run that had merged 1 and 2, but not come to remove 2
+    # left by a run that merged 1 and 2, but did not get to remove 2
     merged = {
         "staged": "_penstock/staged/abc-merged/gone.parquet",
         "old": [f"{day.relative_to(tmp_path)}/abc-{n:08}-0000.parquet" for n in (0, 2)],

@@ -1,4 +1,4 @@
-"""The file of a declared pipeline: what is wrong in it is told with its table and line, before Spark is started."""
+"""The file of a declared pipeline: an error names its table and line, before Spark starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A declared pipeline, run on real Spark and real queues: every message ends in exactly the places that are declared."""
+"""A declared pipeline on real Spark and real queues: every message ends in exactly the declared places."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_one_queue_feeds_several_sinks_each_whole(
         assert len(onward) == 6
         assert {(row["n"], row["item"], row["price"]) for row in onward} == sales
         totals = [json.loads(message.body) for message in broker["totals"].peek(99)]
-        assert sorted(row["total"] for row in totals) == [2, 2, 3, 3]  # the windows that the watermark has closed
+        assert sorted(row["total"] for row in totals) == [2, 2, 3, 3]  # the windows closed by the watermark
         letters = {message.attributes["reason"]: message for message in broker["dead"].peek(9)}
         assert letters.keys() == {
             "n is negative",
@@ -114,12 +114,12 @@ def test_one_queue_feeds_several_sinks_each_whole(
         )
         assert (letter.attributes["by"], letter.attributes["level"]) == ("web", 7)
         assert broker["orders"].stats().messages == 0
-        assert list((tmp_path / "shop-checkpoint" / "landed" / "orders").glob("*.parquet")) == []  # all have read it
+        assert list((tmp_path / "shop-checkpoint" / "landed" / "orders").glob("*.parquet")) == []  # all queries have read it
 
         if kind == "postgresql":
             return
         broker["orders"].send_many([order(8, "nut", "2026-01-01 10:30:00"), order(9, "nut", "2026-01-01 09:00:00")])
-        ran = declared.run(spark, file, store=url)  # goes on where it was
+        ran = declared.run(spark, file, store=url)  # continues where it stopped
         assert (ran.taken, ran.late) == (2, 1)
         assert spark.read.parquet(f"{tmp_path}/lake").count() == 8
         assert broker["onward"].stats().messages == 8
@@ -128,7 +128,7 @@ def test_one_queue_feeds_several_sinks_each_whole(
 
 
 def test_files_are_streams_too_and_streams_join(spark: SparkSession, tmp_path: Path) -> None:
-    """Lake to queue, with a check whose rows have no message, and two streams joined."""
+    """Lake to queue, with a check on rows that are no messages, and a join of two streams."""
     url = f"sqlite:///{tmp_path}/shop.db"
     spark.createDataFrame([(1, "a"), (2, "b"), (3, "c")], "n int, name string").write.parquet(f"{tmp_path}/left")
     spark.createDataFrame([(1, "x"), (2, "y")], "n int, name string").write.json(f"{tmp_path}/right")
@@ -251,7 +251,7 @@ def test_what_was_taken_is_written_after_a_crash_though_the_checkpoint_is_spelle
         assert orders.stats().messages == 0
         declared.run(spark, tmp_path / "plain.toml", checkpoint=f"{tmp_path}/x/../check")
     assert spark.read.parquet(f"{tmp_path}/lake").count() == 3
-    assert list((tmp_path / "check" / "landed" / "orders").glob("*.parquet")) == []  # known as read, too
+    assert list((tmp_path / "check" / "landed" / "orders").glob("*.parquet")) == []  # recognised as read, too
 
 
 def test_what_spark_has_noted_is_never_swept_however_it_spells_the_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Spark says in a hundred lines is one line here, with the name and the place."""
+"""Spark's hundred lines become one line here, with the name and the place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run, redrive and report as commands, in one session of Spark."""
+"""run, redrive and report as commands, in one Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of pipelines: which place a name means, and what is brought to the disk."""
+"""The folders of pipelines: which folder a path means, and what is synced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads: each row is a message once, and a row that cannot be one goes where it should, with the reason."""
+"""Loads: each row becomes a message once, and a row that cannot is diverted, with the reason."""
 
 from __future__ import annotations
 

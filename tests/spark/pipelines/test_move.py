@@ -1,4 +1,4 @@
-"""Moves between stores with their proof, and duplicates of which the first stays."""
+"""Moves between stores with their proof, and deduplication that keeps the first."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_others_do_meanwhile_is_not_proven(spark: SparkSession, url: str, t
         broker.create("b")
         check = str(tmp_path / "check")
         (tmp_path / "check").mkdir()
-        (tmp_path / "check/proof.json").write_text('[[1, "77", "77"], [0, "0", "0"]]')  # of a run that saw another message
+        (tmp_path / "check/proof.json").write_text('[[1, "77", "77"], [0, "0", "0"]]')  # left by a run that saw another message
         assert not move(spark, url, "a", url, "b", checkpoint=check).proven
         with pytest.raises(BadInput, match="moved to itself"):
             move(spark, url, "a", url, checkpoint=check)
@@ -114,7 +114,7 @@ def test_duplicates_are_removed_in_place_and_the_first_stays(spark: SparkSession
 
         assert dedupe(spark, url, "jobs").removed == 1
         assert [message.id for message in queue.peek(10)] == [*ids[:3], *ids[4:]]
-        held = queue.receive(2)  # the first two: what is like them goes, and they are left to who has them
+        held = queue.receive(2)  # the first two: their duplicates go, but the held messages stay
         assert dedupe(spark, url, "jobs", by="body").removed == 1
         assert {message.id for message in queue.peek(10)} >= {message.id for message in held}
         assert dedupe(spark, url, "jobs", by="body").removed == 0

@@ -1,4 +1,4 @@
-"""The pipelines as commands, in one session of Spark."""
+"""The pipelines as commands, in one Spark session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The commands run and redrive are killed -9, with the Java below them, again and again, and go on in another driver: nothing
-is lost, nothing is doubled.
+"""kill -9 of the commands run and redrive, with their Java; another driver continues, and nothing is lost or duplicated.
 
-By default once each; with PENSTOCK_LONG=1 ten times."""
+Once each by default, ten times with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ queue = "dead"
 
 
 class Driver:
-    """A command in a process of its own, which can be killed with all that it has started."""
+    """A command in a separate process, which can be killed with all its children."""
 
     def __init__(self, folder: Path, url: str, *arguments: str) -> None:
         fast = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -72,7 +71,7 @@ class Driver:
             self._process = subprocess.Popen(command, env=os.environ | fast, stdout=log, stderr=log, start_new_session=True)
 
     def kill_when(self, reached: Callable[[], bool]) -> bool:
-        """Kill -9 it, unless it has ended before."""
+        """kill -9 it, unless it has ended already."""
         give_up_at = time.monotonic() + 240
         while not reached():
             if self._process.poll() is not None:
@@ -86,7 +85,7 @@ class Driver:
 
 
 def _below(pid: int) -> list[str]:
-    """Java, which outlives its driver, and would end the batch; its Python workers end with it."""
+    """The Java process, which would outlive its driver and finish the batch; its Python workers end with it."""
     return subprocess.run(["pgrep", "-P", str(pid), "java"], capture_output=True, text=True, check=False).stdout.split()
 
 
@@ -117,7 +116,7 @@ def test_a_run_that_is_killed_loses_and_doubles_nothing(spark: SparkSession, tmp
                 return True
 
             kills += Driver(tmp_path, url, "run", str(file)).kill_when(reached)
-        for _ in range(5):  # a claim that was never logged comes back after its time
+        for _ in range(5):  # a claim that was never logged lapses after a while
             pipelines.run(spark, file, store=url)
             if not orders.stats().messages:
                 break

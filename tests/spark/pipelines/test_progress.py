@@ -1,4 +1,4 @@
-"""Progress is Spark's own, on a terminal, as JSON and as metrics; and whoever says stop is heard."""
+"""Spark's own progress, on a terminal, as JSON and as metrics; and stopping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 class Query:
-    """What a streaming query is to who watches it."""
+    """As much of a streaming query as the watch uses."""
 
     def __init__(self, *events: dict[str, Any], lasts: int = 1, error: Exception | None = None) -> None:
         self.recentProgress = list(events)
@@ -45,7 +45,7 @@ def event(batch: int, rows: int, *, took: int = 500, waiting: int | None = None,
     latest = json.dumps({"visible": waiting, "oldest_age": 7.5}) if waiting is not None else json.dumps({"logOffset": 3})
     return {
         "batchId": batch,
-        "numInputRows": None,  # as Spark Connect has it
+        "numInputRows": None,  # as through Spark Connect
         "durationMs": {"triggerExecution": took},
         "sources": [{"latestOffset": latest, "numInputRows": rows}],
         "stateOperators": [{"customMetrics": {"numDroppedDuplicateRows": dropped}}],

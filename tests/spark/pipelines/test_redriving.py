@@ -1,4 +1,4 @@
-"""Dead letters: looked at, chosen by SQL and sent back; the others are untouched."""
+"""Dead letters: inspected, selected by SQL and sent back; the others are untouched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def bury(broker: penstock.Broker) -> None:
-    """Three letters that died of `work`, two that a pipeline rejected (one of a queue that is gone), one of nobody."""
+    """Three letters that died in `work`, two that a pipeline rejected (one from a queue that is gone), one with no origin."""
     dead = broker.create("dead")
     work = broker.create("work", redrive=("dead", 1))
     work.send_many([Draft(json.dumps({"customer": {"name": name}, "n": n}).encode()) for n, name in enumerate("aab")])
@@ -62,7 +62,7 @@ def test_letters_are_counted_chosen_and_sent_back(spark: SparkSession, url: str,
         assert {message.id: message for message in dead.peek(9)} == {
             id: message for id, message in before.items() if id not in moved
         }
-        assert redrive(spark, url, "dead", where=where).chosen == 0  # to run it again is to go on
+        assert redrive(spark, url, "dead", where=where).chosen == 0  # running it again finds nothing left
 
         rest = redrive(spark, url, "dead")
         assert (rest.chosen, rest.moved, rest.homeless, rest.gone) == (4, {"work": 2}, 1, {"gone": 1})

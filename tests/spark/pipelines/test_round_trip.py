@@ -1,6 +1,6 @@
-"""Archive, load and archive again: messages, in several batches, come back as they were, byte for byte.
+"""Archive, load and archive again: messages in several batches come back byte for byte.
 
-With PENSTOCK_LONG=1 they are 100,000."""
+With PENSTOCK_LONG=1 there are 100,000."""
 
 from __future__ import annotations
 

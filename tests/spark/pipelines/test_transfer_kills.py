@@ -1,5 +1,5 @@
-"""All restartable pipelines run side by side in a driver that is killed with SIGKILL, and go on in another to the end: nothing
-lost, and nothing there twice. Killed once by default, and ten times with PENSTOCK_LONG=1."""
+"""SIGKILL of a driver that runs all restartable pipelines side by side; another driver finishes them, and nothing is lost or
+duplicated. Killed once by default, ten times with PENSTOCK_LONG=1."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(folder: Path, *urls: str) -> subprocess.Popen[bytes]:
 
 
 def kill(folder: Path, job: subprocess.Popen[bytes], chance: random.Random) -> bool:
-    """At a random moment of its work, after some batches; whether it had not ended before."""
+    """Kill it at a random moment, after some batches; returns False if it had already ended."""
     enough = batches(folder) + chance.randint(1, 12)
     give_up_at = time.monotonic() + 400
     while job.poll() is None and batches(folder) < enough:
@@ -50,14 +50,14 @@ def kill(folder: Path, job: subprocess.Popen[bytes], chance: random.Random) -> b
 
 
 def batches(folder: Path) -> int:
-    """How many the pipelines have begun and ended, all together: what Spark has noted in their checkpoints."""
+    """How many batches all pipelines have begun and ended, according to their checkpoints."""
     checkpoints = ("lake/_penstock/checkpoints/*", "load/load", "move/move", "dedupe/dedupe")
     logs = [f"{checkpoint}/{kind}/*" for checkpoint in checkpoints for kind in ("offsets", "commits")]
     return sum(path.name.isdecimal() for log in logs for path in folder.glob(log))
 
 
 def await_lapsed(broker: penstock.Broker) -> None:
-    """Until what the dead had claimed, but Spark had not logged, is free again; at most the ten seconds of a claim."""
+    """Wait until claims that Spark had not logged have lapsed; at most the ten seconds of a claim."""
     lapsed_at = time.monotonic() + 10.5
     while time.monotonic() < lapsed_at and any(
         not claim.confirmed
@@ -97,7 +97,7 @@ def test_a_pipeline_that_is_killed_goes_on_and_nothing_is_lost_or_doubled(spark:
         rows = pyarrow.dataset.dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table(["body"])
         archived = Counter(body.decode() for body in rows["body"].to_pylist())
         left = {name: texts(broker[name].peek(100_000)) for name in ("archived-a", "archived-b", "moving", "doubled")}
-        archived += left["archived-a"] + left["archived-b"]  # what lapsed while the last run was under way is for the next
+        archived += left["archived-a"] + left["archived-b"]  # claims that lapsed during the last run are left for the next
         assert archived == Counter(numbered("archived-a") + numbered("archived-b"))
         assert texts(broker["loaded"].peek(100_000)) == Counter(numbered("loaded"))
         assert texts(other["moved"].peek(100_000)) + left["moving"] == Counter(numbered("moving"))

@@ -1,4 +1,4 @@
-"""Archive, load, move and dedupe side by side, each until all is done; and a driver of them, which the tests kill.
+"""Archive, load, move and dedupe side by side, each until all is done, in a driver that the tests kill.
 
 python transfers.py FOLDER URL TO_URL
 """
@@ -38,7 +38,7 @@ def main(folder: str, url: str, to: str) -> None:
 
 
 def transfer(spark: SparkSession, folder: str, url: str, to: str) -> list[BaseException]:
-    """All four; with what they failed."""
+    """Run all four; returns their errors."""
     acts: list[Callable[[], object]] = [
         lambda: archive(spark, url, "archived-*", f"{folder}/lake", once=True, **SMALL),
         lambda: load(spark, f"{folder}/rows", url, "loaded", checkpoint=f"{folder}/load", maxFilesPerTrigger="1"),
@@ -62,7 +62,7 @@ def run(spark: SparkSession, act: Callable[[], object], failed: list[BaseExcepti
     try:
         spark.createDataFrame(
             [], "nothing int"
-        )  # makes the session this thread's own, without which Spark finds no sink by name
+        )  # makes the session active in this thread: otherwise Spark finds no sink by name
         act()
     except BaseException as error:
         traceback.print_exc()
