@@ -402,7 +402,7 @@ def test_lag_is_how_many_wait_and_for_how_long(broker: Broker, url: str) -> None
     reader.stop()
 
 
-# what is lost, set back, given up: an error, or skipped
+# data that is lost, set back or given up: an error, or skipped
 
 
 def history(broker: Broker, url: str, batches: int) -> list[Offset]:
@@ -525,7 +525,7 @@ def test_a_new_checkpoint_leaves_what_the_old_one_held_until_it_is_given_up(embe
     assert read_bodies(reader, start, reader.latestOffset(start, ReadMaxRows(9))) == [b"0"]
 
 
-# what is refused
+# refusals
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from penstock.errors import MissingExtra
 def main(argv: list[str]) -> int:
     """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results.
 
-    ``http``, ``consumers``, ``spark`` and ``pipeline`` are benchmarks of their own. On SIGTERM, each stops its servers and
+    ``http``, ``consumers``, ``spark`` and ``pipeline`` are separate benchmarks. On SIGTERM, each stops its servers and
     removes its queues, which may be gigabytes."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

@@ -1,4 +1,4 @@
-"""The results as a picture: ratios to the limit, rates beside the peers, and cost by backlog."""
+"""The results as a picture: ratios to the limit, rates next to the peers', and cost by backlog."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ BODY = 100
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: ``seconds`` for each verb of each target, so many ``repeats`` times."""
+    """How much is measured: ``seconds`` for each verb of each target, ``repeats`` times."""
 
     seconds: float = 0.25
     repeats: int = 3

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, each with scopes for the queues whose names match its patterns.
+"""Access rights: bearer tokens, each with scopes for the queues whose names match its patterns.
 
     [[token]]
     name = "shop"

@@ -129,7 +129,7 @@ class BackgroundServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(RuntimeError):  # the loop has ended by itself
+        with suppress(RuntimeError):  # the loop has already ended
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

@@ -22,13 +22,13 @@ SPARKS_OWN = {"path", "checkpointlocation", "queryname", "__data_source_options_
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """url                     the store or the server; its ``token``, if it wants one
+    """url                     the store or the server; ``token``: its token, if it needs one
     queue                   a name, names separated by commas, or a pattern with * and ?
-    exact                   true: a name, whatever is in it
+    exact                   true: queue is one name, not a list or a pattern
     view                    messages (what is in the queue) or settled (its history): for batches
-    maxMessagesPerTrigger   how many messages one micro-batch claims at most
-    maxBytesPerTrigger      and about how many bytes of bodies
-    minPartitions           how many partitions a batch is read in, if it has so many messages
+    maxMessagesPerTrigger   how many messages one micro-batch may claim
+    maxBytesPerTrigger      how many bytes of bodies, approximately
+    minPartitions           how many partitions a batch has, if it has enough messages
     failOnDataLoss          false: a checkpoint that was set back or whose claims are gone is skipped, with a warning
     includeAttributes       false: without the columns attributes and attribute_types
     claimTimeout            seconds after which a claim that Spark never logged is given back
@@ -91,9 +91,9 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """url            the store or the server; its ``token``, if it wants one
-    queue          where all rows go; without it, each goes where its column ``queue`` says
-    badRows        a queue for rows that cannot be messages, with the reason; without it they fail the batch
+    """url            the store or the server; ``token``: its token, if it needs one
+    queue          where all rows go; default: the queue named in each row's column ``queue``
+    badRows        a queue for rows that cannot be messages, with the reason; default: they fail the batch
     """
 
     url: str

@@ -2,7 +2,7 @@
 
     body             string or binary; the only one that must be there
     queue            string, unless the option queue says where all rows go
-    content_type     string; else text/plain; charset=utf-8 for a body that is text
+    content_type     string; default for text bodies: text/plain; charset=utf-8
     attributes       map<string,string>, and attribute_types, as the source has them
     delay            a number of seconds
     deadline         an instant, or a number of seconds

@@ -7,7 +7,7 @@ partitions      confirm the claims, which never lapse from then on
 read            the messages of a claim, by place: a replay reads the same ones in the same order
 (Spark commits the batch)
 commit          settle; the last batch of all is settled by the latestOffset that finds nothing more
-(meanwhile)     what is settled is removed, where the store leaves that for later
+(meanwhile)     remove settled messages, if the store defers that
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def main(url: str, role: str) -> None:
                 queue = broker.create(f"scene-{number}", visibility=300)
                 try:
                     found[name] = play(queue, broker) if play is consumers else play(queue)
-                except (PenstockError, ValueError) as error:  # report the other scenes, too
+                except (PenstockError, ValueError) as error:  # go on to the other scenes
                     found[name] = str(error)
             say(found)
         elif role == "hold":

@@ -244,7 +244,7 @@ class Consumer:
             return
         try:
             answers = self.queue.delete_many(messages)
-        except Exception as error:  # whatever the error, the other messages go on
+        except Exception as error:  # whatever the error, go on with the other messages
             logger.warning("%d processed messages of queue %r could not be settled: %s", len(messages), self.queue.name, error)
             answers = [False] * len(messages)
         self._count_settled(answers)

@@ -3,7 +3,7 @@
 PUT POST DELETE GET /queues/{queue}     GET /queues?offset=&limit=
 POST GET /messages/{queue}              DELETE /messages/{id}
 
-X-MQS-MAX-MESSAGES  1 … 999: up to so many; several travel as multipart/mixed    X-MQS-MAX-WAIT-TIME  seconds of a long poll
+X-MQS-MAX-MESSAGES  1 … 999: at most this many; several are multipart/mixed      X-MQS-MAX-WAIT-TIME  seconds of a long poll
 X-MQS-MESSAGE-ID, -RECEIVES, -PUBLISHED-AT, -VISIBLE-AT  of a message            X-MQS-TRUNCATED  the length before the cut
 """
 

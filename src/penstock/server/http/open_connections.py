@@ -54,8 +54,8 @@ class Connections:
         """Bytes of bodies in memory."""
         self.cut = 0
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Where each connection reads what the parser takes at once. With a read into memory of its own, which asyncio does by
-        itself, the system hands out and takes back that memory each time, and that costs more than the read."""
+        """Shared by all connections, which parse each read at once. If asyncio allocated a new buffer for each read, the system
+        would map and unmap its memory each time, and that costs more than the read."""
         self.held: list[tuple[Callable[[Response, bool], None], Response, bool]] | None = None
         """Answers to be written together."""
         self._date = (0, "")

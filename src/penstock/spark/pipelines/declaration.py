@@ -1,7 +1,7 @@
 """The file of a declared pipeline, read and checked before anything runs. An error names the table and line.
 
-store = "sqlite:////data/shop.db"        # whose queues these are; else the one the pipeline is run with
-checkpoint = "checkpoint"                # the folder that makes a restart go on; paths are relative to this file
+store = "sqlite:////data/shop.db"        # where the queues are; default: the one passed to the run
+checkpoint = "checkpoint"                # the folder from which a restart continues; paths are relative to this file
 trigger = "once"                         # or how often: "10 seconds"
 
 [source.orders]                          # a stream from a queue; its messages leave the queue
@@ -12,7 +12,7 @@ watermark = ["at", "10 minutes"]
 [source.prices]                          # files are a table, or with stream = true a stream
 parquet = "prices"
 
-[check.orders]                           # what is not so goes to the dead letters
+[check.orders]                           # rows that fail go to the dead letters
 where = "quantity > 0"
 reason = "nothing was ordered"
 

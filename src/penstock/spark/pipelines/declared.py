@@ -1,8 +1,8 @@
 """A declared pipeline (the file of `declaration`), run: `penstock pipeline run FILE`. docs/decisions/0085 explains the design.
 
-queue ──► landed ──┬──► view ──► steps ──► sink           from end to end of an arrow that starts at a queue, at what is
-                   ├──► view ──► steps ──► sink           landed or at files, it is one streaming query with a checkpoint
-files ─────────────┴──► view ──► checks ─► dead letters   of its own, and so exactly once
+queue ──► landed ──┬──► view ──► steps ──► sink           each path from a queue to landed, and from landed or files to
+                   ├──► view ──► steps ──► sink           an end, is one streaming query with its own checkpoint, and so
+files ─────────────┴──► view ──► checks ─► dead letters   exactly once
 
 CHECKPOINT/landed/SOURCE         messages in Parquet, until every query that reads them has done so
 CHECKPOINT/take/SOURCE           the checkpoint of the query that takes them from the queue
