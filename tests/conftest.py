@@ -27,14 +27,6 @@ def pytest_report_header() -> str:
     return f"random plans: PENSTOCK_SEED={os.environ['PENSTOCK_SEED']}"
 
 
-@pytest.fixture(autouse=True)
-def plain_log(request: pytest.FixtureRequest) -> None:
-    """Undo what PySpark does on first use: it makes every log handler of this process write JSON."""
-    plugin = request.config.pluginmanager.get_plugin("logging-plugin")
-    assert plugin is not None
-    plugin.caplog_handler.setFormatter(plugin.formatter)
-
-
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
     yield from start(PostgresqlServer)

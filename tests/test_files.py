@@ -889,3 +889,25 @@ def test_an_interrupted_removal_closes_no_descriptor_twice(tmp_path: Path, monke
     assert len(closed) == len(set(closed))
     remove_folder(tmp_path / "gone")
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_message_that_a_full_disk_kept_from_being_claimed_is_seen_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2"])
+        assert len(queue.peek(9)) == 2
+        shelf = broker.store._shelves["orders"]
+        asked: list[str] = []
+
+        def fail_second(shelf: Any, source: str, id: str, hidden: int) -> None:
+            asked.append(id)
+            if len(asked) == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            type(shelf)._plain_rename(shelf, source, id, hidden)
+
+        shelf_class = type(shelf)
+        monkeypatch.setattr(shelf_class, "_plain_rename", shelf_class.rename, raising=False)
+        monkeypatch.setattr(shelf_class, "rename", fail_second)
+        assert len(queue.receive(2)) == 1
+        shelf._doubtful = False  # as some milliseconds after the last change
+        assert {message.body for message in queue.peek(9)} == {b"1", b"2"}

@@ -759,6 +759,11 @@ MUTANTS = [
         ),
         ("tests/test_files.py",),
     ),
+    filed(
+        "what a full disk kept from being claimed is not seen",
+        "kept_from_being_claimed",
+        (FILES, "                        shelf.note(id, shelf.find(id))\n", ""),
+    ),
     filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
     filed("a folder is not synced", "power_cut", (CATALOGUE, "                    sync(folder)", "pass".rjust(24))),
     filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),

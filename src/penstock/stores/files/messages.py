@@ -121,7 +121,7 @@ class FileMessages(FileMarks):
                     self._withdraw(shelf, id, published[id], fresh[id].mark)
                 else:
                     self._drop_draft(shelf, id, fresh[id].mark)
-        for lost in (fresh, drafts, published):
+        for lost in (drafts, fresh, published):  # the drafts first: if an interrupt comes here, this is called again
             lost.clear()
 
     def _withdraw(self, shelf: Shelf, id: str, hidden: int, mark: bytes | None) -> None:
@@ -227,6 +227,7 @@ class FileMessages(FileMarks):
                     except OSError as error:
                         if not claimed or not is_full(error):
                             raise
+                        shelf.note(id, shelf.find(id))
                         break  # return fewer than requested
                     if message is not None:
                         claimed.append(message)
