@@ -15,6 +15,7 @@ import pymysql
 import pytest
 
 import penstock
+from penstock.stores.ports import Claiming
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.testing.servers import MariadbServer, PostgresqlServer
 
@@ -275,7 +276,7 @@ def test_what_a_batch_that_was_undone_had_claimed_does_not_count_in_the_callers_
         queue = broker.create("orders")
         queue.send(b"x")
         with pytest.raises(RuntimeError), broker.store.batch():
-            broker.store.claim("orders", 1, 2**61, None)
+            broker.store.claim("orders", Claiming(1, 2**61, None))
             raise RuntimeError
         (message,) = other["orders"].receive()
         connection = apsw.Connection(f"{tmp_path}/queue.db")

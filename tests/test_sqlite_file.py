@@ -34,6 +34,7 @@ from penstock import (
 )
 from penstock.clock import system_clock
 from penstock.policy import admit_all
+from penstock.stores.ports import Claiming
 from penstock.stores.sql import session as sql_session
 from penstock.stores.sqlite.store import SAFE_SQLITE, SqliteStore
 from penstock.testing import FakeClock
@@ -974,7 +975,7 @@ def test_a_claim_that_was_undone_counts_in_no_later_batch(url: str) -> None:
         queue = broker.create("orders", history=60)
         queue.send(b"x")
         with pytest.raises(RuntimeError), broker.store.batch():
-            broker.store.claim("orders", 1, clock(), None)
+            broker.store.claim("orders", Claiming(1, clock(), None))
             raise RuntimeError
         (message,) = queue.receive()
         assert queue.delete(message)

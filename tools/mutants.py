@@ -1748,7 +1748,7 @@ MUTANTS = [
     exchanged(
         "an exchange names nobody",
         "exchange_names",
-        ("stores/postgresql/store.py", "share, self._packed_holder(holder))\n        done", "share, None)\n        done"),
+        ("stores/postgresql/store.py", '"holder": self._packed_holder(claiming.holder)}', '"holder": None}'),
     ),
     clocked(
         "the clock is the wall clock",

@@ -35,7 +35,7 @@ from penstock.policy import Verdict, check_count, check_seconds, micros, settlem
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.sets import Sets
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import START, Store
+from penstock.stores.ports import START, Claiming, Store
 
 logger = logging.getLogger("penstock")
 
@@ -207,7 +207,7 @@ class Queue(Sets, NamedClaims):
         give_up_at = time.monotonic() + wait
         while True:
             events = self._waiting.events()
-            messages = self._take(limit, visibility, chosen, share if self._store.shares else None, holder, unfinished)
+            messages = self._take(limit, visibility, chosen, share, holder, unfinished)
             if messages or time.monotonic() >= give_up_at:
                 return messages
             due = self._store.due(self.name)
@@ -254,13 +254,10 @@ class Queue(Sets, NamedClaims):
             due = self._store.due(self.name)
             if due is None or due > self._clock():  # checked without a write lock
                 return [], False
-        known = self._known or self.settings
-        chosen = mode or known.mode
+        settings = self._known or self.settings
+        chosen = mode or settings.mode
         with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):
             now = self._clock()  # read the clock only now: we may have waited for the lock
-            settings = known if self._store.compares else self.settings
-            if chosen is not (mode or settings.mode):
-                return [], True
             delivered, more, others = self._claim(limit, settings, visibility, chosen, now, share, holder=holder)
             if chosen is Mode.AT_MOST_ONCE:
                 reason = policy.UNFINISHED if unfinished and settings.history else None
@@ -290,15 +287,8 @@ class Queue(Sets, NamedClaims):
         continue, and whether any claimed messages were moved or settled instead."""
         until = now + micros(settings.visibility if visibility is None else visibility)
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see the claim
-        only: dict[str, Any] = {} if share is None else {"share": share}
-        claimed_at = now
-        if visible_by is not None and self._store.dated:
-            claimed_at = min(now, visible_by)
-        elif visible_by is not None:
-            only["visible_by"] = visible_by
-        if self._store.compares:
-            only["settings"] = settings
-        claimed = self._store.claim(self.name, limit, claimed_at, None if at_once else until, holder=holder, **only)
+        claiming = Claiming(limit, now, None if at_once else until, settings, holder, share, visible_by)
+        claimed = self._store.claim(self.name, claiming)
         if claimed is None:
             self._known = None  # the settings have changed: retry with the new ones
             return [], True, False
@@ -387,7 +377,6 @@ class Queue(Sets, NamedClaims):
         commit. Consumers use it to go from one batch to the next."""
         check_taking(limit, visibility, share, holder)
         held = self._held(check_many(messages, "exchange", "delete"))
-        share = share if self._store.shares else None
         if not self._store.exchanges:
             settled = self._settle_held(held, State.PROCESSED, None)
             try:
@@ -399,7 +388,9 @@ class Queue(Sets, NamedClaims):
             now = self._clock()
             lease = micros(settings.visibility if visibility is None else visibility)
             processed = settlement(settings, State.PROCESSED, None, now)
-            answer = self._store.exchange(self.name, held, processed, settings, limit, now, now + lease, share, holder)
+            answer = self._store.exchange(
+                self.name, held, processed, settings, Claiming(limit, now, now + lease, None, holder, share)
+            )
             if answer is not None:
                 break
             settings = self.settings

@@ -35,7 +35,7 @@ from penstock.message import (
 )
 from penstock.policy import key_of, next_delivery, readmit, same_settings
 from penstock.stores.memory_outbox import MemoryLedger, MemoryStaging
-from penstock.stores.ports import START, Ids, Outbox, Readers, Store
+from penstock.stores.ports import START, Claiming, Ids, Outbox, Readers, Store
 from penstock.stores.roster import LocalRoster
 
 
@@ -168,19 +168,13 @@ class MemoryStore(Store):
             home.marks[entry.mark] = (number, entry.mark_until)
         return Sent(message.id)
 
-    def claim(
-        self,
-        queue: str,
-        limit: int,
-        now: int,
-        until: int | None,
-        share: tuple[int, int] | None = None,
-        *,
-        holder: str | None = None,
-    ) -> list[Message]:
-        place, of = share or (0, 1)
+    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
+        limit, now = claiming.limit, claiming.at
+        place, of = claiming.share or (0, 1)
         with self._lock:
             home = self._home(queue)
+            if claiming.known not in (None, home.settings):
+                return None
             self._change(home)
             rows: list[_Row] = []
             numbers: set[int] = set()
@@ -198,7 +192,7 @@ class MemoryStore(Store):
                     rows.append(home.rows[first[1]])
             for other in others:
                 heapq.heappush(home.heap, other)
-            claimed = [self._take(home, row, now, until, holder) for row in rows]
+            claimed = [self._take(home, row, now, claiming.until, claiming.holder) for row in rows]
             self._torn.clear()
             return claimed
 

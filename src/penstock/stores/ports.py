@@ -118,6 +118,28 @@ class Outbox(NamedTuple):
     ledger: Ledger
 
 
+class Claiming(NamedTuple):
+    """What a caller wants to claim."""
+
+    limit: int
+    now: int
+    until: int | None
+    """How long to hide the messages. With None the caller settles or moves every one of them in this same batch, and a store
+    need not write down that they were claimed. A message that the settlement does not find went to another receiver."""
+    known: Settings | None = None
+    """The settings by which the caller decided; None if it holds a lock that keeps others from changing them."""
+    holder: str | None = None
+    share: tuple[int, int] | None = None
+    """(place, of): only messages whose number % of = place. It is a hint: a store that cannot tell ignores it."""
+    visible_by: int | None = None
+    """Only messages that have been visible since this instant."""
+
+    @property
+    def at(self) -> int:
+        """The instant of the claim, for a store that finds what was visible at an instant of the past."""
+        return self.now if self.visible_by is None else min(self.now, self.visible_by)
+
+
 class Store(ABC):
     roster: Roster
     outbox: Outbox
@@ -130,15 +152,8 @@ class Store(ABC):
     """Not ordered, and a message that was moved comes last in its new queue, whenever it was sent."""
     groups: bool
     """Supports queues with ordered groups."""
-    dated: bool = True
-    """A claim can select what was visible at a past instant. Otherwise `claim` takes that instant as ``visible_by``."""
     ranges: bool = False
     """Can find a range of numbers in a queue without reading the whole queue."""
-    shares: bool = False
-    """`claim` takes ``share``, (place, of), and then claims only messages with number % of == place."""
-    compares: bool = False
-    """Looking up a queue's settings costs a round trip: `claim` takes the ``settings`` that the caller knows. If they are no
-    longer the queue's, it changes nothing and returns None."""
     exchanges: bool = False
     """A claim waits for the disk as a settlement does, and `exchange` can do both in one commit."""
 
@@ -192,16 +207,12 @@ class Store(ABC):
         return self.insert(queue, [like._replace(body=body) for body in bodies], like.sent_at, settings) is not None
 
     @abstractmethod
-    def claim(self, queue: str, limit: int, now: int, until: int | None, *, holder: str | None = None) -> list[Message] | None:
-        """Hide the first visible messages until ``until``, count the receive, and note the ``holder``.
+    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
+        """Hide the first visible messages, count the receive, and note the holder. Returns the messages as they are after the
+        claim; ``lapsed`` marks those that were consumed before it. If the settings have changed, does nothing and returns None.
 
         The delivery number is `policy.next_delivery`: a power cut may undo a claim, and its receipt must not match the next
-        claim.
-
-        If ``until`` is None, the caller settles or moves every message in this same batch, so the store need not record the
-        claim. If the settlement does not find a message, another receiver got it.
-
-        Returns the messages as they are after the claim; ``lapsed`` marks those that were consumed before it."""
+        claim."""
 
     @abstractmethod
     def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
@@ -225,11 +236,7 @@ class Store(ABC):
         receipts: Sequence[Held],
         settlement: Settlement,
         settings: Settings,
-        limit: int,
-        now: int,
-        until: int,
-        share: tuple[int, int] | None = None,
-        holder: str | None = None,
+        claiming: Claiming,
     ) -> tuple[list[bool], list[Message]] | None:
         """`delete` and then `claim` in one commit, if the store ``exchanges``. If these are no longer the queue's settings,
         change nothing and return None. An error means that nothing was done, as far as that can be known."""

@@ -23,7 +23,7 @@ from penstock.message import FOREVER, Death, Entry, Held, Message, Moved, Sent, 
 from penstock.policy import same_settings
 from penstock.stores.dbserver.session import Answer, ServerSession, Session
 from penstock.stores.dbserver.staging import StagedRows
-from penstock.stores.ports import Outbox
+from penstock.stores.ports import Claiming, Outbox
 from penstock.stores.sql.ledger import SqlLedger
 from penstock.stores.sql.session import Row
 from penstock.stores.sql.store import SqlStore
@@ -34,7 +34,6 @@ SESSION_DAYS = 7 * 86_400_000_000
 
 
 class SqlServerStore(ServerSession, SqlStore):
-    compares = True
     exchanges = True
 
     def __init__(self, name: str, *, timeout: float = 10, pool: int = 10) -> None:
@@ -101,34 +100,23 @@ class SqlServerStore(ServerSession, SqlStore):
 
     # messages
 
-    def claim(
-        self,
-        queue: str,
-        limit: int,
-        now: int,
-        until: int | None,
-        share: tuple[int, int] | None = None,
-        settings: Settings | None = None,
-        *,
-        holder: str | None = None,
-    ) -> list[Message] | None:
+    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
         with self._joined(durable=False):
-            home, current = self._enter_to_claim(queue, settings)
-            if settings is not None and not same_settings(current, settings):
+            home, current = self._enter_to_claim(queue, claiming.known)
+            if claiming.known is not None and not same_settings(current, claiming.known):
                 return None
-            if until is None:
-                rows = self._visible(home, limit, now, share)
+            if claiming.until is None:
+                rows = self._visible(home, claiming.limit, claiming.at, claiming.share)
             else:
-                rows = self._hide(home, limit, now, until, share, self._packed_holder(holder))
-            return self._claimed(queue, rows, now, until, holder)
+                rows = self._hide(home, claiming)
+            return self._claimed(queue, rows, claiming.at, claiming.until, claiming.holder)
 
-    def _hide(
-        self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
-    ) -> list[Row]:
+    def _hide(self, home: int, claiming: Claiming) -> list[Row]:
         """Claim messages. Returns the rows as they were before."""
-        rows = self._visible(home, limit, now, share)
+        rows = self._visible(home, claiming.limit, claiming.at, claiming.share)
         if rows:
-            self._run("claim_all", {"until": until, "now": now, "holder": holder, "numbers": [row[0] for row in rows]})
+            fields = {"until": claiming.until, "now": claiming.at, "holder": self._packed_holder(claiming.holder)}
+            self._run("claim_all", {**fields, "numbers": [row[0] for row in rows]})
         return rows
 
     def _delete(self, home: int, settings: Settings, keys: list[Row], settlement: Settlement) -> dict[int, int]:
@@ -196,16 +184,12 @@ class SqlServerStore(ServerSession, SqlStore):
         receipts: Sequence[Held],
         settlement: Settlement,
         settings: Settings,
-        limit: int,
-        now: int,
-        until: int,
-        share: tuple[int, int] | None = None,
-        holder: str | None = None,
+        claiming: Claiming,
     ) -> tuple[list[bool], list[Message]] | None:
         def exchange() -> tuple[list[bool], list[Message]] | None:
             with self.batch():
                 gone = self.delete(queue, receipts, settlement, settings)
-                return None if gone is None else (gone, self.claim(queue, limit, now, until, share, holder=holder) or [])
+                return None if gone is None else (gone, self.claim(queue, claiming) or [])
 
         return self._surely(exchange)
 

@@ -43,7 +43,6 @@ class FileCatalogue(Store):
     ordered = False
     groups = False
     atomic = False
-    dated = False
 
     def __init__(self, root: str | Path, *, timeout: float = TIMEOUT) -> None:
         """``timeout``: how many seconds to wait for other processes that hold a lock."""

@@ -15,6 +15,7 @@ from penstock.stores.files.folder import Brief, Shelf
 from penstock.stores.files.marks import FileMarks, Row
 from penstock.stores.files.records import ASIDE, Extra, Hold
 from penstock.stores.files.sidecar import FEW
+from penstock.stores.ports import Claiming
 
 ATTEMPTS = 20
 """How often a sender tries to find numbers that no other program uses."""
@@ -198,17 +199,11 @@ class FileMessages(FileMarks):
 
     # receiving and settling
 
-    def claim(
-        self,
-        queue: str,
-        limit: int,
-        now: int,
-        until: int | None,
-        visible_by: int | None = None,
-        *,
-        holder: str | None = None,
-    ) -> list[Message]:
+    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
+        limit, now, until, known, holder, _, visible_by = claiming
         with self._draining(queue, durable=False, check=False) as shelf:
+            if known is not None and not same_settings(self._settings(shelf), known):
+                return None
             if until is None:
                 return self._look(shelf, limit, now, holder)
             until = shelf.writable(until)

@@ -101,7 +101,6 @@ class CachedCatalogue(Store):
         self._depth = 0
         self._opener: FrameType | None = None
         self._homes: dict[str, Home] = {}
-        self._ahead: dict[str, Found] = {}
         self._locks: dict[str, tuple[Link, bytes]] = {}
         self._parsed: dict[bytes, Any] = {}
         self._closed = False
@@ -138,7 +137,6 @@ class CachedCatalogue(Store):
                         self._opener = None
 
     def _give_locks(self) -> None:
-        self._ahead.clear()
         while self._locks:
             key, (link, token) = self._locks.popitem()
             with suppress(StoreError):  # it expires
@@ -297,19 +295,12 @@ class CachedCatalogue(Store):
                 bucket["queues"][name] = [born, packed]
                 return True
 
-            self._ahead.pop(name, None)
             return self._change(name, change)
 
     def load(self, name: str) -> Settings | None:
-        """In a batch a claim is likely to follow: fetch what it will need in the same round trip."""
         with self.batch():
-            home = self._homes.get(name)
-            ahead = self._depth > 1 and home is not None
-            found = self._look(name, home, self._claim_keys if ahead else None)
-            now = self._known(name, found)
-            if ahead and now is home:
-                self._ahead[name] = found
-            return None if now is None else now.settings
+            home = self._known(name, self._look(name, self._homes.get(name), None))
+            return None if home is None else home.settings
 
     @abstractmethod
     def _claim_keys(self, home: Home) -> Sequence[str]: ...
@@ -328,7 +319,6 @@ class CachedCatalogue(Store):
 
     def drop(self, name: str) -> bool:
         with self.batch():
-            self._ahead.pop(name, None)
             born = 0
 
             def change(bucket: Any) -> bool:

@@ -17,6 +17,7 @@ from penstock.stores.memcached.pages import Survey
 from penstock.stores.memcached.reader_records import ReaderRecords
 from penstock.stores.memcached.records import ARRIVED, MARK, MOVED_SECONDS, alias_key, id_of, mark_key
 from penstock.stores.memcached.sending import CachedSending
+from penstock.stores.ports import Claiming
 
 BRIEFLY = 60 * SECOND
 """How long a message that is about to be settled or moved stays hidden if the process dies before that."""
@@ -27,9 +28,12 @@ Act = Callable[[int, dict[int, tuple[int, int | None]]], list[int]]
 class CachedMessages(CachedSending):
     # claiming
 
-    def claim(self, queue: str, limit: int, now: int, until: int | None, *, holder: str | None = None) -> list[Message]:
+    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
+        limit, now, until, holder = claiming.limit, claiming.at, claiming.until, claiming.holder
         with self.batch():
-            home, found = self._ready(queue)
+            home, found = self._home(queue, self._claim_keys)
+            if claiming.known is not None and not same_settings(home.settings, claiming.known):
+                return None
             hidden_until = now + BRIEFLY if until is None else until
             messages: list[Message] = []
             survey = self._survey(home, found)
@@ -48,13 +52,6 @@ class CachedMessages(CachedSending):
             for message in messages if until is None else ():
                 message.visible_at = FOREVER
             return messages
-
-    def _ready(self, queue: str) -> tuple[Home, dict[str, tuple[bytes, bytes]]]:
-        """What a claim needs to know, unless it was fetched with the queue's settings."""
-        home, found = self._homes.get(queue), self._ahead.pop(queue, None)
-        if home is None or found is None:
-            return self._home(queue, self._claim_keys)
-        return home, found
 
     def _take(
         self,
@@ -288,7 +285,6 @@ class CachedMessages(CachedSending):
     ) -> list[Moved]:
         with self.batch():
             home, there = self._home(queue)[0], self._home(target)[0]
-            self._ahead.clear()
             return [
                 self._move(home, there, receipt, now, expires_at, death)
                 for receipt, death in zip(receipts, deaths, strict=True)

@@ -101,7 +101,6 @@ class CachedPages(CachedRecords):
                         bounds[number % FAN] = 0
                 if home.link.cas(key, bounds.tobytes(), token):  # even if it changes nothing: see above
                     break
-        self._ahead.clear()
         home.link.nudge(home.key("stir"))
 
     # changing

@@ -20,7 +20,7 @@ from penstock.message import OCTETS, Entry, Held, Message, Sent, Settings, Settl
 from penstock.stores.dbserver.session import Answer, Session
 from penstock.stores.dbserver.store import SqlServerStore
 from penstock.stores.encoding import pack_settings
-from penstock.stores.ports import Segment, Store
+from penstock.stores.ports import Claiming, Segment, Store
 from penstock.stores.postgresql.copying import HEADER, TRAILER, copy_alike, copy_rows, read_value
 from penstock.stores.postgresql.listener import Listener
 from penstock.stores.sql.messages import insert_row
@@ -389,17 +389,13 @@ class PostgresqlStore(SqlServerStore):
         receipts: Sequence[Held],
         settlement: Settlement,
         settings: Settings,
-        limit: int,
-        now: int,
-        until: int,
-        share: tuple[int, int] | None = None,
-        holder: str | None = None,
+        claiming: Claiming,
     ) -> tuple[list[bool], list[Message]] | None:
         """Both statements in one round trip, if the messages are plain."""
         plain = None if self._in_batch() else self._plain_deletion(queue, receipts, settlement, settings)
-        both = None if plain is None else self._exchange_plain(plain, limit, now, until, share, holder)
+        both = None if plain is None else self._exchange_plain(plain, claiming)
         if plain is None or both is None:
-            return super().exchange(queue, receipts, settlement, settings, limit, now, until, share, holder)
+            return super().exchange(queue, receipts, settlement, settings, claiming)
         (rows, _), (claimed, _) = both
         # Once messages are claimed, the rest uses the same settings, even if they change now.
         answers = self._delete_rest(queue, receipts, settlement, None if claimed else settings, plain["numbers"], rows)
@@ -407,16 +403,14 @@ class PostgresqlStore(SqlServerStore):
             return None
         if claimed:
             rows = sorted(claimed, key=itemgetter(1, 0))
-            return answers, [self._message(queue, row, now, until, holder=holder) for row in rows]
+            return answers, self._as_claimed(queue, rows, claiming)
         with suppress(StoreError):  # the deletion is done; the next claim will report the error
-            return answers, super().claim(queue, limit, now, until, share, settings, holder=holder) or []
+            return answers, super().claim(queue, claiming._replace(known=settings)) or []
         return answers, []
 
-    def _exchange_plain(
-        self, plain: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None, holder: str | None
-    ) -> tuple[Asked, Asked] | None:
+    def _exchange_plain(self, plain: dict[str, Any], claiming: Claiming) -> tuple[Asked, Asked] | None:
         known = {"queue": None, "name": plain["name"], "settings": plain["settings"]}
-        claim = _claim_fields(known, limit, now, until, share, self._packed_holder(holder))
+        claim = self._claim_fields(known, claiming)
         done: tuple[Asked, Asked] | None = ([(None,)], 1), NOTHING
         return self._surely(lambda: self._tell_at_once(lambda session: self._ask_both(session, plain, claim), done, None))
 
@@ -455,44 +449,31 @@ class PostgresqlStore(SqlServerStore):
             self._give(session)
         return answer
 
-    def claim(
-        self,
-        queue: str,
-        limit: int,
-        now: int,
-        until: int | None,
-        share: tuple[int, int] | None = None,
-        settings: Settings | None = None,
-        *,
-        holder: str | None = None,
-    ) -> list[Message] | None:
-        """Claim with one statement, if the caller's settings are still valid and the queue has no groups."""
-        if until is not None and settings is not None and not settings.groups:
+    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
+        """By one statement, if what the caller knows of the queue still holds; where order is the promise, in its turn."""
+        if claiming.until is not None and claiming.known is not None and not claiming.known.groups:
             with self._joined(durable=False):
-                known = {"queue": None, "name": queue, "settings": pack_settings(settings)}
-                rows = self._claim_at_once(known, limit, now, until, share, self._packed_holder(holder))
-                if rows:
-                    return [self._message(queue, row, now, until, holder=holder) for row in rows]
-        return super().claim(queue, limit, now, until, share, settings, holder=holder)
+                known = {"queue": None, "name": queue, "settings": pack_settings(claiming.known)}
+                if rows := self._claim_at_once(known, claiming):
+                    return self._as_claimed(queue, rows, claiming)
+        return super().claim(queue, claiming)
 
-    def _hide(
-        self, home: int, limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
-    ) -> list[Row]:
-        return self._claim_at_once({"queue": home, "name": None, "settings": None}, limit, now, until, share, holder)
+    def _as_claimed(self, queue: str, rows: list[Row], claiming: Claiming) -> list[Message]:
+        return [self._message(queue, row, claiming.at, claiming.until, holder=claiming.holder) for row in rows]
 
-    def _claim_at_once(
-        self,
-        known: dict[str, Any],
-        limit: int,
-        now: int,
-        until: int,
-        share: tuple[int, int] | None,
-        holder: bytes | None,
-    ) -> list[Row]:
-        # If the answer is lost, claim again: the messages that the lost claim hid become visible by themselves.
-        rows = self._rows("claim_at_once", _claim_fields(known, limit, now, until, share, holder))
+    def _hide(self, home: int, claiming: Claiming) -> list[Row]:
+        return self._claim_at_once({"queue": home, "name": None, "settings": None}, claiming)
+
+    def _claim_at_once(self, known: dict[str, Any], claiming: Claiming) -> list[Row]:
+        # What a claim has hidden whose answer was lost comes back by itself, so it is made again.
+        rows = self._rows("claim_at_once", self._claim_fields(known, claiming))
         self._writing("claim_at_once")
         return sorted(rows, key=itemgetter(1, 0))
+
+    def _claim_fields(self, known: dict[str, Any], claiming: Claiming) -> dict[str, Any]:
+        place, of = claiming.share or (0, 1)
+        fields = {**known, "now": claiming.at, "until": claiming.until, "limit": claiming.limit, "of": of, "place": place}
+        return {**fields, "holder": self._packed_holder(claiming.holder)}
 
     @guarded
     def joining(self, connection: object) -> Generator[Store]:
@@ -576,13 +557,6 @@ class PostgresqlStore(SqlServerStore):
             case errors.ReadOnlySqlTransaction():
                 return StoreReadOnly(f"{self} is read-only")
         return StoreError(f"{self}: {text}")
-
-
-def _claim_fields(
-    known: dict[str, Any], limit: int, now: int, until: int, share: tuple[int, int] | None, holder: bytes | None
-) -> dict[str, Any]:
-    place, of = share or (0, 1)
-    return {**known, "now": now, "until": until, "limit": limit, "of": of, "place": place, "holder": holder}
 
 
 def _plain(entries: Sequence[Entry], settings: Settings) -> bool:

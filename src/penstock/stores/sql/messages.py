@@ -21,7 +21,7 @@ from penstock.message import (
 )
 from penstock.policy import readmit, same_settings
 from penstock.stores.encoding import Head, add_body, checksum, pack_head, pack_settings, pack_type
-from penstock.stores.ports import START
+from penstock.stores.ports import START, Claiming
 from penstock.stores.sql.runs import Run
 from penstock.stores.sql.session import DELIVERY, LINE, MARK, Row, SqlSession
 
@@ -132,21 +132,15 @@ class SqlMessages(SqlSession):
         self._run("unmark", {"queue": home, "mark": mark})
         self._run("add_mark", {"queue": home, "mark": mark, "number": number, "expires_at": until})
 
-    def claim(
-        self,
-        queue: str,
-        limit: int,
-        now: int,
-        until: int | None,
-        share: tuple[int, int] | None = None,
-        *,
-        holder: str | None = None,
-    ) -> list[Message] | None:
+    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
+        now, until, holder = claiming.at, claiming.until, claiming.holder
         with self._joined(durable=False):
-            home, _ = self._queue(queue)
-            if until is not None and until <= now:  # possibly before messages that are in runs
+            home, current = self._queue(queue)
+            if claiming.known is not None and not same_settings(current, claiming.known):
+                return None
+            if until is not None and until <= now:  # before what is in runs, perhaps
                 self._runs.touch(queue, until=until)
-            rows = self._visible(home, limit, now, share)
+            rows = self._visible(home, claiming.limit, now, claiming.share)
             if until is not None:
                 packed = self._packed_holder(holder)
                 self._many("claim", [(until, now, packed, row[0]) for row in rows])
