@@ -677,7 +677,7 @@ def test_what_is_done_is_answered_though_the_queue_cannot_be_tended(
     with penstock.open(url) as broker:
         queue = broker.create("orders", mode=mode)
         queue.send(b"x")
-        queue._tend_at = 0
+        queue._retention.due_at = 0
         assert [message.body for message in queue.receive()] == [b"x"]
         assert caplog.text.count("could not be tended") == 2
 

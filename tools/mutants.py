@@ -630,6 +630,37 @@ MUTANTS = [
         "that_is_joined",
         (SQLITE, "                joined_store._remove_gone()\n", ""),
     ),
+    Mutant(
+        "a send waits until the queue is cleared",
+        "while_the_queue_is_being_cleared",
+        (("broker.py", "Tender(beside=clock is None)", "Tender(beside=False)"),),
+        ("tests/test_retention.py",),
+    ),
+    Mutant(
+        "clearing goes on after a broker is closed",
+        "closing_finishes",
+        (("broker.py", "        self._tender.stop()\n", ""),),
+        ("tests/test_retention.py",),
+    ),
+    Mutant(
+        "old history goes all at once",
+        "a_part_at_a_time",
+        ((MESSAGES, '{**fields, "now": found[0][0]} if found else fields', "fields"),),
+        ("tests/test_retention.py",),
+    ),
+    Mutant(
+        "a forked child waits for its parent's thread",
+        "thread_of_its_own",
+        (
+            (
+                "queue/retention.py",
+                "            self._thread = None\n        self._lock.release()",
+                "            pass\n        self._lock.release()",
+            ),
+            ("queue/retention.py", " or not self._thread.is_alive()", ""),
+        ),
+        ("tests/test_retention.py",),
+    ),
     mutant("what is gone piles up", "removed_after_a_while", (SQLITE, "if self._left > MOST_GONE:", "if False:")),
     mutant(
         "a settlement takes what others got",

@@ -16,6 +16,7 @@ from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupp
 from penstock.message import Settings
 from penstock.publishing.publishing import Desk, Publishing
 from penstock.queue.queue import Queue, check_dead_letter_queue, purge
+from penstock.queue.retention import Tender
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Store
 from penstock.workers.consumer import Consumer
@@ -42,6 +43,7 @@ class Broker:
         self.clock = clock or store.clock()
         self.waiting = Waiting(store)
         self._queues: dict[str, Queue] = {}
+        self._tender = Tender(beside=clock is None)
         self._roster = store.roster
         self._desk = Desk(store.outbox.staging, self.clock)
         self._publishing = Publishing(store, self.waiting, self.clock)
@@ -53,6 +55,7 @@ class Broker:
         self.close()
 
     def close(self) -> None:
+        self._tender.stop()
         self.store.close()
 
     def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> Queue:
@@ -156,7 +159,7 @@ class Broker:
     def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = Queue(name, self.store, self.waiting, self.clock)
+            found = self._queues[name] = Queue(name, self.store, self.waiting, self.clock, self._tender)
         return found
 
 

@@ -33,6 +33,7 @@ from penstock.message import (
 )
 from penstock.policy import Verdict, check_count, check_seconds, micros, settlement
 from penstock.queue.named_claims import NamedClaims
+from penstock.queue.retention import Retention, Tender
 from penstock.queue.sets import Sets
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import START, Claiming, Store
@@ -41,9 +42,7 @@ logger = logging.getLogger("penstock")
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
-TEND_EVERY = 30 * policy.SECOND
 REDRIVE_BATCH = 500
-EXPIRE_BATCH = 500
 PURGE_BATCH = 10_000
 EXCHANGE_LATE = policy.SECOND // 10
 NOTHING = (None,) * 6
@@ -57,14 +56,14 @@ class Queue(Sets, NamedClaims):
     _known: Settings | None = None
     """The settings as last read. A queue behind HTTP has none."""
 
-    def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock) -> None:
+    def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender) -> None:
         self.name = name
         self._store = store
         self._waiting = waiting
         self._clock = clock
-        self._tend_at = 0
+        self._tender = tender
+        self._retention = Retention(name, store, waiting, clock)
         self._busy = False
-        self._foreign: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
@@ -164,8 +163,7 @@ class Queue(Sets, NamedClaims):
 
     def _sent(self, now: int) -> None:
         self._waiting.notify()
-        if now >= self._tend_at:
-            self._tend(now)
+        self._tend(now)
 
     def _insert(self, batch: Sequence[Draft | bytes], token: str | None, now: int) -> list[Sent]:
         settings = self._known or self.settings
@@ -362,7 +360,7 @@ class Queue(Sets, NamedClaims):
     def _joining(self, connection: object) -> Generator[Queue]:
         """This queue, inside the caller's open transaction."""
         with self._store.joining(connection) as store:
-            yield Queue(self.name, store, self._waiting, self._clock)
+            yield Queue(self.name, store, self._waiting, self._clock, self._tender)
 
     def exchange(
         self,
@@ -526,9 +524,9 @@ class Queue(Sets, NamedClaims):
 
     def stats(self) -> Stats:
         now = self._clock()
-        self._expire(now)
+        self._retention.expire(now)
         counts = self._store.count(self.name, now)
-        self._tell_foreign(counts.foreign)
+        self._retention.tell_foreign(counts.foreign)
         age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / policy.SECOND
         return Stats(**asdict(counts), oldest_age=age)
 
@@ -648,35 +646,8 @@ class Queue(Sets, NamedClaims):
             )
 
     def _tend(self, now: int) -> None:
-        """Now and then, clean up."""
-        if now >= self._tend_at:
-            self._tend_at = now + TEND_EVERY
-            try:
-                self._expire(now)
-                if self._store.sweep(self.name, now):
-                    self._tend_at = now + policy.SECOND
-                self._tell_foreign(self._store.foreign(self.name))
-            except StoreError as error:  # the caller's request is done; this can wait
-                logger.warning("queue %r could not be tended, which will be tried again: %s", self.name, error)
-
-    def _tell_foreign(self, names: list[str]) -> None:
-        """Log the names of files that cannot be delivered, but only when the list changes."""
-        if names != self._foreign:
-            self._foreign = names
-            if names:
-                shown = ", ".join(map(repr, names[:10]))
-                logger.warning("in queue %r there are files that are no messages, and are left alone: %s", self.name, shown)
-
-    def _expire(self, now: int) -> None:
-        """Settle expired messages at the head of the queue, in case nobody ever receives there."""
-        while any(message.expires_at <= now for message in self._store.browse(self.name, 1, now=now)):
-            with self._store.batch():
-                head = self._store.browse(self.name, EXPIRE_BATCH, now=now)
-                old = [message for message in head if message.expires_at <= now and message.intact]
-                settled = self._settle(old, self.settings, State.FAILED, "retention", now)
-            self._waiting.notify()  # the next message of a group may be available now
-            if not any(settled):
-                return
+        if now >= self._retention.due_at:
+            self._tender.ask(self._retention, now)
 
 
 def purge(store: Store, name: str) -> int:

@@ -25,6 +25,9 @@ from penstock.stores.ports import START, Claiming
 from penstock.stores.sql.runs import Run
 from penstock.stores.sql.session import DELIVERY, LINE, MARK, Row, SqlSession
 
+SWEEP_AT_ONCE = 500
+"""Settled messages, and marks, that one commit clears away."""
+
 
 class SqlMessages(SqlSession):
     # the catalogue
@@ -425,11 +428,14 @@ class SqlMessages(SqlSession):
 
     def sweep(self, queue: str, now: int) -> bool:
         fields = {"queue": self._queue(queue)[0], "now": now}
+        more = False
         if self._rows("sweepable", fields):  # checked without a write lock
             with self._joined():
-                self._run("sweep_settled", fields)
-                self._run("sweep_marks", fields)
-        return False
+                for what in ("sweep_settled", "sweep_marks"):
+                    found = self._rows(f"{what}_until", {**fields, "most": SWEEP_AT_ONCE})
+                    self._run(what, {**fields, "now": found[0][0]} if found else fields)
+                    more = more or bool(found)
+        return more
 
 
 def insert_row(number: int, home: int, visible_at: int, line: bytes | None, entry: Entry) -> Row:

@@ -462,6 +462,12 @@ LIMIT :limit
 SELECT 1 FROM penstock_settled WHERE queue = :queue AND keep_until <= :now
 UNION ALL SELECT 1 FROM penstock_mark WHERE queue = :queue AND expires_at <= :now LIMIT 1
 
+-- name: sweep_settled_until
+SELECT keep_until FROM penstock_settled WHERE queue = :queue AND keep_until <= :now ORDER BY keep_until LIMIT 1 OFFSET :most
+
+-- name: sweep_marks_until
+SELECT expires_at FROM penstock_mark WHERE queue = :queue AND expires_at <= :now ORDER BY expires_at LIMIT 1 OFFSET :most
+
 -- name: sweep_settled
 DELETE FROM penstock_settled WHERE queue = :queue AND keep_until <= :now
 

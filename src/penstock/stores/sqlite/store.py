@@ -44,7 +44,7 @@ from penstock.stores.staging import StagedFiles, staging_folder
 SAFE_SQLITE = (3, 51, 3)
 """Before this version, connections that write and checkpoint at once could corrupt the file (the WAL-reset bug)."""
 RECLAIM_PAGES = 1024
-RECLAIM_AT_ONCE = 8192
+RECLAIM_AT_ONCE = 512
 MAPPED = 2**31 - 2**16
 """How much of the file is mapped into memory for scans: SQLite's maximum."""
 WAL_BYTES = 16 * 1024 * 1024

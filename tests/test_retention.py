@@ -1,0 +1,143 @@
+"""Clearing away runs beside the calls of users: none of them waits for it, and it ends when a broker is closed."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+import penstock
+from penstock import Broker
+from penstock.message import State
+from penstock.queue import retention
+from penstock.stores.sql import messages as sql_messages
+from penstock.testing import FakeClock
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/queue.db"
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    with penstock.open(url) as broker:
+        yield broker
+
+
+def tenders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "penstock tender"]
+
+
+def wait_for_tenders() -> None:
+    for thread in tenders():
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_send_and_a_receive_return_while_the_queue_is_being_cleared(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = broker.create("orders")
+    begun, end = Event(), Event()
+
+    def sweep(name: str, now: int) -> bool:
+        begun.set()
+        assert end.wait(60)
+        return False
+
+    monkeypatch.setattr(broker.store, "sweep", sweep)
+    queue.send(b"first")
+    assert begun.wait(60)
+    queue.send(b"second")
+    assert len(queue.receive(2)) == 2
+    end.set()
+    wait_for_tenders()
+
+
+def test_what_outlived_its_retention_goes_without_anyone_who_receives(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SLICE", 2)
+    queue = broker.create("orders", history=3600)
+    wait_for_tenders()
+    queue.send_many([b"%d" % number for number in range(5)])
+    wait_for_tenders()
+    much_later = broker.clock() + 10**13
+    monkeypatch.setattr(queue._retention, "_clock", lambda: much_later)
+    queue._retention.due_at = 0
+    queue.send(b"another")
+    wait_for_tenders()
+    assert broker.store.count("orders", much_later).messages == 0
+
+
+def test_old_history_goes_a_part_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_messages, "SWEEP_AT_ONCE", 2)
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", history=1)
+        for number in range(6):
+            queue.send(b"%d" % number)
+            queue.delete(queue.receive()[0])
+            clock.advance(0.01)
+        assert len(queue.settled()) == 6
+        clock.advance(2)
+        left = []
+        while broker.store.sweep("orders", clock()):
+            left.append(len(queue.settled()))
+        assert left == [3, 0]
+        assert all(message.state is State.PROCESSED for message in queue.settled())
+
+
+def test_closing_finishes_a_slice_and_ends_the_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Event()
+    broker = penstock.open(url)
+    queue = broker.create("orders")
+    wait_for_tenders()
+
+    def sweep(name: str, now: int) -> bool:
+        begun.set()
+        return True  # there is always more
+
+    monkeypatch.setattr(broker.store, "sweep", sweep)
+    queue._retention.due_at = 0
+    queue.send(b"x")
+    assert begun.wait(60)
+    broker.close()
+    assert not tenders()
+
+
+def test_a_child_clears_away_by_a_thread_of_its_own(broker: Broker) -> None:
+    queue = broker.create("orders")
+    queue.send(b"x")
+    child = os.fork()
+    if child == 0:
+        done = Event()
+        broker.store.sweep = lambda name, now: bool(done.set())  # type: ignore[method-assign]
+        queue._retention.due_at = 0
+        queue.send(b"y")
+        os._exit(0 if done.wait(60) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_queue_that_cannot_be_cleared_does_not_keep_others_from_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = broker.create("bad"), broker.create("good")
+    wait_for_tenders()
+    swept = Event()
+
+    def sweep(name: str, now: int) -> bool:
+        if name == "bad":
+            raise ZeroDivisionError
+        swept.set()
+        return False
+
+    monkeypatch.setattr(broker.store, "sweep", sweep)
+    for queue in (bad, good):
+        queue._retention.due_at = 0
+    with caplog.at_level(logging.ERROR, "penstock"):
+        bad.send(b"x")
+        good.send(b"x")
+        assert swept.wait(60)
+        wait_for_tenders()
+    assert "queue 'bad' could not be tended" in caplog.text
