@@ -674,7 +674,7 @@ def test_what_is_done_is_answered_though_the_queue_cannot_be_tended(
         raise StoreBusy("locked")
 
     monkeypatch.setattr(SqliteStore, "sweep", fail)
-    with penstock.open(url, clock=FakeClock()) as broker:
+    with penstock.open(url) as broker:
         queue = broker.create("orders", mode=mode)
         queue.send(b"x")
         queue._retention.due_at = 0

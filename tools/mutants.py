@@ -1008,7 +1008,7 @@ MUTANTS = [
     named(
         "what is no message is not told",
         "counted_and_named",
-        ("queue/queue.py", "            if names:\n", "            if False:\n"),
+        ("queue/retention.py", "            if names:\n", "            if False:\n"),
     ),
     named(
         "what is no message is not counted",

@@ -206,7 +206,7 @@ class SqlServerStore(ServerSession, SqlStore):
             return verb()
 
     def sweep(self, queue: str, now: int) -> bool:
-        super().sweep(queue, now)
+        more = super().sweep(queue, now)
         with self._joined():
             self._run("sweep_sessions", {"before": self._clock() - SESSION_DAYS})
-        return False
+        return more

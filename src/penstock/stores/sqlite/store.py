@@ -580,8 +580,8 @@ class SqliteStore(SqlStore):
         self._script("CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
 
     def sweep(self, queue: str, now: int) -> bool:
-        super().sweep(queue, now)
-        more = self.tidy(queue)
+        more = super().sweep(queue, now)
+        more = self.tidy(queue) or more
         with self._lock:
             self._reserve.make()
             if self._left and not self._depth:
