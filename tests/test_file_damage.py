@@ -108,7 +108,7 @@ def use(broker: Broker, clock: FakeClock) -> None:
         lambda: queue.redrive(),
         lambda: queue.update(visibility=20),
         lambda: broker.queues(),
-        lambda: broker.store.sweep("orders", clock()),
+        lambda: broker.store.queue("orders").sweep(clock()),
         lambda: queue.give_up("reader"),
         lambda: queue.give_up("settled"),
     ]
@@ -257,7 +257,7 @@ def test_what_another_process_writes_anew_is_not_set_aside(url: str, tmp_path: P
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "rename", late)
-            broker.store.marked("orders", b"")
+            broker.store.queue("orders").marked(b"")
             shelf = broker.store._shelves["orders"]
             assert shelf.beside.read_json("mark", mark.name) is None
         assert queue.send(b"x").duplicate
@@ -301,7 +301,7 @@ def test_a_damaged_record_of_a_publication_loses_no_message(
     path = staged(tmp_path / "root", name)
     path.write_bytes(damage(path.read_bytes()))
     with penstock.open(begun) as broker:
-        broker.store.sweep("orders", 0)
+        broker.store.queue("orders").sweep(0)
         stage(broker)
         broker.publish("w", 1, {"a": 3, "b": 3})
         for queue in ("orders", "others"):

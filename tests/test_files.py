@@ -61,7 +61,7 @@ def test_a_draft_of_a_dead_sender_is_cleared_away(url: str, scheme: str, tmp_pat
         broker.create("orders")
         path = draft(tmp_path / "root", scheme)
         path.write_bytes(b"half")
-        broker.store.sweep("orders", 0)
+        broker.store.queue("orders").sweep(0)
         assert not path.exists()
         assert broker["orders"].receive() == []
 
@@ -73,11 +73,11 @@ def test_a_draft_that_is_young_or_still_open_stays(
         broker.create("orders")
         path = draft(tmp_path / "root", scheme)
         path.write_bytes(b"half")
-        broker.store.sweep("orders", 0)
+        broker.store.queue("orders").sweep(0)
         assert path.exists()
         request.getfixturevalue("later")
         with path.open("ab"):
-            broker.store.sweep("orders", 0)
+            broker.store.queue("orders").sweep(0)
             assert path.exists()
 
 
@@ -91,7 +91,7 @@ def test_what_lay_beside_a_message_that_is_gone_is_cleared_away(
         [held] = queue.receive()
         beside = tmp_path / "root" / ".penstock" / "orders" / part
         (beside / ID[scheme]).write_bytes(b"{}")
-        broker.store.sweep("orders", 0)
+        broker.store.queue("orders").sweep(0)
         assert [path.name for path in beside.iterdir()] == [held.id]
 
 
@@ -102,7 +102,7 @@ def test_the_mark_of_a_message_that_never_came_is_cleared_away(url: str, scheme:
         beside = tmp_path / "root" / ".penstock" / "orders" / "mark"
         mark = beside / ("0" * 64)
         mark.write_text(f'{{"id": "{ID[scheme]}", "until": {FOREVER}, "published": false}}')
-        broker.store.sweep("orders", 0)
+        broker.store.queue("orders").sweep(0)
         assert len(list(beside.iterdir())) == 1
         assert not mark.exists()
         assert queue.send(b"x").duplicate
@@ -166,7 +166,7 @@ def test_a_lapsed_claim_leaves_no_file(url: str, tmp_path: Path) -> None:
         queue.send(b"1")
         queue.claim("reader", 1, 1, ttl=60)
         clock.advance(61)
-        broker.store.sweep("orders", clock())
+        broker.store.queue("orders").sweep(clock())
         assert queue.readers() == {"reader": []}
         assert queue.receive()[0].body == b"1"
 
@@ -184,7 +184,7 @@ def test_where_a_and_A_are_one_folder_only_one_can_be_a_queue(  # noqa: N802
             broker.create("a")
         assert "a" not in broker
         with pytest.raises(QueueNotFound):
-            broker.store.count("a", 0)
+            broker.store.queue("a").count(0)
         assert not broker.store.save("a", penstock.Settings(), create=False)
         assert broker["A"].receive()[0].body == b"x"
 
@@ -391,14 +391,15 @@ def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Pat
 
 def take_between(broker: penstock.Broker, act: Callable[[], object]) -> None:
     """Do something once between the look at a message and its removal."""
-    delete, acts = broker.store.delete, [act]
+    stored, acts = broker["orders"]._stored, [act]
+    delete = stored.delete
 
     def late(*args: object) -> object:
         if acts:
             acts.pop()()
         return delete(*args)
 
-    broker.store.delete = late
+    stored.delete = late
 
 
 def test_at_most_once_what_another_takes_first_is_not_delivered(url: str) -> None:
@@ -620,7 +621,7 @@ def test_the_mark_of_a_dead_sender_does_not_outlive_its_draft(
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
         marks = tmp_path / "root" / ".penstock" / "orders" / "mark"
         assert len(list(marks.iterdir())) == 1
-        broker.store.sweep("orders", clock())
+        broker.store.queue("orders").sweep(clock())
         assert list(marks.iterdir()) == []
         assert not broker["orders"].send(b"x").duplicate
 

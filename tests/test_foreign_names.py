@@ -96,7 +96,9 @@ def test_ids_that_bear_no_time_are_all_seen_and_delivered_before_a_backlog(spool
     for id in BROTHERS:
         spool.publish(id)
     found: list[penstock.Message] = []
-    while page := spool.broker.store.browse("orders", 7, now=spool.clock.now, after=(0, found[-1].number if found else 0)):
+    while page := spool.broker.store.queue("orders").browse(
+        7, now=spool.clock.now, after=(0, found[-1].number if found else 0)
+    ):
         found += page
     assert len({message.id for message in found}) == 40
     assert sorted(message.id for message in spool.queue.receive(30)) == sorted(BROTHERS)
@@ -125,10 +127,10 @@ def test_programs_that_want_a_uuid_get_one_for_any_id(spool: Spool) -> None:
     for id in SERVED:
         spool.publish(id)
     for id in [message.id for message in spool.queue.receive(99)]:
-        given = store.uuid_of("orders", id)
+        given = store.uuids.of("orders", id)
         assert str(uuid.UUID(given)) == given
-        assert store.id_of("orders", given) == id
-    assert store.id_of("orders", str(uuid.uuid5(uuid.NAMESPACE_OID, "unknown"))) not in SERVED
+        assert store.uuids.id_of("orders", given) == id
+    assert store.uuids.id_of("orders", str(uuid.uuid5(uuid.NAMESPACE_OID, "unknown"))) not in SERVED
 
 
 class Vsqs:

@@ -276,7 +276,7 @@ def test_what_a_batch_that_was_undone_had_claimed_does_not_count_in_the_callers_
         queue = broker.create("orders")
         queue.send(b"x")
         with pytest.raises(RuntimeError), broker.store.batch():
-            broker.store.claim("orders", Claiming(1, 2**61, None))
+            broker.store.queue("orders").claim(Claiming(1, 2**61, None))
             raise RuntimeError
         (message,) = other["orders"].receive()
         connection = apsw.Connection(f"{tmp_path}/queue.db")

@@ -9,6 +9,8 @@ from penstock.testing.servers import MemcachedServer
 
 
 class TestMemcached(UngroupedStoreContract, SharedStoreContract, Interrupted, Handled, Forked):
+    by_arrival = True
+
     interrupts = (300, 200)
 
     @pytest.fixture

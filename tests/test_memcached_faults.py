@@ -30,6 +30,7 @@ from penstock.stores.memcached.link import Link
 from penstock.stores.memcached.records import mark_key
 from penstock.testing import FakeClock
 from penstock.testing.servers import MemcachedServer
+from penstock.testing.verbs import wrap_verb
 
 DAY = 86400
 LOCKED = ("claim", "settle")
@@ -162,7 +163,7 @@ def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name:
         assert members == len(broker["set"].peek(9))
         for queue in broker:
             queue.give_up("reader")
-            broker.store.sweep(queue.name, clock())
+            broker.store.queue(queue.name).sweep(clock())
             stats = queue.stats()
             assert (stats.messages, stats.lost) == (stats.visible, 0), f"{name}: something is stuck in {queue.name}"
         left: Counter[bytes] = Counter()
@@ -272,7 +273,7 @@ def test_an_evicted_mark_is_written_again_by_a_sweep(lone: Broker, caplog: pytes
     home = home_of(queue)
     (key,) = [key for key in keys_of(home) if key.startswith(home.key("k"))]
     assert raw(home).delete(key)
-    lone.store.sweep("orders", 0)
+    lone.store.queue("orders").sweep(0)
     assert queue.sismember("a") is True
     assert queue.sadd("a") is False
     assert "has evicted a mark" in caplog.text
@@ -577,9 +578,9 @@ def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles
         segments = {f"s{number}": 10 for number in range(4)}
         for name in segments:
             slow.stage("w", 1, name, pack_drafts("orders", [Draft(f"{name} {row}".encode()) for row in range(10)]))
-        insert, calls = slow.store.insert, [0]
+        calls = [0]
 
-        def outlast(*arguments: Any) -> Any:
+        def outlast(insert: Callable[..., Any], _: str, *arguments: Any) -> Any:
             calls[0] += 1
             sent = insert(*arguments)
             if calls[0] == slow_at:
@@ -587,7 +588,7 @@ def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles
                 assert other.publish("w", 1, segments) in (40, None)
             return sent
 
-        monkeypatch.setattr(slow.store, "insert", outlast)
+        wrap_verb(monkeypatch, slow, "insert", outlast)
         with pytest.raises(StoreBusy, match="others go on"):
             slow.publish("w", 1, segments)
         assert slow.publish("w", 1, segments) is None
@@ -596,13 +597,13 @@ def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles
 
 
 def test_a_publication_leaves_no_marks(broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    insert, marks = broker.store.insert, []
+    marks: list[bytes] = []
 
-    def watch(name: str, entries: Any, *rest: Any) -> Any:
+    def watch(insert: Callable[..., Any], _: str, entries: Any, *rest: Any) -> Any:
         marks.extend(entry.mark for entry in entries)
-        return insert(name, entries, *rest)
+        return insert(entries, *rest)
 
-    monkeypatch.setattr(broker.store, "insert", watch)
+    wrap_verb(monkeypatch, broker, "insert", watch)
     broker.stage("w", 0, "a", pack_drafts("orders", [Draft(b"1"), Draft(b"2")]))
     assert broker.publish("w", 0, {"a": 2}) == 2
     assert len(set(marks)) == 2

@@ -13,8 +13,10 @@ import penstock
 from penstock import Broker
 from penstock.message import State
 from penstock.queue import retention
+from penstock.stores.ports import Swept
 from penstock.stores.sql import messages as sql_messages
 from penstock.testing import FakeClock
+from penstock.testing.verbs import wrap_verb
 
 
 @pytest.fixture
@@ -42,12 +44,12 @@ def test_a_send_and_a_receive_return_while_the_queue_is_being_cleared(broker: Br
     queue = broker.create("orders")
     begun, end = Event(), Event()
 
-    def sweep(name: str, now: int) -> bool:
+    def sweep(*_: object) -> Swept:
         begun.set()
         assert end.wait(60)
-        return False
+        return Swept()
 
-    monkeypatch.setattr(broker.store, "sweep", sweep)
+    wrap_verb(monkeypatch, broker, "sweep", sweep)
     queue.send(b"first")
     assert begun.wait(60)
     queue.send(b"second")
@@ -67,7 +69,7 @@ def test_what_outlived_its_retention_goes_without_anyone_who_receives(broker: Br
     queue._retention.due_at = 0
     queue.send(b"another")
     wait_for_tenders()
-    assert broker.store.count("orders", much_later).messages == 0
+    assert broker.store.queue("orders").count(much_later).messages == 0
 
 
 def test_old_history_goes_a_part_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +84,7 @@ def test_old_history_goes_a_part_at_a_time(url: str, monkeypatch: pytest.MonkeyP
         assert len(queue.settled()) == 6
         clock.advance(2)
         left = []
-        while broker.store.sweep("orders", clock()):
+        while broker.store.queue("orders").sweep(clock()).more:
             left.append(len(queue.settled()))
         assert left == [3, 0]
         assert all(message.state is State.PROCESSED for message in queue.settled())
@@ -94,11 +96,11 @@ def test_closing_finishes_a_slice_and_ends_the_thread(url: str, monkeypatch: pyt
     queue = broker.create("orders")
     wait_for_tenders()
 
-    def sweep(name: str, now: int) -> bool:
+    def sweep(*_: object) -> Swept:
         begun.set()
-        return True  # there is always more
+        return Swept(more=True)  # there is always more
 
-    monkeypatch.setattr(broker.store, "sweep", sweep)
+    wrap_verb(monkeypatch, broker, "sweep", sweep)
     queue._retention.due_at = 0
     queue.send(b"x")
     assert begun.wait(60)
@@ -106,13 +108,13 @@ def test_closing_finishes_a_slice_and_ends_the_thread(url: str, monkeypatch: pyt
     assert not tenders()
 
 
-def test_a_child_clears_away_by_a_thread_of_its_own(broker: Broker) -> None:
+def test_a_child_clears_away_by_a_thread_of_its_own(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = broker.create("orders")
     queue.send(b"x")
     child = os.fork()
     if child == 0:
         done = Event()
-        broker.store.sweep = lambda name, now: bool(done.set())  # type: ignore[method-assign]
+        wrap_verb(monkeypatch, broker, "sweep", lambda *_: Swept(bool(done.set())))
         queue._retention.due_at = 0
         queue.send(b"y")
         os._exit(0 if done.wait(60) else 1)
@@ -126,13 +128,13 @@ def test_a_queue_that_cannot_be_cleared_does_not_keep_others_from_it(
     wait_for_tenders()
     swept = Event()
 
-    def sweep(name: str, now: int) -> bool:
+    def sweep(_: object, name: str, now: int) -> Swept:
         if name == "bad":
             raise ZeroDivisionError
         swept.set()
-        return False
+        return Swept()
 
-    monkeypatch.setattr(broker.store, "sweep", sweep)
+    wrap_verb(monkeypatch, broker, "sweep", sweep)
     for queue in (bad, good):
         queue._retention.due_at = 0
     with caplog.at_level(logging.ERROR, "penstock"):

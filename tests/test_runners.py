@@ -270,7 +270,9 @@ def test_what_waited_for_its_turn_past_its_deadline_is_not_started(how: str, mod
         running.start()
         wait_for(lambda: len(list(tmp_path.glob("begun *"))) == 2 and len(submitted) == 4)
         clock.advance(60)
-        broker.store.delete("orders", queue.peek(9), Settlement(State.PROCESSED, clock.now))  # so that it is not taken again
+        broker.store.queue("orders").delete(
+            queue.peek(9), Settlement(State.PROCESSED, clock.now)
+        )  # so that it is not taken again
         (tmp_path / "go").touch()
         wait_for(lambda: consumer.tally.failed + consumer.tally.lost + consumer.tally.processed == 4)
         consumer.stop()

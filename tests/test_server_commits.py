@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event
@@ -23,6 +23,7 @@ from penstock.server.http.request_response import Response, render
 from penstock.server.http.serving import Serving
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, until
+from penstock.testing.verbs import wrap_verb
 
 
 @pytest.fixture
@@ -128,16 +129,15 @@ def test_one_that_is_refused_is_refused_alone(broker: Broker) -> None:
 
 def test_what_a_failing_disk_could_not_confirm_is_not_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    insert = broker.store.insert
 
-    def fail(queue: str, entries: Any, *others: Any) -> Any:
+    def fail(insert: Callable[..., Any], _: str, entries: Any, *others: Any) -> Any:
         if entries[0].body == b"first":
-            return insert(queue, entries, *others)
+            return insert(entries, *others)
         calls.append(len(entries))
         raise StoreFull("no space left")
 
     with BackgroundServer(broker) as server:
-        monkeypatch.setattr(broker.store, "insert", fail)
+        wrap_verb(monkeypatch, broker, "insert", fail)
         assert in_one_commit(broker, server, post(b"a"), post(b"b"), post(b"c")) == [500] * 3
     assert calls == [3]
 
@@ -145,16 +145,16 @@ def test_what_a_failing_disk_could_not_confirm_is_not_tried_again(broker: Broker
 def test_what_may_be_there_although_the_store_failed_is_not_sent_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a batch is no transaction, what it sent before it failed stays in the queue."""
     broker.create("other")
-    insert, calls = broker.store.insert, Counter[str]()
+    calls = Counter[str]()
 
-    def fail(queue: str, entries: Any, *others: Any) -> Any:
+    def fail(insert: Callable[..., Any], queue: str, entries: Any, *others: Any) -> Any:
         calls[queue] += 1
         if entries[0].body == b"a":
             raise StoreFull("no space left")
-        return insert(queue, entries, *others)
+        return insert(entries, *others)
 
     with BackgroundServer(broker) as server:
-        monkeypatch.setattr(broker.store, "insert", fail)
+        wrap_verb(monkeypatch, broker, "insert", fail)
         sent = [post(b"a"), post(b"b"), post(b"c", queue="other")]
         assert in_one_commit(broker, server, *sent) == [500, 500, 201]
     assert calls == {"orders": 2, "other": 1}

@@ -39,6 +39,7 @@ from penstock.stores.sql import session as sql_session
 from penstock.stores.sqlite.store import SAFE_SQLITE, SqliteStore
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
+from penstock.testing.verbs import wrap_verb
 
 MIB = 2**20
 NEWEST = max(sql_session.read_sql(SqliteStore.dialect)[0])
@@ -378,9 +379,9 @@ def test_a_settled_claim_leaves_no_marks(url: str) -> None:
         assert queue.claim("spark", 1, 9).size == 2
         queue.confirm("spark", 1)
         assert isinstance(broker.store, SqliteStore)
-        assert broker.store.count_marked("orders") == 2
+        assert broker.store.queue("orders").marked() == 2
         queue.settle("spark", 1)
-        assert broker.store.count_marked("orders") == 0
+        assert broker.store.queue("orders").marked() == 0
 
 
 @pytest.mark.parametrize("part", ["content-type/of-mine", "attribute-name", "attribute-value", "my-group-name"])
@@ -700,7 +701,7 @@ def test_an_interrupted_purge_leaves_no_marks(url: str, monkeypatch: pytest.Monk
     with penstock.open(url) as broker:
         queue = broker.create("orders", deduplicate=True)
         queue.send_many([b"%d" % number for number in range(15)])
-        assert broker.store.purge("orders", 10) == 10
+        assert broker.store.queue("orders").purge(10) == 10
         assert sum(sent.duplicate for sent in queue.send_many([b"%d" % number for number in range(15)])) == 5
         assert queue.purge() == 15
 
@@ -763,10 +764,10 @@ def test_what_is_deleted_is_gone_for_all_before_it_is_removed(path: Path, url: s
         assert rows_in(path) == 2
         for seen in (broker, other):
             same, store = seen["orders"], seen.store
-            counts = store.count("orders", 2**60)
+            counts = store.queue("orders").count(2**60)
             assert len(same.peek(9)) == len(same.scan()) == same.span()[0] == counts.messages == counts.visible == left
-            assert len(store.browse("orders", 9, now=2**60)) == left
-            assert store.due("orders") != one.visible_at
+            assert len(store.queue("orders").browse(9, now=2**60)) == left
+            assert store.queue("orders").due() != one.visible_at
         assert rows_in(path) == 2
         assert queue.extend(one, 5) is False
         assert rows_in(path) == left
@@ -829,7 +830,7 @@ def test_what_is_deleted_is_removed_after_a_while(url: str, path: Path, monkeypa
         for start in range(0, 100, at_once):
             assert all(queue.delete_many(messages[start : start + at_once]))
         assert 0 < rows_in(path) <= 10
-        broker.store.sweep("orders", 0)
+        broker.store.queue("orders").sweep(0)
         assert rows_in(path) == 0
 
 
@@ -894,7 +895,7 @@ def test_a_file_from_before_there_were_holders_opens_with_its_messages(url: str,
             settings, store = broker.create("orders", history=60).settings, broker.store
             assert isinstance(store, SqliteStore)
             drafts = admit_all([b"held", b"waiting", b"settled"], settings, system_clock())
-            store.insert("orders", drafts, system_clock(), settings)
+            store.queue("orders").insert(drafts, system_clock(), settings)
             store._script(
                 "UPDATE penstock_message SET state = 1, receives = 1, delivery = 1, visible_at = 1 << 52 WHERE number = 1"
             )
@@ -975,7 +976,7 @@ def test_a_claim_that_was_undone_counts_in_no_later_batch(url: str) -> None:
         queue = broker.create("orders", history=60)
         queue.send(b"x")
         with pytest.raises(RuntimeError), broker.store.batch():
-            broker.store.claim("orders", Claiming(1, clock(), None))
+            broker.store.queue("orders").claim(Claiming(1, clock(), None))
             raise RuntimeError
         (message,) = queue.receive()
         assert queue.delete(message)
@@ -1089,18 +1090,18 @@ def test_what_a_receive_has_taken_is_given_although_its_next_round_fails(
         queue.send(b"late", deadline=0.5)
         queue.send_many([b"1", b"2"])
         clock.advance(1)
-        claim, calls = broker.store.claim, []
+        calls = []
 
-        def fail(*arguments: Any, **how: Any) -> Any:
+        def fail(claim: Callable[..., Any], _: str, *arguments: Any) -> Any:
             calls.append(1)
             if len(calls) > 1:
                 raise error("orders")
-            return claim(*arguments, **how)
+            return claim(*arguments)
 
-        monkeypatch.setattr(broker.store, "claim", fail)
+        wrap_verb(monkeypatch, broker, "claim", fail)
         assert [message.body for message in queue.receive(3, mode=mode)] == [b"1", b"2"]
         with pytest.raises(error):
-            queue.receive(3, mode=mode) if mode == "at_most_once" else broker.store.claim()
+            queue.receive(3, mode=mode) if mode == "at_most_once" else queue._stored.claim(Claiming(1, 0, None))
         assert len(calls) > 1
 
 

@@ -24,9 +24,9 @@ class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, 
 
 def test_a_uuid_is_derived_from_queue_and_number_and_back(tmp_path: Path) -> None:
     store = VsqsStore(tmp_path / "queues")
-    name = store.uuid_of("orders", "1415776871123")
+    name = store.uuids.of("orders", "1415776871123")
     assert UUID(name).version == 8
-    assert store.id_of("orders", name.upper()) == "1415776871123"
-    assert store.id_of("others", name) is None
-    assert store.id_of("orders", "no UUID") is None
-    assert store.uuid_of("orders", "1415776871124") > name
+    assert store.uuids.id_of("orders", name.upper()) == "1415776871123"
+    assert store.uuids.id_of("others", name) is None
+    assert store.uuids.id_of("orders", "no UUID") is None
+    assert store.uuids.of("orders", "1415776871124") > name

@@ -97,7 +97,7 @@ class Broker:
         Queues that had it as their dead letter queue have none afterwards."""
         policy.check_name(name)
         if self.store.load(name) is not None:
-            purge(self.store, name)  # beforehand and in parts; what is left, or comes in now, goes with the queue
+            purge(self.store.queue(name))  # beforehand and in parts; what is left, or comes in now, goes with the queue
         with self.store.batch():
             self.store.reserve(name)
             settings = self.store.load(name)

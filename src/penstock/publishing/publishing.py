@@ -29,7 +29,7 @@ from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, St
 from penstock.message import FOREVER, OCTETS, Draft, Entry, Settings
 from penstock.policy import check_count, check_name
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Segment, Staging, Store
+from penstock.stores.ports import Alike, Segment, Staging, Store
 
 if TYPE_CHECKING:
     from penstock.publishing.segments import Piece
@@ -291,10 +291,10 @@ class _Work:
             settings = self._settings(piece)
             like = policy.admit_alike(piece.drafts, settings, now, piece.content_type)
             if like is not None:
-                done = self.store.insert_bodies(piece.queue, piece.drafts, like, settings)  # type: ignore[arg-type]
+                entries: Sequence[Entry] = Alike(like, piece.drafts)  # type: ignore[arg-type]
             else:
                 entries = policy.admit_all(piece.drafts, settings, now, piece.content_type)
-                done = self.store.insert(piece.queue, entries, now, settings) is not None
+            done = self.store.queue(piece.queue).insert(entries, now, settings) is not None
 
     def _insert_once(self, piece: Piece, now: int, place: str) -> Callable[[], object]:
         while True:

@@ -16,7 +16,7 @@ from penstock.errors import ClaimLapsed, ReaderSetBack
 from penstock.message import Claim, Message, Mode, Pulse, Settings, State
 from penstock.policy import check_count, check_seconds, micros, settlement
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import ClaimingReaders, Readers, Store
+from penstock.stores.ports import ClaimingReaders, Readers, Store, StoredQueue
 
 
 class NamedClaims(ABC):
@@ -24,6 +24,7 @@ class NamedClaims(ABC):
 
     name: str
     _store: Store
+    _stored: StoredQueue
     _waiting: Waiting
     _clock: Clock
 
@@ -49,11 +50,11 @@ class NamedClaims(ABC):
 
     @property
     def _readers(self) -> Readers:
-        return self._store.readers(self.name)
+        return self._stored.readers
 
     def pulse(self) -> Pulse:
         """The current time of this queue's clock, and when its first message became, or becomes, visible. Takes no lock."""
-        due_at = self._store.due(self.name)
+        due_at = self._stored.due()
         return Pulse(self._clock(), due_at)
 
     def claim(
@@ -110,7 +111,7 @@ class NamedClaims(ABC):
                 if max_bytes is not None:
                     part = min(part, _further(messages, max_bytes) if messages else 1)
             # A message may have its own visibility; a claim has one for all its messages.
-            self._store.extend(self.name, [each for each in messages if each.visible_at != lapses_at], lapses_at)
+            self._stored.extend([each for each in messages if each.visible_at != lapses_at], lapses_at)
             self._readers.hold(reader, epoch, messages, lapses_at)
             return Claim(reader, epoch, len(messages), False, lapses_at)
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeVar
@@ -36,7 +37,7 @@ from penstock.queue.named_claims import NamedClaims
 from penstock.queue.retention import Retention, Tender
 from penstock.queue.sets import Sets
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import START, Claiming, Store
+from penstock.stores.ports import START, Claiming, Deleting, Store, StoredQueue
 
 logger = logging.getLogger("penstock")
 
@@ -59,6 +60,7 @@ class Queue(Sets, NamedClaims):
     def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender) -> None:
         self.name = name
         self._store = store
+        self._stored = store.queue(name)
         self._waiting = waiting
         self._clock = clock
         self._tender = tender
@@ -108,7 +110,7 @@ class Queue(Sets, NamedClaims):
             known = self._known
             if known is not None and connection is None:  # the common case, kept as short as possible
                 now = self._clock()
-                sent = self._store.insert(self.name, policy.admit_all((body,), known, now), now, known)
+                sent = self._stored.insert(policy.admit_all((body,), known, now), now, known)
                 if sent is not None:
                     self._sent(now)
                     return sent[0]
@@ -153,11 +155,11 @@ class Queue(Sets, NamedClaims):
         """Returns False, and changes nothing, if these are no longer the queue's settings."""
         entries = policy.admit_all(drafts, settings, now)
         with self._store.batch():
-            first = self._store.insert(self.name, policy.mark_batch(entries[:1], token, now), now, settings)
+            first = self._stored.insert(policy.mark_batch(entries[:1], token, now), now, settings)
             if first is None:
                 return False
             if not first[0].duplicate:
-                others = self._store.insert(self.name, entries[1:], now, settings)
+                others = self._stored.insert(entries[1:], now, settings)
                 assert others is not None  # after the first insert, nobody else can change the settings
         return True
 
@@ -167,7 +169,7 @@ class Queue(Sets, NamedClaims):
 
     def _insert(self, batch: Sequence[Draft | bytes], token: str | None, now: int) -> list[Sent]:
         settings = self._known or self.settings
-        while (sent := self._store.insert(self.name, self._admit(batch, settings, token, now), now, settings)) is None:
+        while (sent := self._stored.insert(self._admit(batch, settings, token, now), now, settings)) is None:
             settings = self.settings  # the settings have changed: retry with the new ones
         # A message sent twice with one token is not a duplicate by the queue's own rule.
         return sent if token is None or settings.deduplicate is not False else [Sent(one.id) for one in sent]
@@ -208,7 +210,7 @@ class Queue(Sets, NamedClaims):
             messages = self._take(limit, visibility, chosen, share, holder, unfinished)
             if messages or time.monotonic() >= give_up_at:
                 return messages
-            due = self._store.due(self.name)
+            due = self._stored.due()
             resume_at = give_up_at
             if due is not None:
                 pause = max((due - self._clock()) / policy.SECOND, 0 if share is None else SHARE_PAUSE)
@@ -249,7 +251,7 @@ class Queue(Sets, NamedClaims):
     ) -> tuple[list[Message], bool]:
         """Up to ``limit`` messages to deliver, and whether to continue."""
         if not self._busy:
-            due = self._store.due(self.name)
+            due = self._stored.due()
             if due is None or due > self._clock():  # checked without a write lock
                 return [], False
         settings = self._known or self.settings
@@ -286,10 +288,11 @@ class Queue(Sets, NamedClaims):
         until = now + micros(settings.visibility if visibility is None else visibility)
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see the claim
         claiming = Claiming(limit, now, None if at_once else until, settings, holder, share, visible_by)
-        claimed = self._store.claim(self.name, claiming)
-        if claimed is None:
+        answer = self._stored.claim(claiming)
+        if answer is None:
             self._known = None  # the settings have changed: retry with the new ones
             return [], True, False
+        claimed = answer.messages
         delivered = self._judge(claimed, settings, visibility, mode, now, None if at_once else until)
         # A message with a visibility of 0 is visible again: another round would deliver it twice in one answer.
         others = len(delivered) < len(claimed)
@@ -309,7 +312,7 @@ class Queue(Sets, NamedClaims):
                 if until is not None:
                     hidden_until = policy.lease(message, until, visibility is not None, now)
                     if hidden_until != until:
-                        self._store.extend(self.name, [message], hidden_until)
+                        self._stored.extend([message], hidden_until)
                         message.visible_at = hidden_until
                 message.home = self
                 delivered.append(message)
@@ -320,7 +323,7 @@ class Queue(Sets, NamedClaims):
         return delivered
 
     def _set_aside(self, message: Message) -> None:
-        self._store.set_aside(self.name, [Receipt(self.name, message.id, None)])
+        self._stored.set_aside([Receipt(self.name, message.id, None)])
         logger.error("message %s of queue %r is damaged; it was set aside", message.id, self.name)
 
     def _bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
@@ -331,7 +334,7 @@ class Queue(Sets, NamedClaims):
         if beyond is None:
             return False
         death = Death(self.name, reason, message.receives - 1, now)
-        self._store.move(self.name, [message], target, now, now + micros(beyond.retention), [death])
+        self._stored.move([message], target, now, now + micros(beyond.retention), [death])
         return True
 
     # settling
@@ -344,7 +347,7 @@ class Queue(Sets, NamedClaims):
         ours = type(message) is Message and message.queue == self.name and connection is None
         if ours and known is not None and not known.groups:  # the common case, kept as short as possible
             how = settlement(known, State.PROCESSED, None, self._clock())
-            settled = self._store.delete(self.name, (message,), how, known)  # type: ignore[arg-type]
+            settled = self._stored.delete((message,), how, known)  # type: ignore[arg-type]
             if settled is not None:
                 return settled[0]
         return self.delete_many([message], connection=connection)[0]
@@ -371,35 +374,29 @@ class Queue(Sets, NamedClaims):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
     ) -> tuple[list[bool], list[Message]]:
-        """`delete_many`, then `receive` at least once without waiting; returns both answers. On a database server this is one
-        commit. Consumers use it to go from one batch to the next."""
+        """`delete_many`, then `receive` at least once without waiting; returns both answers. Where a store is
+        atomic, this is one commit. Consumers use it to go from one batch to the next."""
         check_taking(limit, visibility, share, holder)
         held = self._held(check_many(messages, "exchange", "delete"))
-        if not self._store.exchanges:
-            settled = self._settle_held(held, State.PROCESSED, None)
-            try:
-                return settled, self._take(limit, visibility, Mode.AT_LEAST_ONCE, share, holder)
-            except (StoreError, QueueNotFound):
-                return settled, []  # the deletion is done; the next receive will report the error
         settings = self._known or self.settings
         while True:
             now = self._clock()
             lease = micros(settings.visibility if visibility is None else visibility)
-            processed = settlement(settings, State.PROCESSED, None, now)
-            answer = self._store.exchange(
-                self.name, held, processed, settings, Claiming(limit, now, now + lease, None, holder, share)
-            )
+            deleting = Deleting(held, settlement(settings, State.PROCESSED, None, now))
+            answer = self._stored.claim(Claiming(limit, now, now + lease, settings, holder, share, deleting=deleting))
             if answer is not None:
                 break
             settings = self.settings
-        settled, claimed = answer
+        claimed, settled = answer
         delivered: list[Message] = []
+        came_at = self._clock()
+        late = bool(claimed) and came_at - now > EXCHANGE_LATE
+        writes = late or not _are_plain(claimed, settings, visibility, now, now + lease)
         try:
-            with self._store.batch(durable=False):
-                came_at = self._clock()
-                if claimed and came_at - now > EXCHANGE_LATE:  # we waited for locks: start the leases now
+            with self._store.batch(durable=False) if writes else nullcontext():
+                if late:  # we waited for locks: start the leases now
                     now = came_at
-                    kept = self._store.extend(self.name, claimed, now + lease)
+                    kept = self._stored.extend(claimed, now + lease)
                     claimed = [message for message, ours in zip(claimed, kept, strict=True) if ours]
                     for message in claimed:
                         message.visible_at = now + lease
@@ -422,7 +419,7 @@ class Queue(Sets, NamedClaims):
         reason. This changes only the history. Returns False for each message that the history does not have."""
         held = self._held(check_many(messages, "finish", "finish([…])"))
         state = State.PROCESSED if policy.check_reason(failed) is None else State.FAILED
-        return self._store.amend(self.name, held, state, failed) if held else []
+        return self._stored.history.amend(held, state, failed) if held else []
 
     def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
         """Keep a received message hidden for this many seconds from now. Returns False if the receiver no longer holds it."""
@@ -438,12 +435,12 @@ class Queue(Sets, NamedClaims):
         for message, seconds in zip(held, check_each(visibility, len(held)), strict=True):
             until.setdefault(now + micros(seconds), []).append(message)
         if len(until) == 1:
-            extended = self._store.extend(self.name, held, *until)
+            extended = self._stored.extend(held, *until)
         else:
             ours: dict[int, bool] = {}
             with self._store.batch():
                 for hidden_until, group in until.items():
-                    ours.update(zip(map(id, group), self._store.extend(self.name, group, hidden_until), strict=True))
+                    ours.update(zip(map(id, group), self._stored.extend(group, hidden_until), strict=True))
             extended = [ours[id(message)] for message in held]
         self._waiting.notify()
         return extended
@@ -451,7 +448,7 @@ class Queue(Sets, NamedClaims):
     def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
         """Give a received message back, visible after ``delay`` seconds. Returns False if the receiver no longer holds it."""
         until = self._clock() + micros(check_seconds(delay, "delay"))
-        released = self._store.extend(self.name, self._held([message]), until, release=True)[0]
+        released = self._stored.extend(self._held([message]), until, release=True)[0]
         self._waiting.notify()
         return released
 
@@ -460,7 +457,7 @@ class Queue(Sets, NamedClaims):
             return []
         now = self._clock()
         settings = self._known or self.settings
-        while (settled := self._store.delete(self.name, held, settlement(settings, state, reason, now), settings)) is None:
+        while (settled := self._stored.delete(held, settlement(settings, state, reason, now), settings)) is None:
             settings = self.settings  # the settings have changed: retry with the new ones
         if settings.groups:
             self._waiting.notify()  # the next message of a group may be available now
@@ -468,7 +465,7 @@ class Queue(Sets, NamedClaims):
 
     def _settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
         """`_settle_held` inside a batch, where the settings cannot change."""
-        gone = self._store.delete(self.name, held, settlement(settings, state, reason, now))
+        gone = self._stored.delete(held, settlement(settings, state, reason, now))
         assert gone is not None
         return gone
 
@@ -494,7 +491,7 @@ class Queue(Sets, NamedClaims):
     def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
         """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._let_lapse(self._store.browse(self.name, limit, state=None if state is None else _state(state)))
+        return self._let_lapse(self._stored.browse(limit, state=None if state is None else _state(state)))
 
     def _let_lapse(self, messages: list[Message]) -> list[Message]:
         """Stores read no clock and name the last holder until the next claim: clear holders whose lease has ended."""
@@ -508,24 +505,25 @@ class Queue(Sets, NamedClaims):
     def settled(self, limit: int = 100) -> list[Message]:
         """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._store.settled(self.name, limit)
+        return self._stored.history.browse(limit)
 
     def span(self, *, settled: bool = False) -> tuple[int, int, int]:
         """How many messages there are, or are in the history, and their first and last `Message.number`."""
-        return self._store.span(self.name, settled=settled)
+        return (self._stored.history if settled else self._stored).span()
 
     def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
         """Messages in any state, or the history, in the order of their numbers: those from ``start`` up to ``stop``."""
         check_count(start, "start", 0, 2**62)
         check_count(stop, "stop", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        messages = self._store.scan(self.name, start, stop, limit, settled=settled)
-        return messages if settled else self._let_lapse(messages)
+        if settled:
+            return self._stored.history.scan(start, stop, limit)
+        return self._let_lapse(self._stored.scan(start, stop, limit))
 
     def stats(self) -> Stats:
         now = self._clock()
         self._retention.expire(now)
-        counts = self._store.count(self.name, now)
+        counts = self._stored.count(now)
         self._retention.tell_foreign(counts.foreign)
         age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / policy.SECOND
         return Stats(**asdict(counts), oldest_age=age)
@@ -544,7 +542,7 @@ class Queue(Sets, NamedClaims):
 
     def purge(self) -> int:
         """Remove all messages, received or not, except those of named claims. Returns how many."""
-        return purge(self._store, self.name)
+        return purge(self._stored)
 
     def redrive(
         self,
@@ -608,7 +606,7 @@ class Queue(Sets, NamedClaims):
             place = (page[-1].visible_at, page[-1].number)
 
     def _visible(self, after: tuple[int, int]) -> list[Message]:
-        return self._store.browse(self.name, REDRIVE_BATCH, now=self._clock(), after=after)
+        return self._stored.browse(REDRIVE_BATCH, now=self._clock(), after=after)
 
     def _redrive(
         self, page: list[Message], to: str | None, most: int, tally: Counter[Moved], gone: Counter[str | None]
@@ -630,7 +628,7 @@ class Queue(Sets, NamedClaims):
             for target in sorted({target for target, _ in part}):
                 messages = [message for home, message in part if home == target]
                 expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
-                moved = Counter(self._store.move(self.name, messages, target, now, expires_at, [None] * len(messages)))
+                moved = Counter(self._stored.move(messages, target, now, expires_at, [None] * len(messages)))
                 most -= moved[Moved.DONE]
                 tally.update(moved)
 
@@ -650,11 +648,20 @@ class Queue(Sets, NamedClaims):
             self._tender.ask(self._retention, now)
 
 
-def purge(store: Store, name: str) -> int:
+def _are_plain(claimed: list[Message], settings: Settings, visibility: float | None, now: int, until: int) -> bool:
+    """Whether all of these are delivered as they were claimed."""
+    return all(
+        policy.judge(message, settings, Mode.AT_LEAST_ONCE, now)[0] is Verdict.DELIVER
+        and policy.lease(message, until, visibility is not None, now) == until
+        for message in claimed
+    )
+
+
+def purge(stored: StoredQueue) -> int:
     """Purge in batches, so that others can write in between."""
-    purged = part = store.purge(name, PURGE_BATCH)
+    purged = part = stored.purge(PURGE_BATCH)
     while part == PURGE_BATCH:
-        part = store.purge(name, PURGE_BATCH)
+        part = stored.purge(PURGE_BATCH)
         purged += part
     return purged
 

@@ -37,6 +37,7 @@ class Retention:
         self.queue = queue
         self.due_at = 0
         self._store = store
+        self._stored = store.queue(queue)
         self._waiting = waiting
         self._clock = clock
         self._foreign: list[str] = []
@@ -46,14 +47,14 @@ class Retention:
         now = self._clock()
         try:
             more = self._expire_some(now)
-            more = self._store.sweep(self.queue, now) or more
-            self.tell_foreign(self._store.foreign(self.queue))
+            swept = self._stored.sweep(now)
+            self.tell_foreign(swept.foreign)
         except (QueueNotFound, StoreClosed):
             return False
         except StoreError as error:  # it can wait
             logger.warning("queue %r could not be tended, which will be tried again: %s", self.queue, error)
             return False
-        return more
+        return more or swept.more
 
     def expire(self, now: int) -> None:
         """Settle all that has outlived its retention at the head of the queue, where nobody may ever receive it."""
@@ -62,16 +63,16 @@ class Retention:
 
     def _expire_some(self, now: int) -> bool:
         """Whether there may be more."""
-        if not any(message.expires_at <= now for message in self._store.browse(self.queue, 1, now=now)):
+        if not any(message.expires_at <= now for message in self._stored.browse(1, now=now)):
             return False
         with self._store.batch():
             settings = self._store.load(self.queue)
             if settings is None:
                 raise QueueNotFound(self.queue)
-            head = self._store.browse(self.queue, SLICE, now=now)
+            head = self._stored.browse(SLICE, now=now)
             old = [message for message in head if message.expires_at <= now and message.intact]
             how = policy.settlement(settings, State.FAILED, "retention", now)
-            settled = self._store.delete(self.queue, old, how) or []
+            settled = self._stored.delete(old, how) or []
         self._waiting.notify()  # the next of a group may be free
         return any(settled)
 

@@ -10,14 +10,14 @@ from penstock.clock import Clock
 from penstock.errors import BadMessage
 from penstock.message import Message, Mode, Sent, Settings
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Store
+from penstock.stores.ports import StoredQueue
 
 
 class Sets(ABC):
     """The set methods of a `Queue`."""
 
     name: str
-    _store: Store
+    _stored: StoredQueue
     _waiting: Waiting
     _clock: Clock
 
@@ -30,9 +30,7 @@ class Sets(ABC):
     def sadd(self, member: str | bytes) -> bool:
         """Add a member. Returns False if it is already in the set."""
         now = self._clock()
-        sent = self._decide(
-            lambda settings: self._store.insert(self.name, [policy.admit_member(member, settings, now)], now, settings)
-        )
+        sent = self._decide(lambda settings: self._stored.insert([policy.admit_member(member, settings, now)], now, settings))
         self._waiting.notify()
         return not sent[0].duplicate
 
@@ -46,8 +44,8 @@ class Sets(ABC):
         return None
 
     def sismember(self, member: str | bytes) -> bool:
-        return self._store.marked(self.name, policy.member_mark(member))
+        return self._stored.marked(policy.member_mark(member)) > 0
 
     def scard(self) -> int:
         """The number of members."""
-        return self._store.count_marked(self.name)
+        return self._stored.marked()

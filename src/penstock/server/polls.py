@@ -59,7 +59,7 @@ class Polls:
         def take() -> tuple[list[Message], int, int | None]:
             events = self._broker.waiting.events()
             messages = self._receive(self._broker.queue(queue), limit, visibility, mode, holder, unfinished)
-            return messages, events, None if messages or not wait else self._broker.store.due(queue)
+            return messages, events, None if messages or not wait else self._broker.store.queue(queue).due()
 
         give_up_at = self._loop.time() + wait
         rested = False

@@ -39,7 +39,7 @@ class Browse(DataSourceReader):
     def partitions(self) -> list[Range]:
         ranges: list[Range] = []
         with self._options.open() as broker:
-            splits = not isinstance(broker.store, Store) or broker.store.ranges
+            splits = not isinstance(broker.store, Store) or broker.store.ordered
             names = [
                 name for name in self._options.queues(broker) if self._wanted.queues is None or name in self._wanted.queues
             ]

@@ -28,4 +28,4 @@ def insert_marked(
     if settings.deduplicate is False:
         entries = mark_batch(entries, " ".join(map(str, step)), now, window=WINDOW)
         spent = [entry.mark for entry in entries if entry.mark is not None]
-    return None if store.insert(queue, entries, now, settings) is None else lambda: unmark(queue, spent)
+    return None if store.queue(queue).insert(entries, now, settings) is None else lambda: unmark(queue, spent)

@@ -34,8 +34,9 @@ from penstock.message import (
     State,
 )
 from penstock.policy import key_of, next_delivery, readmit, same_settings
+from penstock.stores.legacy import LegacyStore
 from penstock.stores.memory_outbox import MemoryLedger, MemoryStaging
-from penstock.stores.ports import START, Claiming, Ids, Outbox, Readers, Store
+from penstock.stores.ports import START, Claiming, Ids, Outbox, Readers
 from penstock.stores.roster import LocalRoster
 
 
@@ -72,7 +73,7 @@ class _Queue:
     moving: tuple[int, _Queue, int] | None = None  # (number, target queue, number there)
 
 
-class MemoryStore(Store):
+class MemoryStore(LegacyStore):
     durable = False
     groups = True
     atomic = False

@@ -17,12 +17,11 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
-from penstock.policy import MAX_NUMBER
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
@@ -106,8 +105,8 @@ class Ledger(ABC):
     def insert_once(
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
-        """If batches are not atomic: like `Store.insert`, but if an insert for this step was begun before, finish that one and
-        add nothing else. Call the result once the progress is recorded: it forgets how the step is recognised."""
+        """If batches are not atomic: like `StoredQueue.insert`, but if an insert for this step was begun before, finish that
+        one and add nothing else. Call the result once the progress is recorded: it forgets how the step is recognised."""
         raise NotImplementedError
 
 
@@ -116,6 +115,13 @@ class Outbox(NamedTuple):
 
     staging: Staging
     ledger: Ledger
+
+
+class Deleting(NamedTuple):
+    """Messages that a claim deletes before it claims others."""
+
+    receipts: Sequence[Held]
+    settlement: Settlement
 
 
 class Claiming(NamedTuple):
@@ -133,6 +139,8 @@ class Claiming(NamedTuple):
     """(place, of): only messages whose number % of = place. It is a hint: a store that cannot tell ignores it."""
     visible_by: int | None = None
     """Only messages that have been visible since this instant."""
+    deleting: Deleting | None = None
+    """Delete these first, in the same commit if the store is atomic. Such a claim is durable, and has ``known``."""
 
     @property
     def at(self) -> int:
@@ -140,23 +148,66 @@ class Claiming(NamedTuple):
         return self.now if self.visible_by is None else min(self.now, self.visible_by)
 
 
+class Claimed(NamedTuple):
+    messages: list[Message]
+    """As they are after the claim; ``lapsed`` marks those that were consumed before it."""
+    deleted: list[bool] = []  # noqa: RUF012 (nobody changes it)
+    """For each message that the claim was to delete: False if its receipt is stale."""
+
+
+class Alike(Sequence[Entry]):
+    """Entries that differ only in their bodies, and have no mark and no group."""
+
+    def __init__(self, like: Entry, bodies: Sequence[bytes]) -> None:
+        self.like = like
+        self.bodies = bodies
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(index, slice):
+            return Alike(self.like, self.bodies[index])
+        return self.like._replace(body=self.bodies[index])
+
+
+class Swept(NamedTuple):
+    more: bool = False
+    """Whether there is more to clear."""
+    foreign: list[str] = []  # noqa: RUF012 (nobody changes it)
+    """Names that another program has put among the messages and that cannot be delivered, as far as they were seen."""
+
+
+class Uuids:
+    """The ids of messages as UUIDs, for programs that want one. This class is for a store whose ids are UUIDs."""
+
+    def of(self, queue: str, id: str) -> str:  # noqa: ARG002
+        return id
+
+    def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
+        """The id for a UUID from `of`; None if this queue never gave that UUID out."""
+        return given
+
+
 class Store(ABC):
+    """The queues of one database, folder or server. Its verbs are about whole queues; for messages, see `StoredQueue`."""
+
     roster: Roster
     outbox: Outbox
+    uuids = Uuids()
 
     durable: bool
     """When a verb returns, its changes are on stable storage."""
     ordered: bool
     """Messages are claimed in the order in which they became visible."""
-    by_arrival: bool = False
-    """Not ordered, and a message that was moved comes last in its new queue, whenever it was sent."""
     groups: bool
     """Supports queues with ordered groups."""
-    ranges: bool = False
-    """Can find a range of numbers in a queue without reading the whole queue."""
-    exchanges: bool = False
-    """A claim waits for the disk as a settlement does, and `exchange` can do both in one commit."""
-
     atomic: bool = True
     """A batch is applied whole or not at all, even if the process is killed in the middle of it."""
 
@@ -171,14 +222,15 @@ class Store(ABC):
         """A store whose verbs take part in the caller's open transaction, on the caller's own connection."""
         raise Unsupported("this store cannot join a transaction of yours; SQLite, PostgreSQL and MariaDB can")
 
-    # the catalogue
-
     @abstractmethod
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
         """Create the queue (False if it exists) or change its settings (False if it does not)."""
 
     @abstractmethod
     def load(self, name: str) -> Settings | None: ...
+
+    def reserve(self, name: str) -> None:  # noqa: B027 (a batch keeps all others out of most stores)
+        """In a batch: keep everybody else from changing this queue or its named claims until the batch ends."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -188,148 +240,9 @@ class Store(ABC):
     def drop(self, name: str) -> bool:
         """Remove a queue and everything that belongs to it."""
 
-    def reserve(self, name: str) -> None:  # noqa: B027 (a batch keeps all others out of most stores)
-        """In a batch: keep everybody else from changing this queue or its named claims until the batch ends."""
-
-    # messages
-
     @abstractmethod
-    def insert(self, queue: str, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
-        """Add messages that were admitted under ``settings``. If these are no longer the queue's, change nothing and return
-        None.
-
-        A message whose mark is in force is a duplicate: it is not added, and the first message's id is returned. In a queue
-        with groups, a message is blocked while others of its group are ahead of it."""
-
-    def insert_bodies(self, queue: str, bodies: Sequence[bytes], like: Entry, settings: Settings) -> bool:
-        """Like `insert`, for messages that differ from ``like`` only in their bodies; ``like`` has no mark, no group and no
-        body. If these are no longer the queue's settings, change nothing and return False."""
-        return self.insert(queue, [like._replace(body=body) for body in bodies], like.sent_at, settings) is not None
-
-    @abstractmethod
-    def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
-        """Hide the first visible messages, count the receive, and note the holder. Returns the messages as they are after the
-        claim; ``lapsed`` marks those that were consumed before it. If the settings have changed, does nothing and returns None.
-
-        The delivery number is `policy.next_delivery`: a power cut may undo a claim, and its receipt must not match the next
-        claim."""
-
-    @abstractmethod
-    def extend(self, queue: str, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
-        """Hide held messages until ``until``; ``release`` also queues them, without a holder. False for each stale receipt."""
-
-    @abstractmethod
-    def delete(
-        self, queue: str, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None
-    ) -> list[bool] | None:
-        """Delete messages, into the history if it is kept. False for each stale receipt.
-
-        If ``settings`` are given and are no longer the queue's, change nothing and return None."""
-
-    @abstractmethod
-    def amend(self, queue: str, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
-        """Change the recorded outcome of settled messages. False for each message that is not in the history."""
-
-    def exchange(
-        self,
-        queue: str,
-        receipts: Sequence[Held],
-        settlement: Settlement,
-        settings: Settings,
-        claiming: Claiming,
-    ) -> tuple[list[bool], list[Message]] | None:
-        """`delete` and then `claim` in one commit, if the store ``exchanges``. If these are no longer the queue's settings,
-        change nothing and return None. An error means that nothing was done, as far as that can be known."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def move(
-        self,
-        queue: str,
-        receipts: Sequence[Held],
-        target: str,
-        now: int,
-        expires_at: int,
-        deaths: Sequence[Death | None],
-    ) -> list[Moved]:
-        """Move messages to another queue: visible at once, with no receives or holder, and with the mark and deadline from
-        `policy.readmit`. A message stays if its mark would count there and another message there already has it.
-
-        The delivery number continues: a receipt from before the move must not match after it."""
-
-    @abstractmethod
-    def set_aside(self, queue: str, receipts: Sequence[Held]) -> list[bool]:
-        """Keep damaged messages where no claim finds them. False for each stale receipt."""
-
-    @abstractmethod
-    def browse(
-        self, queue: str, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
-    ) -> list[Message]:
-        """List all messages, or those in ``state``, in the order of delivery, blocked ones last.
-
-        With ``now``, only those visible then, and only those after the position (visible_at, number)."""
-
-    @abstractmethod
-    def settled(self, queue: str, limit: int) -> list[Message]:
-        """The history, oldest first."""
-
-    def span(self, queue: str, *, settled: bool = False) -> tuple[int, int, int]:
-        """How many messages there are, or are in the history, and their first and last number."""
-        numbers = [message.number for message in self._all(queue, settled)]
-        return len(numbers), min(numbers, default=0), max(numbers, default=0)
-
-    def scan(self, queue: str, start: int, stop: int, limit: int, *, settled: bool = False) -> list[Message]:
-        """List messages in any state, or the history, by number from ``start`` up to ``stop``."""
-        found = [message for message in self._all(queue, settled) if start <= message.number < stop]
-        found.sort(key=lambda message: message.number)
-        last = found[limit - 1].number if len(found) > limit else stop
-        return [message for message in found if message.number <= last]  # includes all with the last number, if there are two
-
-    def _all(self, queue: str, settled: bool) -> list[Message]:
-        return self.settled(queue, MAX_NUMBER) if settled else self.browse(queue, MAX_NUMBER)
-
-    @abstractmethod
-    def marked(self, queue: str, mark: bytes) -> bool:
-        """Whether a message in the queue carries this mark."""
-
-    @abstractmethod
-    def count_marked(self, queue: str) -> int:
-        """How many messages in the queue carry a mark that lasts as long as they do."""
-
-    @abstractmethod
-    def count(self, queue: str, now: int) -> Counts: ...
-
-    def foreign(self, queue: str) -> list[str]:  # noqa: ARG002
-        """Names that another program has put among the messages and that cannot be delivered, as far as they were seen."""
-        return []
-
-    @abstractmethod
-    def due(self, queue: str) -> int | None:
-        """When the first message became, or becomes, visible; None if there is nothing to wait for. Takes no write lock."""
-
-    @abstractmethod
-    def purge(self, queue: str, limit: int) -> int:
-        """Remove up to ``limit`` messages not in named claims. Returns how many; fewer than ``limit`` means none are left."""
-
-    @abstractmethod
-    def sweep(self, queue: str, now: int) -> bool:
-        """Clean up some old history, marks and free space. Returns whether there is more."""
-
-    @abstractmethod
-    def readers(self, queue: str) -> Readers:
-        """The named claims of a queue. This reads nothing; only its verbs raise `QueueNotFound`."""
-
-    # ids, for programs that want a UUID
-
-    def uuid_of(self, queue: str, id: str) -> str:  # noqa: ARG002
-        """A message's id as a UUID. Most stores use UUIDs as ids."""
-        return id
-
-    def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
-        """The id for a UUID from `uuid_of`; None if this queue never gave that UUID out."""
-        return given
-
-    # life
+    def queue(self, name: str) -> StoredQueue:
+        """The messages of a queue. This reads nothing; only the verbs of the answer raise `QueueNotFound`."""
 
     @abstractmethod
     def version(self) -> int:
@@ -342,6 +255,122 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+
+class StoredQueue(ABC):
+    """The messages of one queue. A batch of its store includes these verbs."""
+
+    readers: Readers
+    history: History
+
+    @abstractmethod
+    def insert(self, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        """Add messages that were admitted under ``settings``. If these are no longer the queue's, change nothing and return
+        None.
+
+        A message whose mark is in force is a duplicate: it is not added, and the first message's id is returned. In a queue
+        with groups, a message is blocked while others of its group are ahead of it. For entries that are `Alike`, the answer
+        may leave the ids out."""
+
+    @abstractmethod
+    def claim(self, claiming: Claiming) -> Claimed | None:
+        """Hide the first visible messages, count the receive, and note the holder. If the settings have changed, do nothing and
+        return None.
+
+        The delivery number is `policy.next_delivery`: a power cut may undo a claim, and its receipt must not match the next
+        claim. An error means that nothing was deleted, as far as that can be known."""
+
+    @abstractmethod
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        """Hide held messages until ``until``; ``release`` also queues them, without a holder. False for each stale receipt."""
+
+    @abstractmethod
+    def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
+        """Delete messages, into the history if it is kept. False for each stale receipt.
+
+        If ``settings`` are given and are no longer the queue's, change nothing and return None."""
+
+    @abstractmethod
+    def move(
+        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
+    ) -> list[Moved]:
+        """Move messages to another queue: visible at once, with no receives or holder, and with the mark and deadline from
+        `policy.readmit`. A message stays if its mark would count there and another message there already has it.
+
+        The delivery number continues: a receipt from before the move must not match after it."""
+
+    @abstractmethod
+    def set_aside(self, receipts: Sequence[Held]) -> list[bool]:
+        """Keep damaged messages where no claim finds them. False for each stale receipt."""
+
+    @abstractmethod
+    def browse(
+        self, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
+        """List all messages, or those in ``state``, in the order of delivery, blocked ones last.
+
+        With ``now``, only those visible then, and only those after the position (visible_at, number)."""
+
+    @abstractmethod
+    def scan(self, start: int, stop: int, limit: int) -> list[Message]:
+        """List messages in any state by number, from ``start`` up to ``stop``. (If two have the number at which ``limit`` is
+        reached, both are listed.)"""
+
+    @abstractmethod
+    def span(self) -> tuple[int, int, int]:
+        """How many messages there are, and their first and last number."""
+
+    @abstractmethod
+    def marked(self, mark: bytes | None = None) -> int:
+        """How many messages carry this mark, or any, for as long as they are in the queue."""
+
+    @abstractmethod
+    def count(self, now: int) -> Counts: ...
+
+    @abstractmethod
+    def due(self) -> int | None:
+        """When the first message became, or becomes, visible; None if there is nothing to wait for. Takes no write lock."""
+
+    @abstractmethod
+    def purge(self, limit: int) -> int:
+        """Remove up to ``limit`` messages not in named claims. Returns how many; fewer than ``limit`` means none are left."""
+
+    @abstractmethod
+    def sweep(self, now: int) -> Swept:
+        """Clear a part of the old history and marks, and of the free space."""
+
+
+class History(ABC):
+    """The settled messages of one queue, as long as it keeps them."""
+
+    @abstractmethod
+    def browse(self, limit: int) -> list[Message]:
+        """The oldest first."""
+
+    @abstractmethod
+    def scan(self, start: int, stop: int, limit: int) -> list[Message]:
+        """As `StoredQueue.scan`."""
+
+    @abstractmethod
+    def span(self) -> tuple[int, int, int]:
+        """As `StoredQueue.span`."""
+
+    @abstractmethod
+    def amend(self, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        """Change the recorded outcome of messages. False for each message that is not in the history."""
+
+
+def span_of(messages: Sequence[Message]) -> tuple[int, int, int]:
+    """`StoredQueue.span`, for a store that reads all messages to find it out."""
+    numbers = [message.number for message in messages]
+    return len(numbers), min(numbers, default=0), max(numbers, default=0)
+
+
+def scan_of(messages: Sequence[Message], start: int, stop: int, limit: int) -> list[Message]:
+    """`StoredQueue.scan`, for a store that reads all messages to find it out."""
+    found = sorted((message for message in messages if start <= message.number < stop), key=lambda message: message.number)
+    last = found[limit - 1].number if len(found) > limit else stop
+    return [message for message in found if message.number <= last]  # includes all with the last number, if there are two
 
 
 class Readers(ABC):
@@ -383,8 +412,8 @@ class ClaimingReaders(Readers):
     def hold_visible(
         self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
     ) -> int:
-        """`Store.claim` and `hold` in one step: claim the first messages visible since ``visible_by``, if every one of them is
-        certain to be delivered. Returns how many. If 0, nothing has changed: use `claim` and `hold`."""
+        """`StoredQueue.claim` and `hold` in one step: claim the first messages visible since ``visible_by``, if every one of
+        them is certain to be delivered. Returns how many. If 0, nothing has changed: use `claim` and `hold`."""
 
 
 class Ids:

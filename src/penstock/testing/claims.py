@@ -52,7 +52,7 @@ class Claims:
         queue.claim("spark", 1, 2)
         queue.confirm("spark", 1)
         one, _ = queue.read("spark", 1)
-        broker.store.set_aside(queue.name, [one])
+        broker.store.queue(queue.name).set_aside([one])
         assert queue.stats().damaged == 1
         assert queue.settle("spark", 1) == 1
         assert (queue.stats().messages, queue.stats().damaged, queue.readers()) == (1, 1, {"spark": []})

@@ -146,7 +146,7 @@ class Groups:
             elif way == "redrive":
                 assert lines.redrive(to="elsewhere", ids=[sent.id]) == 1
             elif way == "set aside":
-                assert broker.store.set_aside("lines", [lines.peek()[0]]) == [True]
+                assert broker.store.queue("lines").set_aside([lines.peek()[0]]) == [True]
             elif way == "purge":
                 assert lines.purge() == 1
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from penstock import BadInput, BadMessage, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
-from penstock.message import Attribute, Message, from_datetime
+from penstock.message import Attribute, Entry, Message, from_datetime
 from penstock.publishing.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
 from penstock.publishing.segments import pack_drafts
+from penstock.stores.ports import Alike
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
+from penstock.testing.verbs import wrap_verb
 
 
 def stage(
@@ -232,13 +234,12 @@ class StagedSegments:
             return
         sent, published = broker.create("sent", **settings), broker.create("published", **settings)
         whole: list[int] = []
-        insert_bodies = broker.store.insert_bodies
 
-        def count(queue: str, bodies: Sequence[bytes], *like: Any) -> bool:
-            whole.append(len(bodies))
-            return insert_bodies(queue, bodies, *like)
+        def count(insert: Callable[..., Any], _: str, entries: Sequence[Entry], *others: Any) -> Any:
+            whole.extend([len(entries)] if isinstance(entries, Alike) else [])
+            return insert(entries, *others)
 
-        monkeypatch.setattr(broker.store, "insert_bodies", count)
+        wrap_verb(monkeypatch, broker, "insert", count)
         sent.send_many(drafts)
         broker.publish("w", 0, stage(broker, 0, "a", *drafts, queue="published"))
         if broker.store.atomic:

@@ -73,15 +73,15 @@ class Settling:
     ) -> None:
         queue.send_many([b"1", b"2"])
         held = queue.receive()
-        verb = "exchange" if broker.store.exchanges else "delete"
-        act = getattr(broker.store, verb)
+        stored = queue._stored
+        act = stored.claim
 
         def slowly(*arguments: Any) -> Any:
             answer = act(*arguments)
             clock.advance(60)  # as if it had waited for locks
             return answer
 
-        monkeypatch.setattr(broker.store, verb, slowly)
+        monkeypatch.setattr(stored, "claim", slowly)
         answers, taken = queue.exchange(held, visibility=30)
         assert (answers, [message.visible_at for message in taken]) == ([True], [clock.now + 30_000_000])
         assert queue.receive() == []

@@ -125,11 +125,11 @@ class Dialect(ABC):
             request.grant.check(Scope.ADMIN, checked.dead_letter_queue)
 
     def uuid(self, queue: str, id: str) -> str:
-        return self.broker.store.uuid_of(queue, id)
+        return self.broker.store.uuids.of(queue, id)
 
     def delete_by_uuid(self, queue: str, given: str) -> bool:
         """Delete it, even if a receiver holds it."""
-        own = self.broker.store.id_of(queue, given.lower())
+        own = self.broker.store.uuids.id_of(queue, given.lower())
         return own is not None and self.broker.queue(queue).delete(own)
 
     def undo(self, messages: list[Any]) -> Callable[[], None]:

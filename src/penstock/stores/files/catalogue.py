@@ -24,8 +24,8 @@ from penstock.stores.disk import is_full, refusal, sync, sync_file_system
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.files.folder import Shelf, Stamp
 from penstock.stores.files.sidecar import FEW, FOLDER
+from penstock.stores.legacy import LegacyStore
 from penstock.stores.locks import TIMEOUT, Patience
-from penstock.stores.ports import Store
 from penstock.stores.reserve import Reserve
 from penstock.stores.roster import LocalRoster
 
@@ -38,7 +38,7 @@ RESERVED_FILES, RESERVED_BYTES = 64, 4096
 """What is reserved for draining a full disk: files, because each message has one, and bytes per file."""
 
 
-class FileCatalogue(Store):
+class FileCatalogue(LegacyStore):
     durable = True
     ordered = False
     groups = False

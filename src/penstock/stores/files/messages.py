@@ -200,7 +200,7 @@ class FileMessages(FileMarks):
     # receiving and settling
 
     def claim(self, queue: str, claiming: Claiming) -> list[Message] | None:
-        limit, now, until, known, holder, _, visible_by = claiming
+        limit, now, until, known, holder, _, visible_by, _ = claiming
         with self._draining(queue, durable=False, check=False) as shelf:
             if known is not None and not same_settings(self._settings(shelf), known):
                 return None

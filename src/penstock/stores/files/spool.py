@@ -36,6 +36,7 @@ from penstock.stores.files.records import Hold
 from penstock.stores.files.sidecar import FOLDER, TICK, Beside
 from penstock.stores.files.store import FileStore
 from penstock.stores.locks import TIMEOUT, Patience
+from penstock.stores.ports import Uuids
 
 PARTS = ("new", "queues", "delay", "remove")
 MOST = 2**60 - 2**32
@@ -313,6 +314,7 @@ class SpoolStore(FileStore):
         """``peers``: how many others fetch from the same spool. With any, messages are not ordered, to lose fewer races."""
         self._peers = peers
         super().__init__(root, timeout=timeout)
+        self.uuids = SpoolUuids(self)
 
     def move_on(self, now: int) -> tuple[bool, int | None]:
         """A mover's work. Returns whether files are still being written, and when the next delay ends."""
@@ -334,20 +336,26 @@ class SpoolStore(FileStore):
     def _queue_folder(self) -> Path:
         return self.root / "queues"
 
-    def uuid_of(self, queue: str, id: str) -> str:
-        """Another program's id need not be a UUID: one is derived from it."""
-        return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
-
-    def id_of(self, queue: str, given: str) -> str | None:
-        if given[14:15] == "5":  # derived from other ids, of which there are few
-            with self._queue(queue, durable=False) as shelf:
-                shelf.refresh()
-                return next((id for id in shelf.index if self.uuid_of(queue, id) == given), given)
-        return given
-
     def _clear(self, shelf: Shelf) -> None:
         for part in ("new", "delay"):
             for entry in os.scandir(self.root / part):
                 if entry.name.partition(":")[0] == shelf.queue:
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path)
+
+
+class SpoolUuids(Uuids):
+    """Another program's id need not be a UUID: one is derived from it."""
+
+    def __init__(self, store: SpoolStore) -> None:
+        self._store = store
+
+    def of(self, queue: str, id: str) -> str:
+        return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
+
+    def id_of(self, queue: str, given: str) -> str | None:
+        if given[14:15] == "5":  # derived from other ids, of which there are few
+            with self._store._queue(queue, durable=False) as shelf:
+                shelf.refresh()
+                return next((id for id in shelf.index if self.of(queue, id) == given), given)
+        return given

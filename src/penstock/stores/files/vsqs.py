@@ -23,6 +23,7 @@ from penstock.message import FOREVER
 from penstock.stores.disk import rename_new
 from penstock.stores.files.folder import Shelf, Stamp
 from penstock.stores.files.store import FileStore
+from penstock.stores.ports import Uuids
 
 NEVER = FOREVER // 1000
 EXPIRY = re.compile(r"([0-9]{1,17})(?:\.0*([0-9]*))?")
@@ -136,7 +137,24 @@ class VsqsShelf(Shelf):
         return [self._at]
 
 
+class VsqsUuids(Uuids):
+    """Computed from queue and number, without a table (RFC 9562, version 8)."""
+
+    def of(self, queue: str, id: str) -> str:
+        salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
+        return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
+
+    def id_of(self, queue: str, given: str) -> str | None:
+        try:
+            id = str(uuid.UUID(given).int & (1 << 62) - 1)
+        except ValueError:
+            return None
+        return id if self.of(queue, id) == given.lower() else None
+
+
 class VsqsStore(FileStore):
+    uuids = VsqsUuids()
+
     def _prepare(self) -> None:
         pass
 
@@ -148,15 +166,3 @@ class VsqsStore(FileStore):
 
     def _clear(self, shelf: Shelf) -> None:
         pass
-
-    def uuid_of(self, queue: str, id: str) -> str:
-        """Computed from queue and number, without a table (RFC 9562, version 8)."""
-        salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
-        return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
-
-    def id_of(self, queue: str, given: str) -> str | None:
-        try:
-            id = str(uuid.UUID(given).int & (1 << 62) - 1)
-        except ValueError:
-            return None
-        return id if self.uuid_of(queue, id) == given.lower() else None

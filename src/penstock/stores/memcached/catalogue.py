@@ -31,10 +31,11 @@ from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.encoding import pack_settings, unpack_settings
+from penstock.stores.legacy import LegacyStore
 from penstock.stores.memcached.clock import CachedClock
 from penstock.stores.memcached.formats import PAGE_BYTES
 from penstock.stores.memcached.link import Found, Link
-from penstock.stores.ports import Ids, Store
+from penstock.stores.ports import Ids
 from penstock.stores.roster import LocalRoster
 
 logger = logging.getLogger("penstock")
@@ -85,10 +86,9 @@ class Home:
         return f"{self.root}{kind}{number}"
 
 
-class CachedCatalogue(Store):
+class CachedCatalogue(LegacyStore):
     durable = False
     ordered = False
-    by_arrival = True
     groups = False
     atomic = False
 

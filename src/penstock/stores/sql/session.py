@@ -23,7 +23,8 @@ from penstock.message import (
 )
 from penstock.policy import key_of, next_delivery
 from penstock.stores.encoding import checksum, unpack_head, unpack_settings
-from penstock.stores.ports import Ids, Store
+from penstock.stores.legacy import LegacyStore
+from penstock.stores.ports import Ids
 from penstock.stores.sql.runs import NO_RUNS, Runs
 
 COLUMNS = (
@@ -67,7 +68,7 @@ def read_sql(dialect: Mapping[str, str]) -> tuple[dict[int, list[str]], dict[str
     return steps, statements
 
 
-class SqlSession(Store):
+class SqlSession(LegacyStore):
     dialect: ClassVar[Mapping[str, str]]
     _ids: Ids
 

@@ -16,7 +16,6 @@ class SqlStore(SqlMessages):
     durable = True
     ordered = True
     groups = True
-    ranges = True
 
     def __init__(self) -> None:
         super().__init__()
