@@ -22,11 +22,14 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import BadInput, Broker, Draft
-from penstock.client.broker import RemoteQueue
+from penstock.broker import LocalBroker
+from penstock.client.broker import RemoteBroker
+from penstock.client.queue import RemoteQueue
 from penstock.client.wire import pack
 from penstock.clock import system_clock
 from penstock.publishing.segments import pack_drafts
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
+from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.auth import read_tokens
 from penstock.testing import FakeClock
@@ -74,10 +77,19 @@ def test_random_calls_through_http_are_answered_as_by_the_library() -> None:
         run()
 
 
-def test_every_public_verb_of_a_queue_goes_through_http() -> None:
-    made_of_others = {"send", "delete"}
-    verbs = {name for name in dir(Queue) if not name.startswith("_")} - made_of_others
-    assert verbs <= set(vars(RemoteQueue))
+def test_local_and_remote_queues_keep_one_protocol_and_share_nothing_else() -> None:
+    for protocol, local, remote, more in [
+        (Queue, LocalQueue, RemoteQueue, {"arrow"}),
+        (Broker, LocalBroker, RemoteBroker, set()),
+    ]:
+        shared = _public(protocol)
+        assert _public(remote) == shared | more
+        assert _public(local) == shared
+        assert set(local.__mro__) & set(remote.__mro__) == {*protocol.__mro__}
+
+
+def _public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 class TestPublishing(Publishing):

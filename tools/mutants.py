@@ -1144,7 +1144,7 @@ MUTANTS = [
     served(
         "a send is repeated without its token",
         "answer_is_lost",
-        ("client/broker.py", "token=token or secrets.token_hex(16)", "token=None"),
+        ("client/queue.py", "token=token or secrets.token_hex(16)", "token=None"),
     ),
     served("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(token.digest, presented)", "presented")),
     served("a token may do everything", "scopes_say", ("server/auth.py", "if not self.allows(scope, queue):", "if False:")),

@@ -27,7 +27,7 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Redriven, Sent, Settings, State, Stats
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
 

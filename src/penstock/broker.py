@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
@@ -15,10 +16,11 @@ from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
 from penstock.publishing.publishing import Desk, Publishing
-from penstock.queue.queue import Queue, check_dead_letter_queue, purge
+from penstock.queue.protocol import Queue
+from penstock.queue.queue import LocalQueue, check_dead_letter_queue, purge
 from penstock.queue.retention import Tender
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Store
+from penstock.stores.ports import Roster, Store
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
 
@@ -34,19 +36,26 @@ class Listing(NamedTuple):
     names: list[str]
 
 
-class Broker:
-    """All queues of one store. Close it, or use it in a ``with`` statement."""
+class StoreTraits(Protocol):
+    """What a broker can tell of its store, wherever it is."""
 
-    def __init__(self, store: Store, *, clock: Clock | None = None) -> None:
-        self.store = store
-        store.on_damage = _log_damage
-        self.clock = clock or store.clock()
-        self.waiting = Waiting(store)
-        self._queues: dict[str, Queue] = {}
-        self._tender = Tender(beside=clock is None)
-        self._roster = store.roster
-        self._desk = Desk(store.outbox.staging, self.clock)
-        self._publishing = Publishing(store, self.waiting, self.clock)
+    @property
+    def durable(self) -> bool: ...
+
+    @property
+    def ordered(self) -> bool: ...
+
+    @property
+    def groups(self) -> bool: ...
+
+
+class Broker(ABC):
+    """All queues of one store, in this process (`LocalBroker`) or behind a server (`penstock.client.broker.RemoteBroker`).
+
+    Made by `open`. Close it, or use it in a ``with`` statement."""
+
+    clock: Clock
+    _roster: Roster
 
     def __enter__(self) -> Self:
         return self
@@ -54,12 +63,110 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def store(self) -> StoreTraits: ...
+
+    @abstractmethod
+    def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> Queue:
+        """Create a queue; the settings are those of `Settings`. With ``exist_ok``, an existing queue is left as it is."""
+
+    @abstractmethod
+    def queue(self, name: str) -> Queue:
+        """An existing queue."""
+
+    def __getitem__(self, name: str) -> Queue:
+        return self.queue(name)
+
+    @abstractmethod
+    def __contains__(self, name: object) -> bool: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Queue]: ...
+
+    @abstractmethod
+    def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
+        """Part of the names of the queues, in order, and how many there are in all."""
+
+    @abstractmethod
+    def delete(self, name: str) -> Settings:
+        """Delete a queue with its messages, and return its last settings.
+
+        Queues that had it as their dead letter queue have none afterwards."""
+
+    def producer(self, name: str, *, batch_size: int = 1, max_delay: float = 0.05) -> Producer:
+        """Send messages to a queue in batches: as soon as there are ``batch_size``, or the first is ``max_delay`` s old."""
+        return Producer(self.queue(name), self.clock, batch_size=batch_size, max_delay=max_delay)
+
+    def consumer(self, name: str, **options: Any) -> Consumer:
+        """Process a queue with a callback; the options are those of `penstock.workers.consumer.Consumer`."""
+        try:
+            return Consumer(self.queue(name), self._roster, self.clock, **options)
+        except TypeError as error:
+            raise BadInput(f"a consumer cannot be made of this: {error}") from None
+
+    # publishing exactly once
+
+    @property
+    @abstractmethod
+    def max_segment(self) -> int:
+        """How many bytes a segment may have."""
+
+    @abstractmethod
+    def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
+        """Keep messages (see `penstock.publishing.segments`) for a writer's batch, under a name that no other attempt uses."""
+
+    @abstractmethod
+    def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
+        """Remove segments of an attempt that failed."""
+
+    @abstractmethod
+    def publish(
+        self,
+        writer: str,
+        batch: int,
+        segments: Mapping[str, int],
+        *,
+        bad_rows: str | None = None,
+        once: bool = False,
+        **how: Any,
+    ) -> int | None:
+        """Put the messages of these segments, given with their counts, into their queues: all, or none if one is refused.
+
+        Returns how many; None if the writer has already published this batch or a later one: then nothing changes. Rows
+        that cannot be messages go to the queue ``bad_rows``, with the reason. ``once``: the writer has no other batch, and is
+        forgotten after a week. Everything else it had staged up to this batch is removed."""
+
+
+class LocalBroker(Broker):
+    """All queues of a store that this process has open."""
+
+    def __init__(self, store: Store, *, clock: Clock | None = None) -> None:
+        self._store = store
+        store.on_damage = _log_damage
+        self.clock = clock or store.clock()
+        self.waiting = Waiting(store)
+        self._queues: dict[str, LocalQueue] = {}
+        self._tender = Tender(beside=clock is None)
+        self._roster = store.roster
+        self._desk = Desk(store.outbox.staging, self.clock)
+        self._publishing = Publishing(store, self.waiting, self.clock)
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    def __getitem__(self, name: str) -> LocalQueue:
+        return self.queue(name)
+
     def close(self) -> None:
         self._tender.stop()
         self.store.close()
 
-    def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> Queue:
-        """Create a queue; the settings are those of `Settings`. With ``exist_ok``, an existing queue is left as it is."""
+    def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> LocalQueue:
         policy.check_name(name)
         checked = policy.check_settings(settings)
         if checked.groups and not self.store.groups:
@@ -70,18 +177,15 @@ class Broker:
                 raise QueueExists(name)
         return self._queue(name)
 
-    def queue(self, name: str) -> Queue:
-        """An existing queue."""
+    def queue(self, name: str) -> LocalQueue:
         if self.store.load(policy.check_name(name)) is None:
             raise QueueNotFound(name)
         return self._queue(name)
 
-    __getitem__ = queue
-
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.store.load(name) is not None
 
-    def __iter__(self) -> Iterator[Queue]:
+    def __iter__(self) -> Iterator[LocalQueue]:
         return (self._queue(name) for name in self.store.names())
 
     def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
@@ -92,9 +196,6 @@ class Broker:
         return Listing(len(names), names[offset : None if limit is None else offset + limit])
 
     def delete(self, name: str) -> Settings:
-        """Delete a queue with its messages, and return its last settings.
-
-        Queues that had it as their dead letter queue have none afterwards."""
         policy.check_name(name)
         if self.store.load(name) is not None:
             purge(self.store.queue(name))  # beforehand and in parts; what is left, or comes in now, goes with the queue
@@ -115,28 +216,12 @@ class Broker:
         self.waiting.notify()
         return settings
 
-    def producer(self, name: str, *, batch_size: int = 1, max_delay: float = 0.05) -> Producer:
-        """Send messages to a queue in batches: as soon as there are ``batch_size``, or the first is ``max_delay`` s old."""
-        return Producer(self.queue(name), self.clock, batch_size=batch_size, max_delay=max_delay)
-
-    def consumer(self, name: str, **options: Any) -> Consumer:
-        """Process a queue with a callback; the options are those of `penstock.workers.consumer.Consumer`."""
-        try:
-            return Consumer(self.queue(name), self._roster, self.clock, **options)
-        except TypeError as error:
-            raise BadInput(f"a consumer cannot be made of this: {error}") from None
-
-    # publishing exactly once
-
     max_segment = Desk.max_segment
-    """How many bytes a segment may have."""
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes) -> None:
-        """Keep messages (see `penstock.publishing.segments`) for a writer's batch, under a name that no other attempt uses."""
         self._desk.stage(writer, batch, name, segment)
 
     def unstage(self, writer: str, batch: int, names: Sequence[str]) -> None:
-        """Remove segments of an attempt that failed."""
         self._desk.unstage(writer, batch, names)
 
     def publish(
@@ -149,17 +234,12 @@ class Broker:
         once: bool = False,
         **how: Any,
     ) -> int | None:
-        """Put the messages of these segments, given with their counts, into their queues: all, or none if one is refused.
-
-        Returns how many; None if the writer has already published this batch or a later one: then nothing changes. Rows
-        that cannot be messages go to the queue ``bad_rows``, with the reason. ``once``: the writer has no other batch, and is
-        forgotten after a week. Everything else it had staged up to this batch is removed."""
         return self._publishing.publish(writer, batch, segments, bad_rows=bad_rows, once=once, **how)
 
-    def _queue(self, name: str) -> Queue:
+    def _queue(self, name: str) -> LocalQueue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = Queue(name, self.store, self.waiting, self.clock, self._tender)
+            found = self._queues[name] = LocalQueue(name, self.store, self.waiting, self.clock, self._tender)
         return found
 
 
@@ -168,15 +248,22 @@ def open(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:
     server at ``http://host:port``, with its ``token``.
 
     Options of the store are keywords or the URL's query: ``sqlite:///jobs.db?timeout=5``."""
+    if isinstance(url, str) and url.partition(":")[0] in REMOTE and ":" in url:
+        return import_module("penstock.client.broker").connect(url, clock=clock, **options)  # type: ignore[no-any-return]
+    return open_local(url, clock=clock, **options)
+
+
+def open_local(url: str, *, clock: Clock | None = None, **options: Any) -> LocalBroker:
+    """`open`, for a caller that needs the store itself and not a server in front of it."""
     if not isinstance(url, str):
         raise BadURL(f"a store's URL is text, not {type(url).__name__}: {url!r:.200}")
     scheme, colon, _ = url.partition(":")
     if colon and scheme in REMOTE:
-        return import_module("penstock.client.broker").connect(url, clock=clock, **options)  # type: ignore[no-any-return]
+        raise BadURL(f"URL {url!r:.200} is of a server; a store is needed here")
     if not colon or scheme not in STORES:
         known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
         raise BadURL(f"URL {url!r:.200} does not begin with one of {known}")
-    return Broker(STORES[scheme](url, options), clock=clock)
+    return LocalBroker(STORES[scheme](url, options), clock=clock)
 
 
 def without_password(url: str) -> str:

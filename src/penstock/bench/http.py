@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import penstock
 from penstock.bench.limits import BareSqlite
 from penstock.bench.machine import facts
+from penstock.broker import open_local
 from penstock.server import ServerSettings, serve
 from penstock.server.dialects.mqs import Mqs
 from penstock.server.http.request_response import Request, Response
@@ -43,7 +44,7 @@ class Instant(Mqs):
 
 def serve_without_store() -> None:
     settings = ServerSettings(port=0, access_log=False)
-    with penstock.open("memory:") as broker:
+    with open_local("memory:") as broker:
         serve(broker, settings, started=lambda url: print("at", url, file=sys.stderr, flush=True), dialects=(Instant,))
 
 

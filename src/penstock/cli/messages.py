@@ -11,7 +11,7 @@ from penstock.cli.output import complain, emit, message_json, print_message, rec
 from penstock.cli.parser import Commands, Parser, seconds
 from penstock.errors import BadInput
 from penstock.message import FOREVER, Message, Mode, Receipt
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 
 RECEIVE_BATCH = 1000
 

@@ -20,7 +20,7 @@ from penstock.cli.parser import Commands, deadline, seconds
 from penstock.errors import BadInput, BadMessage, PenstockError
 from penstock.message import OCTETS, Attribute, Draft, Sent
 from penstock.policy import MAX_BODY
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 
 BATCH = 1000
 BATCH_BYTES = 8 * 1024 * 1024

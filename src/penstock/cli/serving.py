@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-import penstock
-from penstock.broker import without_password
+from penstock.broker import open_local, without_password
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser
 from penstock.errors import MissingExtra
@@ -32,6 +31,6 @@ def run_serve(args: Namespace) -> int:
 
     flags: dict[str, Any] = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     settings = read_settings(flags, file=args.config)
-    with penstock.open(settings.store) as broker:
+    with open_local(settings.store) as broker:
         serve(broker, settings, started=lambda url: complain(f"serving {without_password(settings.store)} at {url}"))
     return 0

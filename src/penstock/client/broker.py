@@ -7,41 +7,26 @@ token that the server recognises. If still no answer comes, a request that chang
 from __future__ import annotations
 
 import os
-import secrets
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from penstock import policy
 from penstock.broker import Broker, Listing
 from penstock.client.connections import Line
-from penstock.clock import Clock, system_clock
-from penstock.errors import BadInput, BadURL, QueueNotFound, StoreError, Unsupported
+from penstock.client.queue import ASKED_TWICE, LOOKS, RemoteQueue
+from penstock.clock import Clock
+from penstock.errors import BadInput, BadURL, QueueNotFound
 from penstock.forking import watch
-from penstock.message import Claim, Draft, Message, Mode, Pulse, Receipt, Redriven, Sent, Settings, State, Stats
-from penstock.policy import check_count, check_seconds
+from penstock.message import Settings
+from penstock.policy import check_count
 from penstock.publishing.publishing import MAX_SEGMENT, check_segment, check_staging
-from penstock.queue.queue import Queue, check_each, check_many, check_taking
 from penstock.stores.dbserver.clock import DatabaseClock
 from penstock.stores.roster import LocalRoster
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-LONGEST_WAIT = 20
-"""Seconds of one long poll; a longer wait is several polls."""
-LOOKS = frozenset(
-    {"settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe", "names"}
-    | {"pulse", "span", "scan"}
-)
-"""Verbs that change nothing."""
-ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm", "settle"}
-"""Verbs that change something, but have a token or a name by which a repetition is recognised."""
-
-
-def connect(url: str, *, clock: Clock | None = None, **options: Any) -> Broker:  # noqa: ARG001
+def connect(url: str, *, clock: Clock | None = None, **options: Any) -> RemoteBroker:  # noqa: ARG001
     """``token``: the bearer token, default $PENSTOCK_TOKEN; ``timeout``: seconds to wait for an answer; ``cafile``:
     certificates to trust. The clock is the server's."""
     known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None}
@@ -60,12 +45,9 @@ class RemoteStore:
     groups: bool
 
 
-def _refuse(connection: object) -> None:
-    if connection is not None:
-        raise Unsupported("a server cannot join a transaction of yours; SQLite, PostgreSQL and MariaDB can")
-
-
 class RemoteBroker(Broker):
+    """All queues of a server. Owns the connections to it."""
+
     def __init__(self, line: Line) -> None:
         self.clock = DatabaseClock(lambda: int(self._call("describe")["at"]))  # leases and deadlines follow the server's clock
         watch(self.clock)
@@ -74,14 +56,14 @@ class RemoteBroker(Broker):
         self._roster = LocalRoster()  # only this process knows its own consumers of a queue
 
     @property
-    def store(self) -> Any:  # type: ignore[override]
+    def store(self) -> RemoteStore:
         known = self._call("describe")
         return RemoteStore(known["durable"], known["ordered"], known["groups"])
 
     def close(self) -> None:
         self._line.close()
 
-    def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> Queue:
+    def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> RemoteQueue:
         redrive = settings.get("redrive")
         if isinstance(redrive, tuple):
             settings["redrive"] = list(redrive)
@@ -89,12 +71,10 @@ class RemoteBroker(Broker):
         self._call("create", name=policy.check_name(name), exist_ok=exist_ok, **settings)
         return self._queue(name)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> RemoteQueue:
         queue = self._queue(policy.check_name(name))
         _ = queue.settings
         return queue
-
-    __getitem__ = queue
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -102,7 +82,7 @@ class RemoteBroker(Broker):
         except (QueueNotFound, BadInput):
             return False
 
-    def __iter__(self) -> Iterator[Queue]:
+    def __iter__(self) -> Iterator[RemoteQueue]:
         return (self._queue(name) for name in self._names())
 
     def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
@@ -118,7 +98,7 @@ class RemoteBroker(Broker):
         return settings
 
     @property
-    def max_segment(self) -> int:  # type: ignore[override]
+    def max_segment(self) -> int:
         """A segment is one request, so at most half of what a server accepts."""
         return min(MAX_SEGMENT, int(self._call("describe")["max_body"]) // 2)
 
@@ -153,209 +133,5 @@ class RemoteBroker(Broker):
     def _call(self, verb: str, **arguments: Any) -> Any:
         return self._line.call(f"/penstock/broker/{verb}", arguments, again=verb in ASKED_TWICE, changes=verb not in LOOKS)
 
-    def _queue(self, name: str) -> Queue:
+    def _queue(self, name: str) -> RemoteQueue:
         return self._remote.setdefault(name, RemoteQueue(name, self._line))
-
-
-class RemoteQueue(Queue):
-    """A queue over HTTP: every public verb of `Queue` is a request to the server."""
-
-    def __init__(self, name: str, line: Line) -> None:
-        self.name = name
-        self._line = line
-
-    def _call(self, verb: str, *, wait: float = 0, **arguments: Any) -> Any:
-        path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"
-        return self._line.call(path, arguments, again=verb in ASKED_TWICE, changes=verb not in LOOKS, wait=wait)
-
-    @property
-    def settings(self) -> Settings:
-        settings: Settings = self._call("settings")
-        return settings
-
-    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
-        _refuse(connection)
-        batch = [Draft(draft) if isinstance(draft, bytes) else draft for draft in check_many(drafts, "send_many", "send")]
-        now = system_clock()
-        for draft in batch:
-            policy.admit(draft, Settings(), now)  # refuse bad input here, with the server's own error text
-        return list(self._call("send_many", drafts=batch, token=token or secrets.token_hex(16))) if batch else []
-
-    def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        self.send_many(drafts, token=token)
-
-    def receive(
-        self,
-        limit: int = 1,
-        *,
-        wait: float = 0,
-        visibility: float | None = None,
-        mode: Mode | str | None = None,
-        share: tuple[int, int] | None = None,
-        holder: str | None = None,
-        unfinished: bool = False,
-    ) -> list[Message]:
-        check_taking(limit, visibility, share, holder)  # the share is a hint, which the protocol does not carry
-        check_seconds(wait, "wait")
-        give_up_at = time.monotonic() + wait
-        while True:
-            left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
-            arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode, "holder": holder}
-            arguments["unfinished"] = unfinished or None
-            given = {name: value for name, value in arguments.items() if value is not None}
-            messages: list[Message] = self._line.call(
-                f"/penstock/queues/{quote(self.name, safe='')}/receive", given, again=False, changes=True, wait=left
-            )
-            for message in messages:
-                message.home = self
-            if messages or time.monotonic() >= give_up_at:
-                return messages
-
-    def delete_many(self, messages: Sequence[Message | Receipt | str], *, connection: object = None) -> list[bool]:
-        _refuse(connection)
-        held = _receipts(self._held(check_many(messages, "delete_many", "delete")))
-        return list(self._call("delete_many", messages=held)) if held else []
-
-    def exchange(
-        self,
-        messages: Sequence[Message | Receipt | str],
-        limit: int = 1,
-        *,
-        visibility: float | None = None,
-        share: tuple[int, int] | None = None,
-        holder: str | None = None,
-    ) -> tuple[list[bool], list[Message]]:
-        check_taking(limit, visibility, share, holder)
-        settled = self.delete_many(messages)
-        try:
-            return settled, self.receive(limit, visibility=visibility, mode=Mode.AT_LEAST_ONCE, share=share, holder=holder)
-        except (StoreError, QueueNotFound):
-            return settled, []  # the next receive raises the error
-
-    def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
-        return bool(self._call("fail", message=self._one(message), reason=policy.check_reason(reason)))
-
-    def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> list[bool]:
-        held = _receipts(self._held(check_many(messages, "finish", "finish([…])")))
-        return list(self._call("finish", messages=held, failed=policy.check_reason(failed))) if held else []
-
-    def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
-        check_seconds(visibility, "visibility")
-        return bool(self._call("extend", message=self._one(message), visibility=visibility))
-
-    def extend_many(self, messages: Sequence[Message | Receipt | str], visibility: float | Sequence[float]) -> list[bool]:
-        held = _receipts(self._held(check_many(messages, "extend_many", "extend")))
-        each = check_each(visibility, len(held))
-        return list(self._call("extend_many", messages=held, visibility=list(each))) if held else []
-
-    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
-        check_seconds(delay, "delay")
-        return bool(self._call("release", message=self._one(message), delay=delay))
-
-    def _one(self, message: Message | Receipt | str) -> Receipt:
-        return _receipts(self._held([message]))[0]
-
-    def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
-        return list(self._call("peek", limit=limit, state=state))
-
-    def settled(self, limit: int = 100) -> list[Message]:
-        return list(self._call("settled", limit=limit))
-
-    def span(self, *, settled: bool = False) -> tuple[int, int, int]:
-        count, first, last = self._call("span", settled=settled)
-        return count, first, last
-
-    def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
-        return list(self._call("scan", start=start, stop=stop, limit=limit, settled=settled))
-
-    def arrow(self, verb: str, schema: pa.Schema, **arguments: Any) -> pa.RecordBatch:
-        """The answer of `read` or `scan` as one Arrow batch with the columns of ``schema``."""
-        from penstock import arrow
-
-        path = f"/penstock/queues/{quote(self.name, safe='')}/{verb}"
-        given = {**arguments, "columns": schema.names}
-        content = self._line.call(path, given, again=True, changes=False, accept=arrow.CONTENT_TYPE)
-        return arrow.unpack(content, schema)
-
-    def stats(self) -> Stats:
-        stats: Stats = self._call("stats")
-        return stats
-
-    def update(self, **changes: Any) -> Settings:
-        settings: Settings = self._call("update", **changes)
-        return settings
-
-    def purge(self) -> int:
-        return int(self._call("purge"))
-
-    def redrive(
-        self,
-        limit: int | None = None,
-        *,
-        to: str | None = None,
-        ids: Iterable[str] | None = None,
-        since_at: int | None = None,
-    ) -> Redriven:
-        chosen: dict[str, Any] = {"limit": limit, "to": to, "since_at": since_at}
-        if ids is not None:
-            chosen["ids"] = [held.id for held in self._held(check_many(ids, "redrive", "redrive(ids=[…])"))]
-        redriven: Redriven = self._call("redrive", **chosen)
-        return redriven
-
-    def sadd(self, member: str | bytes) -> bool:
-        policy.member_mark(member)
-        return bool(self._call("sadd", member=member))
-
-    def spop(self) -> str | bytes | None:
-        member: str | bytes | None = self._call("spop")
-        return member
-
-    def sismember(self, member: str | bytes) -> bool:
-        policy.member_mark(member)
-        return bool(self._call("sismember", member=member))
-
-    def scard(self) -> int:
-        return int(self._call("scard"))
-
-    def pulse(self) -> Pulse:
-        pulse: Pulse = self._call("pulse")
-        return pulse
-
-    def claim(
-        self,
-        reader: str,
-        epoch: int,
-        limit: int,
-        *,
-        ttl: float = 60,
-        max_bytes: int | None = None,
-        visible_by: int | None = None,
-    ) -> Claim:
-        limits = {name: value for name, value in (("max_bytes", max_bytes), ("visible_by", visible_by)) if value is not None}
-        claim: Claim = self._call("claim", reader=reader, epoch=epoch, limit=limit, ttl=ttl, **limits)
-        return claim
-
-    def confirm(self, reader: str, epoch: int) -> Claim:
-        claim: Claim = self._call("confirm", reader=reader, epoch=epoch)
-        return claim
-
-    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
-        only = {"damaged": True} if damaged else {}
-        return list(self._call("read", reader=reader, epoch=epoch, start=start, stop=stop, **only))
-
-    def settle(self, reader: str, epoch: int) -> int:
-        return int(self._call("settle", reader=reader, epoch=epoch))
-
-    def give_up(self, reader: str) -> int:
-        return int(self._call("give_up", reader=reader))
-
-    def readers(self) -> dict[str, list[Claim]]:
-        return dict(self._call("readers"))
-
-    def settled_epoch(self, reader: str) -> int | None:
-        epoch: int | None = self._call("settled_epoch", reader=reader)
-        return epoch
-
-
-def _receipts(held: Iterable[Any]) -> list[Receipt]:
-    return [Receipt(each.queue, each.id, each.delivery) for each in held]

@@ -33,7 +33,9 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import Verdict, check_count, check_seconds, micros, settlement
+from penstock.queue.arguments import check_each, check_held, check_many, check_mode, check_state, check_taking
 from penstock.queue.named_claims import NamedClaims
+from penstock.queue.protocol import Queue
 from penstock.queue.retention import Retention, Tender
 from penstock.queue.sets import Sets
 from penstock.queue.waiting import Waiting
@@ -42,7 +44,6 @@ from penstock.stores.ports import START, Claiming, Deleting, Store, StoredQueue
 logger = logging.getLogger("penstock")
 
 Answer = TypeVar("Answer")
-Item = TypeVar("Item")
 REDRIVE_BATCH = 500
 PURGE_BATCH = 10_000
 EXCHANGE_LATE = policy.SECOND // 10
@@ -51,11 +52,11 @@ SHARE_PAUSE = 0.05
 """Seconds to pause when there are messages, but none in the requested share."""
 
 
-class Queue(Sets, NamedClaims):
+class LocalQueue(Sets, NamedClaims, Queue):
     """One named queue of a store; made by a `Broker`. Safe to share between threads."""
 
     _known: Settings | None = None
-    """The settings as last read. A queue behind HTTP has none."""
+    """The settings as last read."""
 
     def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender) -> None:
         self.name = name
@@ -66,9 +67,6 @@ class Queue(Sets, NamedClaims):
         self._tender = tender
         self._retention = Retention(name, store, waiting, clock)
         self._busy = False
-
-    def __repr__(self) -> str:
-        return f"<Queue {self.name!r}>"
 
     @property
     def settings(self) -> Settings:
@@ -203,7 +201,7 @@ class Queue(Sets, NamedClaims):
         reports the outcome."""
         check_taking(limit, visibility, share, holder)
         check_seconds(wait, "wait")
-        chosen = _mode(mode)
+        chosen = check_mode(mode)
         give_up_at = time.monotonic() + wait
         while True:
             events = self._waiting.events()
@@ -360,10 +358,10 @@ class Queue(Sets, NamedClaims):
             return joined._settle_held(held, State.PROCESSED, None)
 
     @guarded
-    def _joining(self, connection: object) -> Generator[Queue]:
+    def _joining(self, connection: object) -> Generator[LocalQueue]:
         """This queue, inside the caller's open transaction."""
         with self._store.joining(connection) as store:
-            yield Queue(self.name, store, self._waiting, self._clock, self._tender)
+            yield LocalQueue(self.name, store, self._waiting, self._clock, self._tender)
 
     def exchange(
         self,
@@ -470,28 +468,14 @@ class Queue(Sets, NamedClaims):
         return gone
 
     def _held(self, messages: Sequence[Message | Receipt | str]) -> list[Held]:
-        held: list[Held] = []
-        for message in messages:
-            if not isinstance(message, Message):
-                if isinstance(message, str):
-                    message = Receipt(self.name, message, None)
-                elif not isinstance(message, Receipt):
-                    raise BadMessage(f"not a message, a receipt or an id: {message!r:.200}")
-                if not isinstance(message.id, str):
-                    raise BadMessage(f"an id is text, not {type(message.id).__name__}: {message.id!r:.200}")
-                if message.delivery is not None:
-                    check_count(message.delivery, "delivery", 0, 2**62)
-            if message.queue != self.name:
-                raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {self.name!r}")
-            held.append(message)
-        return held
+        return check_held(self.name, messages)
 
     # looking
 
     def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
         """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them."""
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._let_lapse(self._stored.browse(limit, state=None if state is None else _state(state)))
+        return self._let_lapse(self._stored.browse(limit, state=None if state is None else check_state(state)))
 
     def _let_lapse(self, messages: list[Message]) -> list[Message]:
         """Stores read no clock and name the last holder until the next claim: clear holders whose lease has ended."""
@@ -675,45 +659,3 @@ def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None
     store.reserve(target)
     if store.load(target) is None:
         raise QueueNotFound(target)
-
-
-def _mode(mode: Mode | str | None) -> Mode | None:
-    if mode is None or type(mode) is Mode:
-        return mode
-    try:
-        return Mode(mode)
-    except ValueError:
-        raise BadInput(f"mode {mode!r:.200} is not one of {', '.join(Mode)}") from None
-
-
-def _state(state: object) -> State:
-    for known in (State.QUEUED, State.CONSUMED, State.DAMAGED):
-        if state is known or (isinstance(state, str) and state.upper() == known.name):
-            return known
-    raise BadInput(f"state {state!r:.200} is not one of queued, consumed, damaged; what is settled is in settled()")
-
-
-def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | None, holder: str | None) -> None:
-    check_count(limit, "limit", 1, policy.MAX_BATCH)
-    if visibility is not None:
-        check_seconds(visibility, "visibility")
-    if share is not None:
-        policy.check_share(share)
-    policy.check_holder(holder)
-
-
-def check_each(visibility: float | Sequence[float], count: int) -> Sequence[float]:
-    """One visibility for each of ``count`` messages."""
-    if isinstance(visibility, str | bytes) or not isinstance(visibility, Sequence):
-        return [check_seconds(visibility, "visibility")] * count
-    if len(visibility) != count:
-        raise BadMessage(f"there are {len(visibility)} visibilities for {count} messages")
-    return [check_seconds(seconds, "visibility") for seconds in visibility]
-
-
-def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:
-    if type(items) is list:
-        return items
-    if isinstance(items, bytes | str) or not isinstance(items, Iterable):
-        raise BadMessage(f"{verb} takes a list of messages, not {items!r:.80}; for one, use {single}")
-    return items if isinstance(items, Sequence) else list(items)

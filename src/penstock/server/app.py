@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from penstock.broker import Broker
+from penstock.broker import LocalBroker
 from penstock.clock import MachineClock
 from penstock.errors import PenstockError
 from penstock.policy import SECOND
@@ -35,7 +35,7 @@ DIALECTS: Dialects = (Mqs, Native)
 
 class App:
     def __init__(
-        self, broker: Broker, settings: ServerSettings, loop: asyncio.AbstractEventLoop, log: AccessLog, dialects: Dialects
+        self, broker: LocalBroker, settings: ServerSettings, loop: asyncio.AbstractEventLoop, log: AccessLog, dialects: Dialects
     ) -> None:
         self.settings = settings
         self.stopping = False

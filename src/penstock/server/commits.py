@@ -20,10 +20,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from penstock.broker import Broker
+from penstock.broker import LocalBroker
 from penstock.errors import PenstockError, QueueNotFound, StoreBusy, StoreError
 from penstock.message import Draft, Sent
-from penstock.queue.queue import Queue
+from penstock.queue.queue import LocalQueue
 
 logger = logging.getLogger("penstock.server")
 
@@ -73,7 +73,7 @@ class Operation:
 
 
 class Commits:
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, *, max_pending: int) -> None:
+    def __init__(self, broker: LocalBroker, loop: asyncio.AbstractEventLoop, *, max_pending: int) -> None:
         self._broker = broker
         self._loop = loop
         self._max_pending = max_pending
@@ -83,7 +83,7 @@ class Commits:
         """Called after each commit with the number of its operations and its duration."""
         self.together: Callable[[], AbstractContextManager[None]] = nullcontext
         """Entered while the operations of one commit are answered."""
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, LocalQueue] = {}
         self._gathered: deque[Operation] = deque()
         self._called = False
         """A commit is under way, or will be soon."""

@@ -11,11 +11,11 @@ import time
 from collections import deque
 from threading import Event, Thread
 
-from penstock.broker import Broker
+from penstock.broker import LocalBroker
 from penstock.errors import PenstockError, QueueNotFound, StoreError
 from penstock.message import Message
 from penstock.policy import MAX_BODY, SECOND
-from penstock.queue.queue import Queue
+from penstock.queue.queue import LocalQueue
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Request
 
@@ -24,7 +24,7 @@ LOOK_AGAIN = 1.0
 
 
 class Polls:
-    def __init__(self, broker: Broker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int) -> None:
+    def __init__(self, broker: LocalBroker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int) -> None:
         self._broker = broker
         self._max_bytes = max_bytes
         self._commits = commits
@@ -85,7 +85,7 @@ class Polls:
 
     def _receive(
         self,
-        queue: Queue,
+        queue: LocalQueue,
         limit: int,
         visibility: float | None,
         mode: str | None,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Self, TextIO
 
-from penstock.broker import Broker
+from penstock.broker import LocalBroker
 from penstock.errors import BadSetting, StoreError
 from penstock.server.access_log import AccessLog
 from penstock.server.app import DIALECTS, App, Dialects
@@ -29,7 +29,7 @@ class Server:
     """A service on one port. ``await start()``, then ``await stop()``."""
 
     def __init__(
-        self, broker: Broker, settings: ServerSettings, *, log: TextIO | None = None, dialects: Dialects = DIALECTS
+        self, broker: LocalBroker, settings: ServerSettings, *, log: TextIO | None = None, dialects: Dialects = DIALECTS
     ) -> None:
         self._dialects = dialects
         self._broker = broker
@@ -82,7 +82,9 @@ def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
     return context
 
 
-def serve(broker: Broker, settings: ServerSettings, *, started: Callable[[str], None], dialects: Dialects = DIALECTS) -> None:
+def serve(
+    broker: LocalBroker, settings: ServerSettings, *, started: Callable[[str], None], dialects: Dialects = DIALECTS
+) -> None:
     """Serve until SIGTERM or SIGINT, as the only task of this process; call ``started`` with the URL."""
 
     async def run() -> None:
@@ -107,7 +109,7 @@ class BackgroundServer:
         print(server.url)
     """
 
-    def __init__(self, broker: Broker, settings: ServerSettings | None = None, *, log: TextIO | None = None) -> None:
+    def __init__(self, broker: LocalBroker, settings: ServerSettings | None = None, *, log: TextIO | None = None) -> None:
         self._server = Server(broker, settings or ServerSettings(port=0), log=log)
         self._ready = Event()
         self._error: BaseException | None = None

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from penstock.arrow import schema_of, to_batch
 from penstock.broker import Broker
-from penstock.client.broker import RemoteQueue
+from penstock.client.queue import RemoteQueue
 from penstock.errors import StoreError
 from penstock.message import Message
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 from penstock.spark import arrow_reader
 from penstock.spark.filters import Wanted
 from penstock.spark.options import ReadOptions

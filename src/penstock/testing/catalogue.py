@@ -6,6 +6,7 @@ import pytest
 
 import penstock
 from penstock import Broker, Queue, QueueExists, QueueNotFound, Redrive, Settings, StoreClosed
+from penstock.broker import LocalBroker
 from penstock.testing.clock import FakeClock
 
 
@@ -128,9 +129,9 @@ class Catalogue:
         assert [queue.name for queue in broker] == ["orders"]
 
     def test_a_queue_deleted_and_made_again_by_another_is_found_at_once(
-        self, broker: Broker, queue: Queue, clock: FakeClock
+        self, broker: LocalBroker, queue: Queue, clock: FakeClock
     ) -> None:
-        other = Broker(broker.store, clock=clock)
+        other = LocalBroker(broker.store, clock=clock)
         assert queue.stats().messages == 0
         other.delete("orders")
         with pytest.raises(QueueNotFound):
@@ -139,11 +140,11 @@ class Catalogue:
         assert queue.stats().messages == 1
 
     def test_settings_changed_by_another_count_for_the_next_receive(
-        self, broker: Broker, queue: Queue, clock: FakeClock
+        self, broker: LocalBroker, queue: Queue, clock: FakeClock
     ) -> None:
         queue.send_many([b"1", b"2", b"3"])
         (first,) = queue.receive()
-        other = Broker(broker.store, clock=clock)
+        other = LocalBroker(broker.store, clock=clock)
         other["orders"].update(visibility=100)
         (second,) = queue.receive()
         assert second.visible_at - first.visible_at == 70_000_000
@@ -154,12 +155,12 @@ class Catalogue:
         with pytest.raises(QueueNotFound):
             queue.receive()
 
-    def test_a_window_of_one_second_is_not_for_ever(self, broker: Broker, clock: FakeClock) -> None:
+    def test_a_window_of_one_second_is_not_for_ever(self, broker: LocalBroker, clock: FakeClock) -> None:
         broker.create("ever", deduplicate=True)
         queue = broker.create("window", deduplicate=1)
         assert queue.settings.deduplicate is not True
         queue.send(b"x")
-        Broker(broker.store, clock=clock)["window"].update(deduplicate=True)
+        LocalBroker(broker.store, clock=clock)["window"].update(deduplicate=True)
         assert queue.settings.deduplicate is True
         clock.advance(2)
         assert queue.send(b"x").duplicate is False

@@ -8,6 +8,8 @@ import pytest
 
 import penstock
 from penstock import BadInput, Broker, Claim, ClaimLapsed, Queue, ReaderSetBack
+from penstock.broker import LocalBroker
+from penstock.queue.queue import LocalQueue
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -33,7 +35,9 @@ class Claims:
         assert [bodies(part) for part in parts] == [[b"0", b"1", b"2", b"3"], [b"4", b"5", b"6", b"7"], [b"8", b"9"]]
         assert queue.read("spark", 1, 4, 8) == parts[1]
 
-    def test_a_claim_that_is_given_up_while_it_is_read_has_lapsed(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_claim_that_is_given_up_while_it_is_read_has_lapsed(
+        self, queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         queue.send(b"1")
         queue.claim("r", 1, 10)
         looked = queue._claimed
@@ -47,7 +51,7 @@ class Claims:
         with pytest.raises(ClaimLapsed, match="'r' has no claim for epoch 1 any more"):
             queue.read("r", 1)
 
-    def test_what_is_set_aside_is_not_settled(self, queue: Queue, broker: Broker) -> None:
+    def test_what_is_set_aside_is_not_settled(self, queue: Queue, broker: LocalBroker) -> None:
         queue.send_many([b"1", b"2"])
         queue.claim("spark", 1, 2)
         queue.confirm("spark", 1)

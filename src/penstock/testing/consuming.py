@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import BadInput, BadMessage, Broker, Draft, Message, OutcomeUnknown, Queue, QueueNotFound
+from penstock.broker import LocalBroker
 from penstock.stores.ports import Store
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
@@ -289,7 +290,7 @@ class Consuming:
         assert (tally.processed, tally.lost) == (0, 3)
         assert queue.delete_many(others) == [True] * 3
 
-    def test_leases_are_renewed_by_one_call_and_not_past_a_deadline(self, broker: Broker, clock: FakeClock) -> None:
+    def test_leases_are_renewed_by_one_call_and_not_past_a_deadline(self, broker: LocalBroker, clock: FakeClock) -> None:
         queue = broker.create("orders", visibility=30)
         queue.send_many([b"x"] * 20 + [Draft(b"soon", deadline=40), Draft(b"late", deadline=29), Draft(b"far", deadline=900)])
         heart = broker.consumer("orders", heartbeat=3600)._heart
@@ -307,7 +308,7 @@ class Consuming:
         assert {(one.body, one.visible_at) for one in queue.peek(50)} == {(one.body, one.visible_at) for one in held}
 
     def test_who_was_struck_off_registers_again_before_it_takes_more(
-        self, broker: Broker, queue: Queue, clock: FakeClock
+        self, broker: LocalBroker, queue: Queue, clock: FakeClock
     ) -> None:
         queue.send_many([b"x"] * 9)
         consumer = broker.consumer("orders", batch_size=3, heartbeat=3600)
@@ -324,7 +325,9 @@ class Consuming:
         assert living == [1, 1, 1, 2, 2, 2, 2, 2, 2]
         assert consumer.place == 1, "the last born"
 
-    def test_each_takes_its_share_and_helps_unless_told_not_to(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
+    def test_each_takes_its_share_and_helps_unless_told_not_to(
+        self, broker: LocalBroker, queue: Queue, clock: FakeClock
+    ) -> None:
         queue.send_many([b"x"] * 20)
         share = queue.receive(20, share=(1, 2))
         assert len(share) in (10, 20), "a store that cannot tell shares ignores them"
@@ -362,7 +365,7 @@ class Consuming:
         first.beat()  # removed, it registers again as the youngest
         assert first.share == (2, 3)
 
-    def test_who_stops_takes_its_leave(self, broker: Broker, queue: Queue) -> None:
+    def test_who_stops_takes_its_leave(self, broker: LocalBroker, queue: Queue) -> None:
         consumer = broker.consumer("orders")
         consumer.process(lambda payload, message: None)
         consumer.run(until_empty=True)

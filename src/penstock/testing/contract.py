@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.broker import Broker
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 from penstock.testing.catalogue import Catalogue
 from penstock.testing.claims import Claims
 from penstock.testing.clock import FakeClock

@@ -22,6 +22,7 @@ import pytest
 
 import penstock
 from penstock import Broker, Queue, Sent, StoreError
+from penstock.broker import open_local
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import Fault, Run, run_child, short_lived, unsynced
 from penstock.testing.steps import prepare, steps
@@ -195,7 +196,7 @@ def check_sent_again(url: str, told: list[str], name: str) -> None:
     done = len(told)
     clock = FakeClock()
     clock.advance(30)
-    with penstock.open(url, clock=clock) as broker:
+    with open_local(url, clock=clock) as broker:
         sends = marked_steps(broker, clock)
         window, present = broker["window"], broker["present"]
         if sum(name.encode()) % 2:

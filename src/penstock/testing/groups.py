@@ -8,6 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from penstock import BadSetting, Broker, Draft, Queue, Unsupported
+from penstock.broker import LocalBroker
 from penstock.publishing import segments
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
@@ -158,7 +159,7 @@ class Groups:
         assert bodies(lines.receive(9)) == [b"entering"]
 
     @pytest.fixture
-    def entering(self, broker: Broker, lines: Queue) -> Entering:
+    def entering(self, broker: LocalBroker, lines: Queue) -> Entering:
         return Entering(broker, lines)
 
     def test_a_purge_empties_the_line(self, lines: Queue) -> None:
@@ -180,7 +181,7 @@ class Groups:
 class Entering:
     """Two threads that each add a message to one group of a queue, or take one out."""
 
-    def __init__(self, broker: Broker, lines: Queue) -> None:
+    def __init__(self, broker: LocalBroker, lines: Queue) -> None:
         self.broker = broker
         self.lines = lines
         self._source = broker.create("source")

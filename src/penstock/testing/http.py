@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import Broker
+from penstock.broker import LocalBroker
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.testing.clock import FakeClock
 
@@ -66,7 +67,7 @@ class ServerFixtures:
             yield broker
 
     @pytest.fixture
-    def server(self, broker: Broker) -> Iterator[BackgroundServer]:
+    def server(self, broker: LocalBroker) -> Iterator[BackgroundServer]:
         with BackgroundServer(broker, self.server_settings) as server:
             yield server
 
@@ -75,7 +76,7 @@ class ServerFixtures:
         return Http(server.url)
 
     @pytest.fixture
-    def refusing(self, broker: Broker) -> Iterator[Http]:
+    def refusing(self, broker: LocalBroker) -> Iterator[Http]:
         """A server that refuses what mqs would truncate."""
         with BackgroundServer(broker, replace(self.server_settings, oversize="refuse")) as server:
             yield Http(server.url)

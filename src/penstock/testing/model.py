@@ -16,8 +16,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-import penstock
 from penstock import Broker, Claim, Draft, Message, PenstockError, Queue
+from penstock.broker import LocalBroker, open_local
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import FakeClock
 
@@ -209,14 +209,14 @@ Plan = list[tuple[tuple[Any, ...], bool]]
 plans = st.lists(st.tuples(steps, st.booleans()), min_size=15, max_size=50)
 
 
-def compare(subject: Broker, memory: Broker, configuration: dict[str, Any], plan: Plan) -> None:
+def compare(subject: LocalBroker, memory: LocalBroker, configuration: dict[str, Any], plan: Plan) -> None:
     """Play a plan on both stores; all answers must be the same."""
     configuration = {**configuration, "groups": configuration["groups"] and subject.store.groups}
     suffix = f"-{next(serial)}"
     players = []
     for broker in (memory, subject):
         clock = FakeClock()
-        player = Player(Broker(broker.store, clock=clock), clock, suffix, pause=0 if subject.store.ordered else 0.01)
+        player = Player(LocalBroker(broker.store, clock=clock), clock, suffix, pause=0 if subject.store.ordered else 0.01)
         player.start(configuration)
         players.append(player)
     for step, look in [*plan, (("advance", 0), True)]:
@@ -246,8 +246,8 @@ class Model:
     def _play(self, url: str, how: settings, first: int | None = None) -> None:
         clock = FakeClock()
         with (
-            penstock.open(url, clock=clock) as subject,
-            Broker(MemoryStore(ordered=subject.store.ordered, by_arrival=self.by_arrival), clock=clock) as memory,
+            open_local(url, clock=clock) as subject,
+            LocalBroker(MemoryStore(ordered=subject.store.ordered, by_arrival=self.by_arrival), clock=clock) as memory,
         ):
 
             @settings(how, deadline=None, suppress_health_check=list(HealthCheck))

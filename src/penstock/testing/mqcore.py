@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from penstock import Broker
+from penstock.broker import LocalBroker
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer
 from penstock.testing.clock import FakeClock
@@ -81,7 +82,9 @@ class MqCore:
         assert http("POST", "/queue001/messages", b"x" * (MAX_BODY + 1)).status == 413
         assert http("POST", "/queue001/messages", b"x" * MAX_BODY).status == 201
 
-    def test_a_store_that_cannot_keep_it_is_unavailable_and_says_when_to_come_again(self, http: Http, broker: Broker) -> None:
+    def test_a_store_that_cannot_keep_it_is_unavailable_and_says_when_to_come_again(
+        self, http: Http, broker: LocalBroker
+    ) -> None:
         http("PUT", "/queue001")
         broker.store.close()
         for method, path in [("POST", "/queue001/messages"), ("GET", "/queue001/messages"), ("GET", "/queue001")]:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from penstock import Broker
+from penstock.broker import LocalBroker
 from penstock.policy import MAX_BODY
 from penstock.testing.clock import FakeClock
 from penstock.testing.http import Answer, Http
@@ -326,7 +327,7 @@ class MqsMessages:
             ("DELETE", "/messages/00000000-0000-4000-8000-000000000000"),
         ],
     )
-    def test_a_store_that_fails_is_a_server_error(self, orders: Http, broker: Broker, method: str, path: str) -> None:
+    def test_a_store_that_fails_is_a_server_error(self, orders: Http, broker: LocalBroker, method: str, path: str) -> None:
         orders("GET", "/messages/orders")
         broker.store.close()
         answer = orders(

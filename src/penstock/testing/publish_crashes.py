@@ -13,6 +13,7 @@ from pathlib import Path
 
 import penstock
 from penstock import Broker, Draft, StoreError
+from penstock.broker import open_local
 from penstock.publishing.segments import pack_drafts
 from penstock.testing.faults import Fault, Run, run_child, short_lived, unsynced
 
@@ -48,7 +49,7 @@ def take_all(broker: Broker) -> Counter[bytes]:
 
 
 def check(url: str, name: str) -> None:
-    with penstock.open(url) as broker:
+    with open_local(url) as broker:
         taken = take_all(broker)
         publish(broker, "replay", True)
         taken += take_all(broker)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import BadInput, BadMessage, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
+from penstock.broker import LocalBroker
 from penstock.message import Attribute, Entry, Message, from_datetime
 from penstock.publishing.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
 from penstock.publishing.segments import pack_drafts
@@ -228,7 +229,7 @@ class StagedSegments:
         ],
     )
     def test_a_published_message_is_what_a_sent_one_is(
-        self, broker: Broker, monkeypatch: pytest.MonkeyPatch, settings: Any, drafts: list[Draft], alike: bool
+        self, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, settings: Any, drafts: list[Draft], alike: bool
     ) -> None:
         if settings.get("groups") and not broker.store.groups:
             return
@@ -249,7 +250,9 @@ class StagedSegments:
         assert all(message.intact for message in ours)
         assert published.stats() == sent.stats()
 
-    def test_settings_that_change_meanwhile_count(self, broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_that_change_meanwhile_count(
+        self, broker: LocalBroker, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         segments = stage(broker, 0, "a", b"1", b"2")
         load, old = broker.store.load, [broker.store.load("orders")]
         queue.update(delay=50)
@@ -268,7 +271,7 @@ class StagedSegments:
         assert sorted_bodies(queue) == [bytes(policy.MAX_BODY), b"1"]
         assert [len(message.body) for message in bad.peek(9)] == [policy.MAX_BODY]
 
-    def test_more_segments_than_are_read_ahead_are_published_in_their_order(self, broker: Broker, queue: Queue) -> None:
+    def test_more_segments_than_are_read_ahead_are_published_in_their_order(self, broker: LocalBroker, queue: Queue) -> None:
         segments: dict[str, int] = {}
         for part in range(12):
             segments |= stage(broker, 0, f"s{part}", b"%d a" % part, b"%d b" % part)
@@ -278,7 +281,7 @@ class StagedSegments:
         assert broker.store.outbox.staging.staged() == []
 
     @pytest.mark.parametrize("lost", [0, 3, 11])
-    def test_a_publication_that_fails_leaves_its_segments(self, broker: Broker, queue: Queue, lost: int) -> None:
+    def test_a_publication_that_fails_leaves_its_segments(self, broker: LocalBroker, queue: Queue, lost: int) -> None:
         segments: dict[str, int] = {}
         for part in range(12):
             segments |= stage(broker, 0, f"s{part}", b"%d" % part)
@@ -291,7 +294,7 @@ class StagedSegments:
         assert queue.stats().messages == 12
         assert broker.store.outbox.staging.staged() == []
 
-    def test_publishing_removes_all_that_was_staged_up_to_the_batch(self, broker: Broker, queue: Queue) -> None:
+    def test_publishing_removes_all_that_was_staged_up_to_the_batch(self, broker: LocalBroker, queue: Queue) -> None:
         stage(broker, 1, "zombie", b"x")
         stage(broker, 2, "loser", b"x")
         stage(broker, 3, "next", b"x")
@@ -300,14 +303,18 @@ class StagedSegments:
         assert sorted(found[:3] for found in broker.store.outbox.staging.staged()) == [("v", 1, "other"), ("w", 3, "next")]
         assert broker.store.outbox.staging.fetch("w", 2, "loser") is None
 
-    def test_a_zombie_that_stages_after_the_publication_is_cleaned_up_by_the_next(self, broker: Broker, queue: Queue) -> None:
+    def test_a_zombie_that_stages_after_the_publication_is_cleaned_up_by_the_next(
+        self, broker: LocalBroker, queue: Queue
+    ) -> None:
         broker.publish("w", 1, stage(broker, 1, "a", b"1"))
         stage(broker, 1, "zombie", b"x")
         assert broker.publish("w", 1, {}) is None
         assert broker.store.outbox.staging.staged() == []
         assert sorted_bodies(queue) == [b"1"]
 
-    def test_what_nobody_published_is_removed_after_some_days(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
+    def test_what_nobody_published_is_removed_after_some_days(
+        self, broker: LocalBroker, queue: Queue, clock: FakeClock
+    ) -> None:
         stage(broker, 0, "old", b"x", writer="dead")
         clock.advance(KEEP - 10)
         stage(broker, 0, "new", b"x", writer="living")
@@ -318,7 +325,7 @@ class StagedSegments:
         assert [found.writer for found in broker.store.outbox.staging.staged()] == ["living"]
 
     def test_a_writer_of_one_batch_is_forgotten_in_the_end_and_others_never(
-        self, broker: Broker, queue: Queue, clock: FakeClock
+        self, broker: LocalBroker, queue: Queue, clock: FakeClock
     ) -> None:
         broker.publish("job", 0, stage(broker, 0, "a", b"1", writer="job"), once=True)
         broker.publish("w", 0, stage(broker, 0, "a", b"1"))
@@ -335,7 +342,7 @@ class StagedSegments:
             assert last is None
 
     def test_an_interrupted_publication_leaves_nothing_or_is_finished(
-        self, broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch
+        self, broker: LocalBroker, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Interrupt it at each of its store calls, and publish again with other segments, as a replay would."""
         store, (staging, ledger) = broker.store, broker.store.outbox

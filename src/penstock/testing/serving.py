@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import penstock
 from penstock import Broker
+from penstock.broker import LocalBroker
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer
 from penstock.testing.clock import FakeClock
@@ -173,7 +174,7 @@ class Serving:
         assert answers.index(b"HTTP/1.1 404") > answers.rindex(b"HTTP/1.1 201")
         assert [message.body for message in broker["orders"].receive(10)] == [b"%d" % number for number in range(10)]
 
-    def test_health_touches_the_store(self, http: Http, broker: Broker) -> None:
+    def test_health_touches_the_store(self, http: Http, broker: LocalBroker) -> None:
         assert http("GET", "/health").json == {"status": "ok"}
         broker.store.close()
         answer = http("GET", "/health")

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from penstock import BadMessage, Broker, Death, Queue, Receipt
+from penstock.broker import LocalBroker
+from penstock.queue.queue import LocalQueue
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -69,7 +71,7 @@ class Settling:
         assert queue.delete_many(taken) == [True]
 
     def test_an_exchange_that_had_to_wait_gives_whole_leases(
-        self, broker: Broker, queue: Queue, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+        self, broker: Broker, queue: LocalQueue, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue.send_many([b"1", b"2"])
         held = queue.receive()
@@ -344,7 +346,7 @@ class Settling:
         assert [slow.delete(), slow.extend(5), slow.release(), queue.fail(slow)] == [False] * 4
         assert bodies(queue.receive()) == [b"x"]
 
-    def test_what_was_buried_at_most_once_is_redriven_in_the_same_batch(self, broker: Broker) -> None:
+    def test_what_was_buried_at_most_once_is_redriven_in_the_same_batch(self, broker: LocalBroker) -> None:
         dead = broker.create("dead")
         queue = broker.create("jobs", redrive=("dead", 1))
         queue.send(b"x")

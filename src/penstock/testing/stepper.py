@@ -15,11 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import penstock
-from penstock.broker import Broker
+from penstock.broker import LocalBroker, open_local
 from penstock.clock import steady
 from penstock.errors import PenstockError
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 from penstock.workers.heartbeat import Heartbeat
 
 HOUR, DAYS = 3600, 5 * 86400
@@ -105,7 +104,7 @@ def named_claim(queue: Queue) -> object:
     return queue.confirm("reader", 1).size
 
 
-def consumers(queue: Queue, broker: Broker) -> object:
+def consumers(queue: Queue, broker: LocalBroker) -> object:
     beats = {"interval": 2, "check_every": 1, "max_missed": 3, "visibility": None}
     hearts = [Heartbeat(queue, broker.store.roster, broker.clock, **beats) for _ in range(2)]  # type: ignore[arg-type]
     for heart in hearts:
@@ -137,7 +136,7 @@ def say(value: object) -> None:
 
 
 def main(url: str, role: str) -> None:
-    with penstock.open(url) as broker:
+    with open_local(url) as broker:
         if role == "scenes":
             found = {}
             for number, (name, (play, _)) in enumerate(SCENES.items()):

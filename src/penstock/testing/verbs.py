@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import Broker
+from penstock.broker import LocalBroker
 from penstock.stores.ports import StoredQueue
 
 
-def wrap_verb(monkeypatch: pytest.MonkeyPatch, broker: Broker, verb: str, around: Callable[..., Any]) -> None:
+def wrap_verb(monkeypatch: pytest.MonkeyPatch, broker: LocalBroker, verb: str, around: Callable[..., Any]) -> None:
     """From now on, ``around(act, name, *arguments)`` is called instead of the verb; ``act(*arguments)`` is the verb itself."""
     make = broker.store.queue
 

@@ -21,7 +21,7 @@ from typing import Any
 from penstock import policy
 from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.message import Message, Mode
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 from penstock.stores.ports import Roster
 from penstock.workers.executors import KINDS, Ended, Handler, Outcome, Runner, TooLate, make_runner, reads
 from penstock.workers.heartbeat import Heartbeat

@@ -18,7 +18,7 @@ from threading import Event, Lock, Thread
 from penstock import policy
 from penstock.errors import PenstockError
 from penstock.message import Message
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 from penstock.stores.ports import Roster
 
 logger = logging.getLogger("penstock")

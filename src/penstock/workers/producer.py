@@ -14,7 +14,7 @@ from penstock import policy
 from penstock.errors import BadInput, BadMessage, PenstockError
 from penstock.forking import watch
 from penstock.message import Draft, Settings, to_datetime
-from penstock.queue.queue import Queue
+from penstock.queue.protocol import Queue
 
 logger = logging.getLogger("penstock")
 ERROR_PAUSE = 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
-from penstock.broker import Broker
+from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import Draft, Message, Sent
 from penstock.policy import MAX_BODY, check_settings
@@ -27,7 +27,7 @@ RETRY_AFTER = "1"
 class Core:
     """What dialects use: the queue's verbs, called through the bridge and counted."""
 
-    def __init__(self, broker: Broker, commits: Commits, polls: Polls, metrics: Metrics, settings: ServerSettings) -> None:
+    def __init__(self, broker: LocalBroker, commits: Commits, polls: Polls, metrics: Metrics, settings: ServerSettings) -> None:
         self.broker = broker
         self.commits = commits
         self.polls = polls
