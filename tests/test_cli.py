@@ -24,6 +24,7 @@ import pytest
 
 import penstock
 from penstock.cli import build, main
+from penstock.queue.queue import LocalQueue
 
 ROOT = Path(__file__).parent.parent
 PENSTOCK = str(Path(sysconfig.get_path("scripts")) / "penstock")
@@ -416,7 +417,7 @@ def test_receive_and_delete_settles_what_it_printed(jobs: Shell) -> None:
 
 def test_receive_and_delete_of_what_lapsed_meanwhile_exits_1(jobs: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs("send jobs a")
-    monkeypatch.setattr(penstock.Queue, "delete_many", lambda self, messages: [False for _ in messages])
+    monkeypatch.setattr(LocalQueue, "delete_many", lambda self, messages: [False for _ in messages])
     assert jobs("receive jobs --delete --body") == 1
     assert re.search(r"#\d+ was not deleted: its visibility ended before it was printed\n$", jobs.err)
 
@@ -586,11 +587,17 @@ def test_a_password_in_the_url_is_not_shown(shell: Shell, monkeypatch: pytest.Mo
 )
 def test_a_password_in_the_url_is_not_shown_by_the_service(shell: Shell, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     server = pytest.importorskip("penstock.server")
-    monkeypatch.setattr(penstock, "open", lambda _url: nullcontext())
+    monkeypatch.setattr("penstock.cli.serving.open_local", lambda _url: nullcontext())
     monkeypatch.setattr(server, "serve", lambda _broker, _settings, started: started("http://127.0.0.1:7843"))
     assert shell(f"serve --store {url}") == 0
     assert "://host/db" in shell.err
     assert "ter2" not in shell.err
+
+
+def test_a_server_is_not_served_by_another(shell: Shell) -> None:
+    pytest.importorskip("penstock.server")
+    assert shell("serve --store http://127.0.0.1:1") == 2
+    assert shell.err == "penstock: URL 'http://127.0.0.1:1' is of a server; a store is needed here\n"
 
 
 def test_a_file_may_have_an_at_sign(shell: Shell) -> None:
@@ -599,23 +606,23 @@ def test_a_file_may_have_an_at_sign(shell: Shell) -> None:
 
 
 def test_a_defect_is_one_line_too(jobs: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: penstock.Queue) -> None:
+    def fail(self: LocalQueue) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(penstock.Queue, "stats", fail)
+    monkeypatch.setattr(LocalQueue, "stats", fail)
     assert jobs("stats jobs") == 4
     assert jobs.err == "penstock: a defect in Penstock: ZeroDivisionError: surprise (PYTHONDEVMODE=1 shows where)\n"
 
 
 def test_a_store_that_fails_in_the_middle_tells_what_is_safe(jobs: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    send_many = penstock.Queue.send_many
+    send_many = LocalQueue.send_many
 
-    def fill(self: penstock.Queue, drafts: Any) -> list[penstock.Sent]:
+    def fill(self: LocalQueue, drafts: Any) -> list[penstock.Sent]:
         if self.stats().messages:
             raise penstock.StoreFull("no space left")
         return send_many(self, drafts)
 
-    monkeypatch.setattr(penstock.Queue, "send_many", fill)
+    monkeypatch.setattr(LocalQueue, "send_many", fill)
     assert jobs("send jobs --lines", stdin=b"x\n" * 1500) == 4
     assert jobs.err == "penstock: no space left; safely sent: the first 1000 lines\n"
 
@@ -624,8 +631,8 @@ def test_ctrl_c_exits_130_and_tells_what_is_safe(jobs: Shell, monkeypatch: pytes
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(penstock.Queue, "send_many", interrupt)
-    monkeypatch.setattr(penstock.Queue, "receive", interrupt)
+    monkeypatch.setattr(LocalQueue, "send_many", interrupt)
+    monkeypatch.setattr(LocalQueue, "receive", interrupt)
     assert jobs("send jobs --lines", stdin=b"x") == 130
     assert jobs.err == "penstock: interrupted; at least 0 lines are safely sent\n"
     assert jobs("receive jobs") == 130

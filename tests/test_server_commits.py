@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker, Queue
+from penstock import Broker
 from penstock.errors import QueueNotFound, StoreFull
+from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer
 from penstock.server.commits import Commits
 from penstock.server.http import connection as connection_module
@@ -167,16 +168,16 @@ def test_what_a_long_answer_has_taken_is_answered_although_the_next_part_fails(
     """At most once, it is already settled."""
     broker["orders"].send_many([b"%d" % number for number in range(40)])
     with BackgroundServer(broker) as server, penstock.open(server.url) as remote:
-        receive, calls = Queue.receive, [0]
+        receive, calls = LocalQueue.receive, [0]
 
-        def fail(queue: Queue, *arguments: Any, **how: Any) -> Any:
+        def fail(queue: LocalQueue, *arguments: Any, **how: Any) -> Any:
             calls[0] += 1
             if calls[0] > 1:
                 raise error("orders")
             return receive(queue, *arguments, **how)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Queue, "receive", fail)
+            patched.setattr(LocalQueue, "receive", fail)
             taken = remote["orders"].receive(40, mode="at_most_once")
     assert 0 < len(taken) < 40
     assert broker["orders"].stats().messages == 40 - len(taken)
