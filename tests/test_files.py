@@ -391,7 +391,7 @@ def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Pat
 
 def take_between(broker: penstock.Broker, act: Callable[[], object]) -> None:
     """Do something once between the look at a message and its removal."""
-    stored, acts = broker["orders"]._stored, [act]
+    stored, acts = broker["orders"]._opened.stored, [act]
     delete = stored.delete
 
     def late(*args: object) -> object:

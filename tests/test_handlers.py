@@ -34,7 +34,7 @@ def test_a_signal_handler_inside_a_batch_is_refused_by_name(queue: penstock.Queu
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        with pytest.raises(RuntimeError), queue._store.batch():
+        with pytest.raises(RuntimeError), queue._opened.store.batch():
             signal.raise_signal(signal.SIGUSR1)
             raise RuntimeError
         assert ["a signal handler has interrupted" in str(error) for error in refused] == [True]
@@ -47,7 +47,7 @@ def test_a_signal_handler_inside_a_batch_is_refused_by_name(queue: penstock.Queu
 
 def test_a_signal_handler_may_have_a_batch_of_its_own(queue: penstock.Queue) -> None:
     def handle(*_: object) -> None:
-        with queue._store.batch():
+        with queue._opened.store.batch():
             queue.send_many([b"one", b"two"])
             queue.send(b"three")
 

@@ -187,7 +187,7 @@ def raw(home: Home) -> Client:
 
 
 def home_of(queue: Queue) -> Home:
-    return queue._store._homes[queue.name]  # type: ignore[attr-defined, no-any-return]
+    return queue._opened.store._homes[queue.name]  # type: ignore[attr-defined, no-any-return]
 
 
 @pytest.fixture

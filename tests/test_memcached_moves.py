@@ -98,7 +98,7 @@ def redrive_elsewhere(broker: Broker) -> list[bytes]:
 
 
 def sweep(broker: Broker) -> list[bytes]:
-    broker.store.queue("dead").sweep(broker["dead"]._clock())
+    broker.store.queue("dead").sweep(broker["dead"]._opened.clock())
     there = broker["dead"].stats().messages + broker["orders"].stats().messages
     return [b"poison"] * there if there != 1 else receive(broker)
 

@@ -339,7 +339,7 @@ def test_settings_that_change_in_the_middle_of_an_exchange_leave_nothing_taken_b
     queue.send_many([b"a", b"b", b"c"])
     queue.delete_many([*held, *queue.receive(4)])
     held = queue.receive(1)  # it has a mark, so the statement for plain messages does not delete it
-    store: Any = queue._store
+    store: Any = queue._opened.store
     rest = store._delete_rest
 
     def changed(*arguments: Any) -> Any:
@@ -358,7 +358,7 @@ def test_a_connection_whose_last_commit_cannot_be_resolved_is_not_lent_for_ever(
     exchanging: tuple[penstock.Queue, list[penstock.Message], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, held, _ = exchanging
-    store: Any = queue._store
+    store: Any = queue._opened.store
 
     def lost(*_: object) -> None:
         raise penstock.StoreUnreachable("gone")

@@ -65,8 +65,8 @@ def test_what_outlived_its_retention_goes_without_anyone_who_receives(broker: Br
     queue.send_many([b"%d" % number for number in range(5)])
     wait_for_tenders()
     much_later = broker.clock() + 10**13
-    monkeypatch.setattr(queue._retention, "_clock", lambda: much_later)
-    queue._retention.due_at = 0
+    monkeypatch.setattr(queue._opened.retention, "_clock", lambda: much_later)
+    queue._opened.retention.due_at = 0
     queue.send(b"another")
     wait_for_tenders()
     assert broker.store.queue("orders").count(much_later).messages == 0
@@ -101,7 +101,7 @@ def test_closing_finishes_a_slice_and_ends_the_thread(url: str, monkeypatch: pyt
         return Swept(more=True)  # there is always more
 
     wrap_verb(monkeypatch, broker, "sweep", sweep)
-    queue._retention.due_at = 0
+    queue._opened.retention.due_at = 0
     queue.send(b"x")
     assert begun.wait(60)
     broker.close()
@@ -115,7 +115,7 @@ def test_a_child_clears_away_by_a_thread_of_its_own(broker: Broker, monkeypatch:
     if child == 0:
         done = Event()
         wrap_verb(monkeypatch, broker, "sweep", lambda *_: Swept(bool(done.set())))
-        queue._retention.due_at = 0
+        queue._opened.retention.due_at = 0
         queue.send(b"y")
         os._exit(0 if done.wait(60) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -136,7 +136,7 @@ def test_a_queue_that_cannot_be_cleared_does_not_keep_others_from_it(
 
     wrap_verb(monkeypatch, broker, "sweep", sweep)
     for queue in (bad, good):
-        queue._retention.due_at = 0
+        queue._opened.retention.due_at = 0
     with caplog.at_level(logging.ERROR, "penstock"):
         bad.send(b"x")
         good.send(b"x")

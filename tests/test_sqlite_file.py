@@ -678,7 +678,7 @@ def test_what_is_done_is_answered_though_the_queue_cannot_be_tended(
     with penstock.open(url) as broker:
         queue = broker.create("orders", mode=mode)
         queue.send(b"x")
-        queue._retention.due_at = 0
+        queue._opened.retention.due_at = 0
         assert [message.body for message in queue.receive()] == [b"x"]
         assert caplog.text.count("could not be tended") == 2
 
@@ -1101,7 +1101,7 @@ def test_what_a_receive_has_taken_is_given_although_its_next_round_fails(
         wrap_verb(monkeypatch, broker, "claim", fail)
         assert [message.body for message in queue.receive(3, mode=mode)] == [b"1", b"2"]
         with pytest.raises(error):
-            queue.receive(3, mode=mode) if mode == "at_most_once" else queue._stored.claim(Claiming(1, 0, None))
+            queue.receive(3, mode=mode) if mode == "at_most_once" else queue._opened.stored.claim(Claiming(1, 0, None))
         assert len(calls) > 1
 
 

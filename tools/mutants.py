@@ -315,7 +315,7 @@ MUTANTS = [
             "SELECT CASE token WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END FROM told\n",
         ),
     ),
-    exchanged("a lease that began long ago", "whole_leases", ("queue/queue.py", "came_at - now > EXCHANGE_LATE", "False")),
+    exchanged("a lease that began long ago", "whole_leases", ("queue/receiving.py", "came_at - now > EXCHANGE_LATE", "False")),
     exchanged(
         "an exchange is undone by half",
         "taken_by_nobody",
@@ -435,7 +435,7 @@ MUTANTS = [
     mutant(
         "claim and burial in two transactions",
         "killed_at",
-        ("queue/queue.py", "with self._store.batch(durable=chosen is Mode.AT_MOST_ONCE):", "if True:"),
+        ("queue/receiving.py", "with queue.store.batch(durable=chosen is Mode.AT_MOST_ONCE):", "if True:"),
     ),
     mutant(
         "mark and message in two transactions",
@@ -455,7 +455,7 @@ MUTANTS = [
     mutant(
         "at most once, twice",
         "claim_settles_the_message",
-        ("queue/queue.py", "if chosen is Mode.AT_MOST_ONCE:", "if chosen is None:"),
+        ("queue/receiving.py", "if chosen is Mode.AT_MOST_ONCE:", "if chosen is None:"),
     ),
     mutant(
         "the delay is ignored",
@@ -699,7 +699,7 @@ MUTANTS = [
     mutant(
         "what is damaged is not set aside",
         "of_a_claim",
-        ("queue/named_claims.py", "                self._set_aside(message)", "                pass"),
+        ("queue/named_claims.py", "                self._receiving.set_aside(message)", "                pass"),
     ),
     mutant("the checksum is not looked at", "damage", (SESSION, "intact = check ==", "intact = True or check ==")),
     mutant(
@@ -724,7 +724,7 @@ MUTANTS = [
     mutant(
         "an idle poll takes the write lock",
         "locked_too_long",
-        ("queue/queue.py", "if due is None or due > self._clock():", "if due is False:"),
+        ("queue/receiving.py", "if due is None or due > queue.clock():", "if due is False:"),
     ),
     mutant("space is never returned", "space_is_returned", (SQLITE, "if free < RECLAIM_PAGES or", "if True or")),
     mutant(
@@ -740,7 +740,7 @@ MUTANTS = [
     mutant(
         "what a tending error undoes is the answer",
         "cannot_be_tended",
-        ("queue/queue.py", "except StoreError as error:", "except ZeroDivisionError as error:"),
+        ("queue/retention.py", "except StoreError as error:", "except ZeroDivisionError as error:"),
     ),
     mutant(
         "a redrive revives old receipts",
@@ -766,7 +766,7 @@ MUTANTS = [
     mutant(
         "hidden for no time, given twice",
         "once_an_answer",
-        ("queue/queue.py", "more and all(message.visible_at > now for message in delivered)", "more"),
+        ("queue/receiving.py", "more and all(message.visible_at > now for message in delivered)", "more"),
     ),
     mutant(
         "numbers reserved in a lost batch are used",
@@ -1059,7 +1059,7 @@ MUTANTS = [
     filed(
         "who removes nothing is given it",
         "another_takes_first or another_removes_first",
-        ("queue/queue.py", "zip(delivered, settled, strict=True) if gone]", "zip(delivered, settled, strict=True)]"),
+        ("queue/receiving.py", "zip(delivered, settled, strict=True) if gone]", "zip(delivered, settled, strict=True)]"),
     ),
     filed(
         "at most once looks only once",
@@ -1421,12 +1421,12 @@ MUTANTS = [
     mutant(
         "what a receive has taken is thrown away",
         "next_round_fails",
-        ("queue/queue.py", "if not kept:\n                    raise", "raise"),
+        ("queue/receiving.py", "if not kept:\n                    raise", "raise"),
     ),
     mutant(
         "letters without a queue use up a redrive's limit",
         "limited_redrive",
-        ("queue/queue.py", "gone[target] += 1\n", "gone[target] += 1\n                most -= 1\n"),
+        ("queue/dead_letters.py", "gone[target] += 1\n", "gone[target] += 1\n                most -= 1\n"),
     ),
     mutant(
         "a claim goes through what lies below the floor",
@@ -1569,7 +1569,7 @@ MUTANTS = [
     shared(
         "at most once, what is unfinished was processed",
         "unfinished_has_failed or history_tells_how",
-        ("queue/queue.py", "state = State.PROCESSED if reason is None else State.FAILED", "state = State.PROCESSED"),
+        ("queue/receiving.py", "state = State.PROCESSED if reason is None else State.FAILED", "state = State.PROCESSED"),
     ),
     handled(
         "at most once, a process that died is not counted",
@@ -1598,7 +1598,7 @@ MUTANTS = [
     shared(
         "of a batch that was sent once, the first alone is known",
         "sent_once_is_known or answer_was_lost_is_not_doubled",
-        ("queue/queue.py", "if not first[0].duplicate:", "if True:"),
+        ("queue/sending.py", "if not first[0].duplicate:", "if True:"),
     ),
     shared(
         "a batch is sent again by another token",
@@ -1642,12 +1642,12 @@ MUTANTS = [
     mutant(
         "letters that stay use up a redrive's limit",
         "do_not_use_up",
-        ("queue/queue.py", "        while known and most > 0:", "        if known:"),
+        ("queue/dead_letters.py", "        while known and most > 0:", "        if known:"),
     ),
     mutant(
         "a redrive leaves the rest of a group",
         "whole_groups",
-        ("queue/queue.py", "(before < 0 or self.settings.groups)", "before < 0"),
+        ("queue/dead_letters.py", "(before < 0 or self._queue.read_settings().groups)", "before < 0"),
     ),
     filed(
         "files: a redriven message stands beside an equal one",
@@ -1953,9 +1953,9 @@ MUTANTS = [
         (
             ("forking.py", "in tuple(_watched)", "in reversed(_watched)"),
             (
-                "queue/queue.py",
-                "        return True\n\n    # settling",
-                "        self._waiting.notify()\n        return True\n\n    # settling",
+                "queue/dead_letters.py",
+                "        return True\n",
+                "        self._queue.waiting.notify()\n        return True\n",
             ),
         ),
         ("tests/test_memory.py",),

@@ -16,9 +16,10 @@ from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import Settings
 from penstock.publishing.publishing import Desk, Publishing
+from penstock.queue.dead_letters import check_dead_letter_queue
 from penstock.queue.protocol import Queue
-from penstock.queue.queue import LocalQueue, check_dead_letter_queue, purge
-from penstock.queue.retention import Tender
+from penstock.queue.queue import LocalQueue
+from penstock.queue.retention import Tender, purge
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Roster, Store
 from penstock.workers.consumer import Consumer

@@ -59,7 +59,7 @@ def test_rows_are_what_the_queue_shows_and_nothing_is_consumed(url: str, queue: 
     with penstock.open(url) as broker:
         broker.create("other").send(b"not this")
     if url.startswith("sqlite:"):
-        queue._store.close()  # two copies of SQLite must not have the file open
+        queue._opened.store.close()  # two copies of SQLite must not have the file open
     found = rows(reader(url))
     assert sorted(found, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
 
@@ -72,7 +72,7 @@ def test_the_history_is_a_view(url: str, queue: Queue) -> None:
     queue.fail(queue.peek(1)[0].id, "no luck")
     expected = arrow.to_batch(queue.settled(99), arrow.SETTLED).to_pylist()
     if url.startswith("sqlite:"):
-        queue._store.close()
+        queue._opened.store.close()
     found = rows(reader(url, view="settled"))
     assert sorted(row["reason"] or "" for row in found) == ["", "", "no luck"]
     assert sorted(found, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
@@ -83,7 +83,7 @@ def test_filters_are_done_where_the_messages_are(url: str, queue: Queue) -> None
     queue.send(b"later", delay=1000)
     now = datetime.now(UTC)
     if url.startswith("sqlite:"):
-        queue._store.close()
+        queue._opened.store.close()
 
     def bodies(*filters: Any) -> list[bytes]:
         browse = reader(url, "body")
@@ -106,7 +106,7 @@ def test_an_instant_that_never_comes_is_null_and_passes_no_filter(url: str, queu
     queue.claim("reader", 1, 1)
     queue.confirm("reader", 1)
     if url.startswith("sqlite:"):
-        queue._store.close()
+        queue._opened.store.close()
     browse = reader(url, "visible_at")
     assert rows(browse) == [{"visible_at": None}]
     assert list(browse.pushFilters([GreaterThan(("visible_at",), datetime.now(UTC))])) == []
@@ -119,7 +119,7 @@ def test_partitions_are_ranges_that_meet(url: str, queue: Queue) -> None:
     for message in queue.peek(60)[50:]:
         queue.delete(message.id)
     if url.startswith("sqlite:"):
-        queue._store.close()
+        queue._opened.store.close()
     browse = reader(url, "body", minPartitions=4)
     parts = browse.partitions()
     assert len(parts) == (1 if url.startswith("spool:") else 4)

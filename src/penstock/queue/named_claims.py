@@ -7,55 +7,24 @@ claim ──► tentative ──confirm──► confirmed ──settle──►
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from penstock import policy
-from penstock.clock import Clock
 from penstock.errors import ClaimLapsed, ReaderSetBack
-from penstock.message import Claim, Message, Mode, Pulse, Settings, State
+from penstock.message import Claim, Message, Mode, State
 from penstock.policy import check_count, check_seconds, micros, settlement
-from penstock.queue.waiting import Waiting
-from penstock.stores.ports import ClaimingReaders, Readers, Store, StoredQueue
+from penstock.queue.opened import OpenQueue
+from penstock.queue.receiving import Receiving
+from penstock.stores.ports import ClaimingReaders
 
 
-class NamedClaims(ABC):
-    """The methods of a `Queue` for named readers."""
+class NamedClaims:
+    """The named claims of one queue. `Queue` says what each method does."""
 
-    name: str
-    _store: Store
-    _stored: StoredQueue
-    _waiting: Waiting
-    _clock: Clock
-
-    @property
-    @abstractmethod
-    def settings(self) -> Settings: ...
-
-    @abstractmethod
-    def _claim(
-        self,
-        limit: int,
-        settings: Settings,
-        visibility: float | None,
-        mode: Mode,
-        now: int,
-        *,
-        visible_by: int | None,
-        holder: str,
-    ) -> tuple[list[Message], bool, bool]: ...
-
-    @abstractmethod
-    def _set_aside(self, message: Message) -> None: ...
-
-    @property
-    def _readers(self) -> Readers:
-        return self._stored.readers
-
-    def pulse(self) -> Pulse:
-        """The current time of this queue's clock, and when its first message became, or becomes, visible. Takes no lock."""
-        due_at = self._stored.due()
-        return Pulse(self._clock(), due_at)
+    def __init__(self, queue: OpenQueue, receiving: Receiving) -> None:
+        self._queue = queue
+        self._receiving = receiving
+        self._readers = queue.stored.readers
 
     def claim(
         self,
@@ -67,10 +36,6 @@ class NamedClaims(ABC):
         max_bytes: int | None = None,
         visible_by: int | None = None,
     ) -> Claim:
-        """Claim up to ``limit`` messages under a name that survives crashes: the same name gives the same messages again.
-
-        The claim is tentative: unless confirmed, it is given back after ``ttl`` seconds. ``max_bytes`` limits, roughly, the
-        total size of the bodies; ``visible_by`` limits the claim to messages that became visible by that instant."""
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
         check_count(limit, "limit", 1, policy.MAX_CLAIM)
@@ -79,12 +44,12 @@ class NamedClaims(ABC):
             check_count(max_bytes, "max_bytes", 1, 2**62)
         if visible_by is not None:
             check_count(visible_by, "visible_by", 0, 2**62)
-        found = self._unlapsed(reader, epoch, self._clock())
+        found = self._unlapsed(reader, epoch, self._queue.clock())
         if found is not None and _binding(found):
             return found
-        with self._waiting.told(), self._store.batch():
-            self._store.reserve(self.name)
-            now = self._clock()
+        with self._queue.waiting.told(), self._queue.store.batch():
+            self._queue.store.reserve(self._queue.name)
+            now = self._queue.clock()
             found = self._unlapsed(reader, epoch, now)
             if found is not None and _binding(found):
                 return found
@@ -92,7 +57,7 @@ class NamedClaims(ABC):
             for claim in claims:
                 if claim.epoch == epoch:
                     self._readers.give_back(reader, epoch, min(now, claim.lapses_at))
-            lapses_at, settings = now + micros(ttl), self.settings
+            lapses_at, settings = now + micros(ttl), self._queue.read_settings()
             readers = self._readers
             if max_bytes is None and isinstance(readers, ClaimingReaders):
                 since = now if visible_by is None else min(now, visible_by)
@@ -103,32 +68,27 @@ class NamedClaims(ABC):
             limit = min(limit, policy.MAX_BATCH)
             more, part = True, limit if max_bytes is None else 1
             while more and part:
-                delivered, more, _ = self._claim(
-                    part, self.settings, ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by, holder=reader
+                delivered, more, _ = self._receiving.claim(
+                    part, self._queue.read_settings(), ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by, holder=reader
                 )
                 messages += delivered
                 part = limit - len(messages)
                 if max_bytes is not None:
                     part = min(part, _further(messages, max_bytes) if messages else 1)
             # A message may have its own visibility; a claim has one for all its messages.
-            self._stored.extend([each for each in messages if each.visible_at != lapses_at], lapses_at)
+            self._queue.stored.extend([each for each in messages if each.visible_at != lapses_at], lapses_at)
             self._readers.hold(reader, epoch, messages, lapses_at)
             return Claim(reader, epoch, len(messages), False, lapses_at)
 
     def confirm(self, reader: str, epoch: int) -> Claim:
-        """Make a claim last until it is settled or given up. Raises `ClaimLapsed` if it has lapsed already."""
-        with self._store.batch():
-            self._store.reserve(self.name)
+        with self._queue.store.batch():
+            self._queue.store.reserve(self._queue.name)
             claim = self._claimed(reader, epoch)
             if not claim.confirmed:
                 self._readers.confirm(reader, epoch)
             return self._claimed(reader, epoch)
 
     def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
-        """The messages of a claim, or the slice from ``start`` up to ``stop``, always in the same order.
-
-        Damaged messages are set aside and left out; with ``damaged``, they keep their place, in that state and without a body.
-        """
         claim = self._claimed(reader, epoch)
         check_count(start, "start", 0, policy.MAX_CLAIM)
         stop = claim.size if stop is None else check_count(stop, "stop", 0, policy.MAX_CLAIM)
@@ -140,19 +100,18 @@ class NamedClaims(ABC):
             return messages
         for message in messages:
             if not message.intact and message.state is not State.DAMAGED:
-                self._set_aside(message)
+                self._receiving.set_aside(message)
         return [message if message.intact else _told(message) for message in messages if message.intact or damaged]
 
     def settle(self, reader: str, epoch: int) -> int:
-        """Delete all messages claimed under this and earlier epochs, and record the epoch as settled. Returns how many."""
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
         settled, claims = self._readers.held(reader)
         if settled is not None and settled >= epoch and not any(claim.epoch <= epoch for claim in claims):
             return 0
-        with self._store.batch():
-            self._store.reserve(self.name)
-            now = self._clock()
+        with self._queue.store.batch():
+            self._queue.store.reserve(self._queue.name)
+            now = self._queue.clock()
             for claim in self._readers.held(reader)[1]:
                 if claim.epoch == epoch and claim.lapses_at <= now:
                     raise ClaimLapsed(f"claim {epoch} of reader {reader!r} lapsed before it was confirmed")
@@ -160,25 +119,22 @@ class NamedClaims(ABC):
                     # Make them visible from when the claim lapsed, not from now, so that a reader with ``visible_by`` still
                     # finds them.
                     self._readers.give_back(reader, claim.epoch, claim.lapses_at)
-            gone = self._readers.settle(reader, epoch, settlement(self.settings, State.PROCESSED, None, now))
-        self._waiting.notify()
+            gone = self._readers.settle(reader, epoch, settlement(self._queue.read_settings(), State.PROCESSED, None, now))
+        self._queue.waiting.notify()
         return gone
 
     def give_up(self, reader: str) -> int:
-        """Forget a reader and give back all messages it has claimed. Returns how many."""
         policy.check_name(reader, "reader name")
-        with self._store.batch():
-            self._store.reserve(self.name)
-            given = self._readers.give_back(reader, None, self._clock())
-        self._waiting.notify()
+        with self._queue.store.batch():
+            self._queue.store.reserve(self._queue.name)
+            given = self._readers.give_back(reader, None, self._queue.clock())
+        self._queue.waiting.notify()
         return given
 
     def readers(self) -> dict[str, list[Claim]]:
-        """All readers with named claims on this queue, and their claims."""
         return {reader: self._readers.held(reader)[1] for reader in self._readers.names()}
 
     def settled_epoch(self, reader: str) -> int | None:
-        """The last epoch that a reader has settled."""
         return self._readers.held(policy.check_name(reader, "reader name"))[0]
 
     def _unlapsed(self, reader: str, epoch: int, now: int) -> Claim | None:
@@ -194,7 +150,7 @@ class NamedClaims(ABC):
     def _claimed(self, reader: str, epoch: int) -> Claim:
         policy.check_name(reader, "reader name")
         check_count(epoch, "epoch", 0, 2**62)
-        claim = self._unlapsed(reader, epoch, self._clock())
+        claim = self._unlapsed(reader, epoch, self._queue.clock())
         if claim is None:
             raise ClaimLapsed(f"reader {reader!r} has no claim for epoch {epoch}: it was never made, or has lapsed")
         return claim

@@ -18,7 +18,7 @@ from penstock.errors import QueueNotFound, StoreClosed, StoreError
 from penstock.forking import watch
 from penstock.message import State
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Store
+from penstock.stores.ports import Store, StoredQueue
 
 logger = logging.getLogger("penstock")
 TEND_EVERY = 30 * policy.SECOND
@@ -26,6 +26,7 @@ SLICE = 100
 """Messages that expire in one commit."""
 REST = 0.002
 """Seconds between two slices, at least."""
+PURGE_BATCH = 10_000
 LAST_SLICE = 10
 """Seconds to wait for the thread when a broker is closed."""
 
@@ -147,3 +148,12 @@ class Tender:
                 return self._asked.pop(queue)
             self._thread = None
             return None
+
+
+def purge(stored: StoredQueue) -> int:
+    """Purge in batches, so that others can write in between."""
+    purged = part = stored.purge(PURGE_BATCH)
+    while part == PURGE_BATCH:
+        part = stored.purge(PURGE_BATCH)
+        purged += part
+    return purged

@@ -40,14 +40,14 @@ class Claims:
     ) -> None:
         queue.send(b"1")
         queue.claim("r", 1, 10)
-        looked = queue._claimed
+        looked = queue._claims._claimed
 
         def given_up_after(reader: str, epoch: int) -> Claim:
             claim = looked(reader, epoch)
             queue.give_up(reader)
             return claim
 
-        monkeypatch.setattr(queue, "_claimed", given_up_after)
+        monkeypatch.setattr(queue._claims, "_claimed", given_up_after)
         with pytest.raises(ClaimLapsed, match="'r' has no claim for epoch 1 any more"):
             queue.read("r", 1)
 

@@ -75,7 +75,7 @@ class Settling:
     ) -> None:
         queue.send_many([b"1", b"2"])
         held = queue.receive()
-        stored = queue._stored
+        stored = queue._opened.stored
         act = stored.claim
 
         def slowly(*arguments: Any) -> Any:

@@ -22,7 +22,7 @@ def wrap_verb(monkeypatch: pytest.MonkeyPatch, broker: LocalBroker, verb: str, a
 
     monkeypatch.setattr(broker.store, "queue", wrapped)
     for name, queue in broker._queues.items():
-        for stored in {id(each): each for each in (queue._stored, queue._retention._stored)}.values():
+        for stored in {id(each): each for each in (queue._opened.stored, queue._opened.retention._stored)}.values():
             _wrap(monkeypatch, stored, name, verb, around)
 
 

@@ -1,0 +1,136 @@
+"""Dead letters: messages that were received too often move to another queue, and `redrive` sends them back."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from penstock import policy
+from penstock.errors import BadInput, QueueNotFound
+from penstock.message import Death, Message, Moved, Redriven, Settings
+from penstock.policy import micros
+from penstock.queue.opened import OpenQueue
+from penstock.stores.ports import START, Store
+
+logger = logging.getLogger("penstock")
+REDRIVE_BATCH = 500
+
+
+def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None:
+    """In a batch: raises an error unless the dead letter queue of these settings exists, and will until the batch ends."""
+    if settings.redrive is None:
+        return
+    target = settings.redrive.dead_letter_queue
+    if target == name:
+        raise BadInput(f"queue {name!r} cannot be its own dead letter queue")
+    store.reserve(target)
+    if store.load(target) is None:
+        raise QueueNotFound(target)
+
+
+class DeadLetters:
+    """Moves messages of one queue to its dead letter queue, and dead letters back to where they died."""
+
+    def __init__(self, queue: OpenQueue) -> None:
+        self._queue = queue
+
+    def bury(self, message: Message, settings: Settings, reason: str, now: int) -> bool:
+        """Move a message to the dead letter queue. Returns False if that queue does not exist any more."""
+        assert settings.redrive is not None
+        target = settings.redrive.dead_letter_queue
+        beyond = self._queue.store.load(target)
+        if beyond is None:
+            return False
+        death = Death(self._queue.name, reason, message.receives - 1, now)
+        self._queue.stored.move([message], target, now, now + micros(beyond.retention), [death])
+        return True
+
+    def redrive(self, limit: int | None, to: str | None, ids: set[str] | None, since_at: int | None) -> Redriven:
+        if to is not None and self._queue.store.load(policy.check_name(to)) is None:
+            raise QueueNotFound(to)
+        if to == self._queue.name:
+            raise BadInput(f"queue {to!r} cannot be redriven to itself")
+        redrive = _Redrive(self._queue, limit, to, ids)
+        start = START if since_at is None else (since_at - 1, 0)
+        before = -1
+        # In a queue with groups, a letter that leaves frees the next of its group, which may come before those already seen.
+        while before < redrive.moved and (before < 0 or self._queue.read_settings().groups):
+            before = redrive.moved
+            redrive.go_through(start)
+        return redrive.answer()
+
+
+class _Redrive:
+    """One call of `DeadLetters.redrive`. Owns what is left to do, and the tally."""
+
+    def __init__(self, queue: OpenQueue, limit: int | None, to: str | None, ids: set[str] | None) -> None:
+        self._queue = queue
+        self._limit = limit
+        self._to = to
+        self._left = ids
+        self._tally: Counter[Moved] = Counter()
+        self._gone: Counter[str | None] = Counter()
+        """How many letters stay because their queue, by its name, is gone."""
+        self._seen: set[str] = set()
+
+    @property
+    def moved(self) -> int:
+        return self._tally[Moved.DONE]
+
+    def go_through(self, place: tuple[int, int]) -> None:
+        """Go once through all visible messages from this position on, and redrive those that were not seen before."""
+        queue, left = self._queue, self._left
+        while (self._limit is None or self.moved < self._limit) and (left is None or left):
+            page = self._visible(place)
+            if left is None or not left.isdisjoint(message.id for message in page):  # otherwise the write lock is not needed
+                with queue.store.batch():
+                    page = self._visible(place)
+                    chosen = [message for message in page if self._is_wanted(message)]
+                    self._move(chosen, len(chosen) if self._limit is None else self._limit - self.moved)
+                if left is not None:
+                    left.difference_update(message.id for message in chosen)
+                if queue.read_settings().groups:
+                    self._seen.update(message.id for message in chosen)
+                queue.waiting.notify()
+            if not page:
+                break
+            place = (page[-1].visible_at, page[-1].number)
+
+    def answer(self) -> Redriven:
+        name, duplicates = self._queue.name, self._tally[Moved.DUPLICATE]
+        for target, count in self._gone.items():
+            if target is not None:
+                logger.warning("%d dead letters stay in queue %r: queue %r, where they died, is gone", count, name, target)
+        if duplicates:
+            logger.warning(
+                "%d dead letters stay in queue %r: their queue deduplicates and already has an equal message", duplicates, name
+            )
+        return Redriven(self.moved, duplicates, sum(self._gone.values()))
+
+    def _is_wanted(self, message: Message) -> bool:
+        return (self._left is None or message.id in self._left) and message.id not in self._seen
+
+    def _visible(self, after: tuple[int, int]) -> list[Message]:
+        return self._queue.stored.browse(REDRIVE_BATCH, now=self._queue.clock(), after=after)
+
+    def _move(self, page: list[Message], most: int) -> None:
+        """Move up to ``most`` of these messages. One that stays does not count; another is tried instead."""
+        now = self._queue.clock()
+        beyond: dict[str, Settings | None] = {}
+        known: list[tuple[str, Message]] = []
+        for message in page:
+            target = self._to or (message.death.queue if message.death else None)
+            if target is not None and target not in beyond:
+                beyond[target] = self._queue.store.load(target)
+            if target is None or beyond[target] is None:
+                self._gone[target] += 1
+            else:
+                known.append((target, message))
+        while known and most > 0:
+            part, known = known[:most], known[most:]
+            for target in sorted({target for target, _ in part}):
+                messages = [message for home, message in part if home == target]
+                expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
+                moved = Counter(self._queue.stored.move(messages, target, now, expires_at, [None] * len(messages)))
+                most -= moved[Moved.DONE]
+                self._tally.update(moved)

@@ -1,0 +1,61 @@
+"""What the parts of a queue share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+from penstock.clock import Clock
+from penstock.errors import QueueNotFound
+from penstock.guarded import guarded
+from penstock.message import Held, Settings, State
+from penstock.policy import settlement
+from penstock.queue.retention import Retention, Tender
+from penstock.queue.waiting import Waiting
+from penstock.stores.ports import Store
+
+Answer = TypeVar("Answer")
+
+
+class OpenQueue:
+    """A queue of a store, as one broker uses it. Owns the settings as last read."""
+
+    def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender) -> None:
+        self.name = name
+        self.store = store
+        self.stored = store.queue(name)
+        self.waiting = waiting
+        self.clock = clock
+        self.retention = Retention(name, store, waiting, clock)
+        self.known: Settings | None = None
+        """The settings as last read. A caller acts on these, and the store says so if they have changed."""
+        self._tender = tender
+
+    def read_settings(self) -> Settings:
+        settings = self.known = self.store.load(self.name)
+        if settings is None:
+            raise QueueNotFound(self.name)
+        return settings
+
+    def decide(self, act: Callable[[Settings], Answer | None]) -> Answer:
+        """Act on the settings we know, and again on new ones if the store answers None: they have changed."""
+        answer = act(self.known or self.read_settings())
+        while answer is None:
+            answer = act(self.read_settings())
+        return answer
+
+    def settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
+        """Settle messages inside a batch, where the settings cannot change."""
+        gone = self.stored.delete(held, settlement(settings, state, reason, now))
+        assert gone is not None
+        return gone
+
+    def tend(self) -> None:
+        """Have the queue cleared. Call this when `Retention.due_at` has passed."""
+        self._tender.ask(self.retention, self.clock())
+
+    @guarded
+    def joining(self, connection: object) -> Generator[OpenQueue]:
+        """This queue, inside the caller's open transaction."""
+        with self.store.joining(connection) as store:
+            yield OpenQueue(self.name, store, self.waiting, self.clock, self._tender)
