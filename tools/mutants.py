@@ -31,7 +31,7 @@ MARKS, TENDING, VIEWS, RECORDS = (
 )
 RESERVE = "stores/reserve.py"
 SENDING, PAGES, CACHED_MESSAGES = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/messages.py"
-MEMORY = "stores/memory.py"
+MEMORY = "stores/memory/tables.py"
 PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
 LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
 POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue/queue.py", "workers/consumer.py", "stores/memcached/formats.py"
@@ -1945,6 +1945,36 @@ MUTANTS = [
         "an interrupted verb is never mended",
         "interrupt_at_any_instant",
         ((MEMORY, "            self._mend()\n", ""),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "an interrupted move leaves a message in both queues",
+        "whose_move_was_interrupted",
+        (("stores/memory/table.py", "            if id in target.rows:\n", "            if False:\n"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "a sweep in memory clears everything at once",
+        "clears_a_part",
+        (("stores/memory/table.py", "for _ in range(SLICE):", "for _ in range(10**9):"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "a mark that was removed early keeps its place",
+        "take_no_room",
+        (("stores/memory/table.py", "if len(self._heap) > 2 * len(self.records) + SLICE:", "if False:"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "a claim in memory deletes nothing",
+        "exchange",
+        (
+            (
+                "stores/memory/queue.py",
+                "for receipt in receipts] if settlement is not None else []",
+                "for receipt in ()] if settlement is not None else []",
+            ),
+        ),
         ("tests/test_memory.py",),
     ),
     Mutant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 import penstock
 from penstock import BadInput, BadMessage, Broker, Draft, Message, OutcomeUnknown, Queue, QueueNotFound
 from penstock.broker import LocalBroker
-from penstock.stores.ports import Store
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
+from penstock.testing.verbs import wrap_verb
 
 NEVER = 10**6
 
@@ -290,13 +291,21 @@ class Consuming:
         assert (tally.processed, tally.lost) == (0, 3)
         assert queue.delete_many(others) == [True] * 3
 
-    def test_leases_are_renewed_by_one_call_and_not_past_a_deadline(self, broker: LocalBroker, clock: FakeClock) -> None:
+    def test_leases_are_renewed_by_one_call_and_not_past_a_deadline(
+        self, broker: LocalBroker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         queue = broker.create("orders", visibility=30)
         queue.send_many([b"x"] * 20 + [Draft(b"soon", deadline=40), Draft(b"late", deadline=29), Draft(b"far", deadline=900)])
         heart = broker.consumer("orders", heartbeat=3600)._heart
         held = queue.receive(50)
         heart.hold(held)
-        calls = count_calls(broker.store, "extend")
+        calls: list[str] = []
+
+        def noting(extend: Callable[..., list[bool]], name: str, *arguments: Any, **how: Any) -> list[bool]:
+            calls.append(name)
+            return extend(*arguments, **how)
+
+        wrap_verb(monkeypatch, broker, "extend", noting)
         heart._renew()
         assert calls == [], "they last for now"
         clock.advance(15)
@@ -458,16 +467,3 @@ def wait_for_settlement(queue: Queue, left: int) -> int:
     while (messages := queue.stats().messages) > left and time.monotonic() < give_up_at:
         time.sleep(0.001)
     return messages
-
-
-def count_calls(store: Store, verb: str) -> list[tuple[Any, ...]]:
-    """Record the arguments of each call from now on."""
-    calls: list[tuple[Any, ...]] = []
-    act = getattr(store, verb)
-
-    def note(*arguments: Any, **options: Any) -> Any:
-        calls.append(arguments)
-        return act(*arguments, **options)
-
-    setattr(store, verb, note)
-    return calls

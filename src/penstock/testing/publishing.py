@@ -345,12 +345,12 @@ class StagedSegments:
         self, broker: LocalBroker, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Interrupt it at each of its store calls, and publish again with other segments, as a replay would."""
-        store, (staging, ledger) = broker.store, broker.store.outbox
-        verbs = [(store, "insert"), (store, "insert_bodies"), (staging, "stage"), (staging, "fetch"), (staging, "unstage")]
-        verbs += [(ledger, "note"), (ledger, "insert_once")]
+        staging, ledger = broker.store.outbox
+        verbs = [(staging, "stage"), (staging, "fetch"), (staging, "unstage"), (ledger, "note"), (ledger, "insert_once")]
         for number in range(60):
             writer, calls = f"writer {number}", [0]
             with monkeypatch.context() as patched:
+                wrap_verb(patched, broker, "insert", _interrupting(calls, number))
                 for port, verb in verbs:
                     patched.setattr(port, verb, _interrupted(getattr(port, verb), calls, number))
                 calls[0] = -10
@@ -398,3 +398,8 @@ def _interrupted(verb: Any, calls: list[int], number: int) -> Any:
         return _interrupted(answer, calls, number) if callable(answer) else answer
 
     return call
+
+
+def _interrupting(calls: list[int], number: int) -> Any:
+    """As `_interrupted`, for `wrap_verb`."""
+    return lambda act, _name, *arguments: _interrupted(act, calls, number)(*arguments)

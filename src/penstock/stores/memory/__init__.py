@@ -1,0 +1,13 @@
+"""Queues in this process's memory: the executable specification. Every other store must give the same answers.
+
+store.py    the store: its queues by name
+queue.py    the verbs of one queue, each for many messages
+table.py    what one queue holds, and the transitions of one message
+tables.py   all tables behind one lock; what an interrupted verb has left is repaired
+readers.py  named claims
+outbox.py   staging and publishing
+"""
+
+from penstock.stores.memory.store import MemoryStore
+
+__all__ = ["MemoryStore"]

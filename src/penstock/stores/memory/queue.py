@@ -1,0 +1,238 @@
+"""The verbs of one queue in memory."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
+from penstock.policy import key_of, readmit, same_settings
+from penstock.stores.memory.readers import MemoryReaders
+from penstock.stores.memory.table import Row, Table
+from penstock.stores.memory.tables import Tables
+from penstock.stores.ports import START, Claimed, Claiming, History, StoredQueue, Swept, scan_of, span_of
+
+
+class MemoryQueue(StoredQueue):
+    """Finds the table of its name anew in each verb. Owns nothing: the queue may be dropped and created again."""
+
+    def __init__(self, name: str, tables: Tables) -> None:
+        self.readers = MemoryReaders(name, tables)
+        self.history = MemoryHistory(name, tables)
+        self._name = name
+        self._tables = tables
+
+    def insert(self, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            if not same_settings(table.settings, settings):
+                return None
+            self._tables.change(table)
+            sent = [self._insert(table, entry, now) for entry in entries]
+            self._tables.done()
+            return sent
+
+    def _insert(self, table: Table, entry: Entry, now: int) -> Sent:
+        if entry.mark is not None:
+            first, until = table.marks.records.get(entry.mark, ("", 0))
+            if until > now:
+                return Sent(first, duplicate=True)
+        number = next(self._tables.numbers)
+        id = self._tables.ids.make(number)
+        table.insert(entry, self._name, number, id)
+        return Sent(id)
+
+    def claim(self, claiming: Claiming) -> Claimed | None:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            if claiming.known is not None and not same_settings(claiming.known, table.settings):
+                return None
+            self._tables.change(table)
+            receipts, settlement = claiming.deleting or ((), None)
+            deleted = [table.delete(receipt, settlement) for receipt in receipts] if settlement is not None else []
+            rows = table.first_visible(claiming.limit, claiming.at, claiming.share)
+            claimed = [table.claim(row, claiming) for row in rows]
+            self._tables.done()
+            return Claimed(claimed, deleted)
+
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            self._tables.change(table)
+            extended = [table.extend(receipt, until, release=release) for receipt in receipts]
+            self._tables.done()
+            return extended
+
+    def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            if settings is not None and not same_settings(table.settings, settings):
+                return None
+            self._tables.change(table)
+            deleted = [table.delete(receipt, settlement) for receipt in receipts]
+            self._tables.done()
+            return deleted
+
+    def move(
+        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
+    ) -> list[Moved]:
+        with self._tables.lock:
+            table, there = self._tables.find(self._name), self._tables.find(target)
+            self._tables.change(table, there)
+            pairs = zip(receipts, deaths, strict=True)
+            moved = [self._move(table, receipt, target, there, now, expires_at, death) for receipt, death in pairs]
+            self._tables.done()
+            return moved
+
+    def _move(
+        self, table: Table, receipt: Held, target: str, there: Table, now: int, expires_at: int, death: Death | None
+    ) -> Moved:
+        row = table.find(receipt)
+        if row is None:
+            return Moved.STALE
+        mark, mark_until, deadline_at = readmit(row.message, row.mark, death, table.settings, there.settings, now)
+        if mark is not None and mark_until and there.marks.records.get(mark, ("", 0))[1] == FOREVER:
+            return Moved.DUPLICATE
+        message = replace(
+            row.message,
+            number=next(self._tables.numbers) if self._tables.by_arrival else row.message.number,
+            queue=target,
+            state=State.QUEUED,
+            receives=0,
+            visible_at=now,
+            moved_at=now,
+            expires_at=expires_at,
+            deadline_at=deadline_at,
+            key=key_of(mark),
+            death=death,
+            holder=None,
+        )
+        table.move(row, there, Row(message, mark, mark_until))
+        return Moved.DONE
+
+    def set_aside(self, receipts: Sequence[Held]) -> list[bool]:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            self._tables.change(table)
+            aside = [table.set_aside(receipt) for receipt in receipts]
+            self._tables.done()
+            return aside
+
+    def browse(
+        self, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
+    ) -> list[Message]:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            start = table.position(*after)
+            rows = [
+                row
+                for row in table.rows.values()
+                if (state is None or row.message.state is state)
+                and (now is None or (row.message.visible_at <= now and not row.blocked))
+                and table.order(row) > start
+            ]
+            return [_copy(row.message) for row in heapq.nsmallest(limit, rows, key=table.order)]
+
+    def scan(self, start: int, stop: int, limit: int) -> list[Message]:
+        return scan_of(self._all(), start, stop, limit)
+
+    def span(self) -> tuple[int, int, int]:
+        return span_of(self._all())
+
+    def _all(self) -> list[Message]:
+        with self._tables.lock:
+            return [_copy(row.message) for row in self._tables.find(self._name).rows.values()]
+
+    def marked(self, mark: bytes | None = None) -> int:
+        with self._tables.lock:
+            marks = self._tables.find(self._name).marks.records
+            chosen = marks.values() if mark is None else [marks.get(mark, ("", 0))]
+            return sum(until == FOREVER for _, until in chosen)
+
+    def count(self, now: int) -> Counts:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            visible = in_flight = delayed = blocked = damaged = 0
+            for row in table.rows.values():
+                message = row.message
+                if message.state is State.DAMAGED:
+                    damaged += 1
+                elif row.blocked:
+                    blocked += 1
+                elif message.visible_at <= now:
+                    visible += 1
+                elif message.state is State.CONSUMED:
+                    in_flight += 1
+                else:
+                    delayed += 1
+            oldest = min((row.message for row in table.rows.values()), key=lambda message: message.number, default=None)
+            oldest_at = None if oldest is None else oldest.sent_at
+            settled = len(table.history.records)
+            return Counts(len(table.rows), visible, in_flight, delayed, blocked, damaged, settled, oldest_at)
+
+    def due(self) -> int | None:
+        with self._tables.lock:
+            return self._tables.find(self._name).due()
+
+    def purge(self, limit: int) -> int:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            held = set(table.held_ids())
+            self._tables.change(table)
+            rows = [row for id, row in table.rows.items() if id not in held][:limit]
+            for row in rows:
+                table.remove(row)
+            self._tables.done()
+            return len(rows)
+
+    def sweep(self, now: int) -> Swept:
+        with self._tables.lock:
+            table = self._tables.find(self._name)
+            more = [table.history.sweep(now), table.marks.sweep(now)]
+            return Swept(any(more))
+
+    def unmark(self, marks: Sequence[bytes]) -> None:
+        """Forget marks that are no longer needed, before they expire."""
+        with self._tables.lock:
+            known = self._tables.find(self._name).marks.records
+            for mark in marks:
+                known.pop(mark, None)
+
+
+class MemoryHistory(History):
+    """The settled messages of one queue. Owns nothing, like the queue."""
+
+    def __init__(self, name: str, tables: Tables) -> None:
+        self._name = name
+        self._tables = tables
+
+    def browse(self, limit: int) -> list[Message]:
+        return heapq.nsmallest(limit, self._all(), key=lambda message: (message.settled_at, message.number))
+
+    def scan(self, start: int, stop: int, limit: int) -> list[Message]:
+        return scan_of(self._all(), start, stop, limit)
+
+    def span(self) -> tuple[int, int, int]:
+        return span_of(self._all())
+
+    def amend(self, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+        with self._tables.lock:
+            records = self._tables.find(self._name).history.records
+            amended = []
+            for receipt in receipts:
+                message, until = records.get(receipt.id, (None, 0))
+                known = message is not None and receipt.delivery in (None, message.delivery)
+                if message is not None and known:
+                    records[receipt.id] = (replace(message, state=state, reason=reason), until)
+                amended.append(known)
+            return amended
+
+    def _all(self) -> list[Message]:
+        with self._tables.lock:
+            return [_copy(message) for message, _ in self._tables.find(self._name).history.records.values()]
+
+
+def _copy(message: Message) -> Message:
+    """A copy that the caller may change."""
+    return replace(message, attributes=dict(message.attributes))

@@ -1,0 +1,290 @@
+"""What one queue of a memory store holds, and the transitions of one message."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from penstock.message import FOREVER, Claim, Entry, Held, Message, Receipt, Settings, Settlement, State
+from penstock.policy import key_of, next_delivery
+from penstock.stores.ports import Claiming
+
+Key = TypeVar("Key", bytes, str)
+Value = TypeVar("Value")
+SLICE = 500
+"""How many expired records one sweep removes."""
+
+
+@dataclass(slots=True)
+class Row:
+    message: Message
+    mark: bytes | None
+    mark_until: int
+    blocked: bool = False
+
+
+@dataclass(slots=True)
+class HeldClaim:
+    """A named claim, and its messages in the order in which they were claimed."""
+
+    claim: Claim
+    receipts: list[Receipt]
+
+
+@dataclass(slots=True)
+class Reader:
+    settled: int | None = None
+    claims: dict[int, HeldClaim] = field(default_factory=dict)
+
+
+class Expiring(Generic[Key, Value]):
+    """Records that are kept until an instant. Owns them, and the order in which they expire."""
+
+    def __init__(self) -> None:
+        self.records: dict[Key, tuple[Value, int]] = {}
+        self._heap: list[tuple[int, Key]] = []  # an entry is void if its record disagrees
+
+    def put(self, key: Key, value: Value, until: int) -> None:
+        if until < FOREVER:
+            if len(self._heap) > 2 * len(self.records) + SLICE:
+                heap = [(kept_until, kept) for kept, (_, kept_until) in self.records.items() if kept_until < FOREVER]
+                heapq.heapify(heap)
+                self._heap = heap
+            heapq.heappush(self._heap, (until, key))  # before the record: an interrupt must not leave one that never expires
+        self.records[key] = value, until
+
+    def sweep(self, now: int) -> bool:
+        """Remove some of the expired records. Returns whether there are more."""
+        for _ in range(SLICE):
+            if not self._heap or self._heap[0][0] > now:
+                return False
+            until, key = self._heap[0]
+            if key in self.records and self.records[key][1] == until:
+                del self.records[key]
+            heapq.heappop(self._heap)
+        return True
+
+
+class Table:
+    """The messages, marks, history and readers of one queue.
+
+    ``rows`` is authoritative. After an interrupt, `mend` rebuilds the order of delivery and the turns of the groups from it."""
+
+    def __init__(self, settings: Settings, *, ordered: bool) -> None:
+        self.settings = settings
+        self.rows: dict[str, Row] = {}
+        self.marks: Expiring[bytes, str] = Expiring()
+        """The id of the message that a mark belongs to. Until FOREVER: the mark goes with the message."""
+        self.history: Expiring[str, Message] = Expiring()
+        self.readers: dict[str, Reader] = {}
+        self._ordered = ordered
+        self._heap: list[tuple[int, int, str]] = []
+        """(visible_at, number, id) of each message that is not blocked. An entry is void if its row disagrees."""
+        self._groups: dict[str, list[tuple[int, str]]] = {}
+        """For each group (number, id) of the message whose turn it is, then of those that are blocked behind it."""
+        self._moving: tuple[str, Table] | None = None
+
+    # finding
+
+    def find(self, receipt: Held) -> Row | None:
+        """None if the receipt is stale."""
+        row = self.rows.get(receipt.id)
+        return row if row and receipt.delivery in (None, row.message.delivery) else None
+
+    def order(self, row: Row) -> tuple[int, ...]:
+        """The order of delivery, blocked messages last."""
+        return (row.blocked, row.message.visible_at if self._ordered else 0, row.message.number)
+
+    def position(self, visible_at: int, number: int) -> tuple[int, ...]:
+        """A place in this order, among the messages that are not blocked."""
+        return (False, visible_at if self._ordered else 0, number)
+
+    def due(self) -> int | None:
+        while self._heap:
+            visible_at, _, id = self._heap[0]
+            row = self.rows.get(id)
+            if row and row.message.visible_at == visible_at and not row.blocked:
+                return visible_at
+            heapq.heappop(self._heap)
+        return None
+
+    def first_visible(self, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
+        """The messages that a claim takes. They lose their place in the order: `show` them again."""
+        if not self._ordered:
+            visible = (row for row in self.rows.values() if row.message.visible_at <= now and not row.blocked)
+            return heapq.nsmallest(limit, visible, key=lambda row: row.message.number)
+        place, of = share or (0, 1)
+        found: dict[str, Row] = {}  # the heap names a message twice if it became visible twice at the same instant
+        others: list[tuple[int, int, str]] = []
+        while len(found) < limit and (due := self.due()) is not None and due <= now:
+            first = heapq.heappop(self._heap)
+            _, number, id = first
+            if number % of == place:
+                found[id] = self.rows[id]
+            else:
+                others.append(first)
+        for other in others:
+            heapq.heappush(self._heap, other)
+        return list(found.values())
+
+    def held_ids(self) -> Iterator[str]:
+        """The messages of named claims."""
+        for reader in self.readers.values():
+            for held in reader.claims.values():
+                yield from (receipt.id for receipt in held.receipts if self.find(receipt))
+
+    # transitions
+
+    def insert(self, entry: Entry, queue: str, number: int, id: str) -> None:
+        message = Message(
+            id=id,
+            number=number,
+            queue=queue,
+            body=entry.body,
+            content_type=entry.content_type,
+            attributes=entry.attributes,
+            state=State.QUEUED,
+            receives=0,
+            delivery=0,
+            sent_at=entry.sent_at,
+            visible_at=entry.visible_at,
+            expires_at=entry.expires_at,
+            deadline_at=entry.deadline_at,
+            visibility=entry.visibility,
+            group=entry.group,
+            key=key_of(entry.mark),
+        )
+        self._add(Row(message, entry.mark, entry.mark_until))
+        if entry.mark is not None:
+            self.marks.put(entry.mark, id, entry.mark_until)
+
+    def claim(self, row: Row, claiming: Claiming) -> Message:
+        before = row.message
+        now, until = claiming.at, claiming.until
+        after = replace(
+            before,
+            state=State.CONSUMED,
+            receives=before.receives + 1,
+            delivery=next_delivery(before.delivery, now),
+            holder=claiming.holder,
+            visible_at=before.visible_at if until is None else until,  # not hidden: an interrupt may prevent the settlement
+            received_at=now,
+            first_received_at=before.first_received_at or now,
+        )
+        self.show(row, after)
+        return replace(
+            after,
+            attributes=dict(after.attributes),
+            visible_at=FOREVER if until is None else until,
+            lapsed=before.state is State.CONSUMED,
+        )
+
+    def extend(self, receipt: Held, until: int, *, release: bool) -> bool:
+        row = self.find(receipt)
+        if row is None or row.message.state is not State.CONSUMED:
+            return False
+        state, holder = (State.QUEUED, None) if release else (State.CONSUMED, row.message.holder)
+        self.show(row, replace(row.message, visible_at=until, state=state, holder=holder))
+        return True
+
+    def delete(self, receipt: Held, settlement: Settlement) -> bool:
+        row = self.find(receipt)
+        if row is None:
+            return False
+        if settlement.keep_until is not None:
+            settled = replace(row.message, state=settlement.state, settled_at=settlement.settled_at, reason=settlement.reason)
+            self.history.put(settled.id, settled, settlement.keep_until)
+        self.remove(row)
+        return True
+
+    def move(self, row: Row, target: Table, moved: Row) -> None:
+        """Replace a row of this table by ``moved`` in another."""
+        self._moving = (row.message.id, target)
+        if moved.mark is not None and moved.mark_until:
+            target.marks.put(moved.mark, moved.message.id, moved.mark_until)  # first: `mend` removes a mark without its message
+        target._add(moved)
+        self.remove(row)
+        self._moving = None
+
+    def set_aside(self, receipt: Held) -> bool:
+        row = self.find(receipt)
+        if row is None:
+            return False
+        self.show(row, replace(row.message, state=State.DAMAGED, visible_at=FOREVER, holder=None))
+        self._pass_turn(row)
+        return True
+
+    def show(self, row: Row, message: Message) -> None:
+        """Change a message that is not blocked."""
+        row.message = message
+        if message.visible_at < FOREVER:
+            heapq.heappush(self._heap, (message.visible_at, message.number, message.id))
+
+    def remove(self, row: Row) -> None:
+        id = row.message.id
+        del self.rows[id]
+        if row.mark is not None and self.marks.records.get(row.mark) == (id, FOREVER):
+            del self.marks.records[row.mark]
+        self._pass_turn(row)
+
+    def _add(self, row: Row) -> None:
+        message = row.message
+        turns: list[tuple[int, str]] | None = None
+        if self.settings.groups and message.group is not None:
+            turns = self._groups.setdefault(message.group, [])
+            row.blocked = bool(turns)
+        self.rows[message.id] = row  # from here on the message is in the queue: see `mend`
+        if turns is not None:
+            insort(turns, (message.number, message.id), lo=min(1, len(turns)))
+        if not row.blocked:
+            self.show(row, message)
+
+    def _pass_turn(self, row: Row) -> None:
+        """Take a message out of its group's line. If it was first, free the next by number."""
+        group, place = row.message.group or "", (row.message.number, row.message.id)
+        turns = self._groups.get(group, [])
+        if place not in turns:
+            return
+        turns.remove(place)
+        if not turns:
+            del self._groups[group]
+        elif not row.blocked:
+            following = self.rows[turns[0][1]]
+            following.blocked = False
+            self.show(following, following.message)
+
+    # after an interrupt
+
+    def finish_move(self) -> None:
+        """A message that is in both tables has arrived."""
+        if self._moving is not None:
+            id, target = self._moving
+            if id in target.rows:
+                self.rows.pop(id, None)
+            self._moving = None
+
+    def mend(self) -> None:
+        """Rebuild everything else from the rows."""
+        rows = sorted(self.rows.values(), key=lambda row: row.message.number)
+        for mark, (id, until) in list(self.marks.records.items()):
+            if until == FOREVER and id not in self.rows:
+                del self.marks.records[mark]
+        if rows and rows[-1].mark is not None and rows[-1].mark_until:  # the interrupted insert may not have come this far
+            self.marks.put(rows[-1].mark, rows[-1].message.id, rows[-1].mark_until)
+        self._groups = {}
+        for row in rows if self.settings.groups else ():
+            if row.message.group is not None and row.message.state is not State.DAMAGED:
+                turns = self._groups.setdefault(row.message.group, [])
+                turns.insert(len(turns) if row.blocked else 0, (row.message.number, row.message.id))
+        for turns in self._groups.values():
+            self.rows[turns[0][1]].blocked = False
+        for reader in self.readers.values():
+            for held in reader.claims.values():
+                for row in filter(None, map(self.find, held.receipts)):
+                    if row.message.visible_at == FOREVER and not held.claim.confirmed:
+                        row.message = replace(row.message, visible_at=held.claim.lapses_at)
+        self._heap = [(row.message.visible_at, row.message.number, row.message.id) for row in rows if not row.blocked]
+        heapq.heapify(self._heap)
