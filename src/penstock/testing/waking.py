@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import Draft
+from penstock.broker import open_local
 from penstock.testing.verbs import wrap_verb
 
 PROMISE = 0.05
@@ -83,7 +84,7 @@ class Waking:
 
     def test_waiting_costs_next_to_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A receiver looks at the store some thirty times a second, and sleeps in between."""
-        with penstock.open(url) as broker:
+        with open_local(url) as broker:
             queue = broker.create("orders")
             queue.send(b"later", delay=3600)
             queue.receive()
