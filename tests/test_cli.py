@@ -597,7 +597,7 @@ def test_a_password_in_the_url_is_not_shown_by_the_service(shell: Shell, monkeyp
 def test_a_server_is_not_served_by_another(shell: Shell) -> None:
     pytest.importorskip("penstock.server")
     assert shell("serve --store http://127.0.0.1:1") == 2
-    assert shell.err == "penstock: URL 'http://127.0.0.1:1' is of a server; a store is needed here\n"
+    assert shell.err == "penstock: URL 'http://127.0.0.1:1' is the URL of a server; a store is needed here\n"
 
 
 def test_a_file_may_have_an_at_sign(shell: Shell) -> None:

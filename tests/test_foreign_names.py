@@ -59,7 +59,7 @@ def test_what_a_spool_cannot_deliver_is_counted_and_named(spool: Spool, id: str,
     spool.publish("good")
     with caplog.at_level(logging.WARNING, "penstock"):
         assert [message.id for message in spool.queue.receive(9)] == ["good"]
-    assert f"no messages, and are left alone: {f'queues/orders/{id}'!r}" in caplog.messages[-1]
+    assert f"not messages; they are left alone: {f'queues/orders/{id}'!r}" in caplog.messages[-1]
     caplog.clear()
     stats = spool.queue.stats()
     assert (stats.messages, stats.foreign) == (1, [f"queues/orders/{id}"])

@@ -142,4 +142,4 @@ def test_a_queue_that_cannot_be_cleared_does_not_keep_others_from_it(
         good.send(b"x")
         assert swept.wait(60)
         wait_for_tenders()
-    assert "queue 'bad' could not be tended" in caplog.text
+    assert "could not clear queue 'bad'" in caplog.text

@@ -308,7 +308,7 @@ def test_no_error_ends_the_heartbeats_or_the_renewals(
 ) -> None:
     queue.send(b"x")
     consumer = broker.consumer("orders", heartbeat=0.01, visibility=0.1)
-    verbs: list[tuple[object, str]] = [(broker.store.roster, "strike"), (broker.store, "extend")]
+    verbs: list[tuple[object, str]] = [(broker.store.roster, "strike"), (queue._opened.stored, "extend")]
     again = [fail_twice(port, verb, error, monkeypatch) for port, verb in verbs]
     with_both: list[bool] = []
 

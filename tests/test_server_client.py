@@ -377,7 +377,7 @@ def test_a_server_that_is_not_penstock_is_a_clear_error(content: bytes) -> None:
                 lambda: queue._line.call("/scan", {}, again=True, changes=False, accept="application/vnd.apache.arrow.stream"),
             ]
             for call in calls:
-                with pytest.raises(penstock.StoreError, match="did not answer as Penstock does"):
+                with pytest.raises(penstock.StoreError, match="did not answer like a Penstock server"):
                     call()
         foreign.shutdown()
 

@@ -107,7 +107,7 @@ class Broker(ABC):
         try:
             return Consumer(self.queue(name), self._roster, self.clock, **options)
         except TypeError as error:
-            raise BadInput(f"a consumer cannot be made of this: {error}") from None
+            raise BadInput(f"these are not options of a consumer: {error}") from None
 
     # publishing exactly once
 
@@ -260,7 +260,7 @@ def open_local(url: str, *, clock: Clock | None = None, **options: Any) -> Local
         raise BadURL(f"a store's URL is text, not {type(url).__name__}: {url!r:.200}")
     scheme, colon, _ = url.partition(":")
     if colon and scheme in REMOTE:
-        raise BadURL(f"URL {url!r:.200} is of a server; a store is needed here")
+        raise BadURL(f"URL {url!r:.200} is the URL of a server; a store is needed here")
     if not colon or scheme not in STORES:
         known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
         raise BadURL(f"URL {url!r:.200} does not begin with one of {known}")

@@ -220,7 +220,7 @@ class Message:
 
     def _home(self) -> Home:
         if self.home is None:
-            raise BadMessage(f"message {self.id} was only looked at: a message is settled by who received it")
+            raise BadMessage(f"message {self.id} was not received, only looked at: only a receiver can settle it")
         return self.home
 
 

@@ -139,7 +139,7 @@ class Line:
                 return answer
         except (TypeError, KeyError, BadInput):
             pass
-        raise Lost("did not answer as Penstock does", again=False)
+        raise Lost("did not answer like a Penstock server", again=False)
 
     def _ask(self, path: str, body: bytes, timeout: float, accept: str | None) -> tuple[int, Any]:
         connection = self._take(timeout)

@@ -140,7 +140,7 @@ class Publishing:
         try:
             self.sweep(now)
         except StoreError as error:  # the caller's request is done; this can wait
-            logger.warning("what was staged could not be tended, which will be tried again: %s", error)
+            logger.warning("could not clear staged segments, and will try again later: %s", error)
 
     def sweep(self, now: int) -> None:
         begun: set[str] = set()
@@ -152,7 +152,7 @@ class Publishing:
                 with self._ledger.publishing(writer) as last:
                     last = self._finish(writer, last)
             except StoreBusy as error:  # do not hold up the other writers
-                logger.warning("what writer %r has begun cannot be finished yet: %s", writer, error)
+                logger.warning("cannot finish yet the batch that writer %r has begun: %s", writer, error)
                 continue
             if last is not None:
                 self._staging.unstage(writer, last)

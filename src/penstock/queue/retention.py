@@ -53,7 +53,7 @@ class Retention:
         except (QueueNotFound, StoreClosed):
             return False
         except StoreError as error:  # it can wait
-            logger.warning("queue %r could not be tended, which will be tried again: %s", self.queue, error)
+            logger.warning("could not clear queue %r, and will try again later: %s", self.queue, error)
             return False
         return more or swept.more
 
@@ -83,7 +83,7 @@ class Retention:
             self._foreign = names
             if names:
                 shown = ", ".join(map(repr, names[:10]))
-                logger.warning("in queue %r there are files that are no messages, and are left alone: %s", self.queue, shown)
+                logger.warning("queue %r contains files that are not messages; they are left alone: %s", self.queue, shown)
 
 
 class Tender:
@@ -138,7 +138,7 @@ class Tender:
                     with self._lock:
                         self._asked.setdefault(retention.queue, retention)
             except Exception:  # whatever it is, the other queues go on
-                logger.exception("queue %r could not be tended, which will be tried again", retention.queue)
+                logger.exception("could not clear queue %r, and will try again later", retention.queue)
             self._end.wait(max(REST, time.monotonic() - began))
 
     def _next(self) -> Retention | None:

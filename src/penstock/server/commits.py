@@ -284,4 +284,6 @@ def _sort(group: list[Operation]) -> list[list[Operation]]:
 
 def _log(operation: Operation) -> None:
     if operation.error is not None:
-        logger.warning("messages could not be given back at once, and will be when their time is over: %s", operation.error)
+        logger.warning(
+            "could not give messages back at once; they will be visible again when their visibility ends: %s", operation.error
+        )

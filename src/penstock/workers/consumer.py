@@ -231,7 +231,7 @@ class Consumer:
             self._heart.let_go(message)  # nobody knows how far the callback came: let its lease lapse
             if self._mode is Mode.AT_MOST_ONCE:
                 self._fail(message, "took its process down")
-            logger.error("message %s of queue %r took its process down", message.id, self.queue.name)
+            logger.error("the process that handled message %s of queue %r died", message.id, self.queue.name)
         else:
             self._after(message, error)
 

@@ -65,7 +65,7 @@ class Heartbeat:
         try:
             self._roster.leave(self._queue.name, self.name)
         except PenstockError as error:
-            logger.warning("consumer %s could not take its leave: %s", self.name, error)
+            logger.warning("could not remove consumer %s from the roster: %s", self.name, error)
 
     def beat(self) -> None:
         """Record that this consumer is alive, and learn its place among the live consumers."""

@@ -48,7 +48,7 @@ class Operators(Dialect):
 
     async def metrics(self, request: Request) -> Response:
         if not request.grant.allows_all(Scope.READ):
-            raise Refused(403, "metrics tell of all queues: this token may not read them all")
+            raise Refused(403, "the metrics cover all queues, and this token may not read all of them")
 
         def act() -> tuple[int, list[tuple[str, Stats]]]:
             total, names = self.broker.queues(limit=MOST_QUEUES)

@@ -69,7 +69,7 @@ def read_json(body: bytes) -> Any:
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise BadInput("the body is not JSON") from None
     except ValueError:  # Python refuses to parse integers that long
-        raise BadInput("the body has a number of thousands of digits") from None
+        raise BadInput("the body contains a number with thousands of digits") from None
 
 
 def answer_json(status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
