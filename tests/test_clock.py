@@ -24,7 +24,7 @@ from penstock.broker import open_desk
 from penstock.clock import LEAD, LOOK_EVERY, SHARE, Course, MachineClock, Unshared, steady
 from penstock.stores.clock_files import MONTH, ClockFiles, clock_folder
 from penstock.stores.dbserver.clock import DatabaseClock
-from penstock.stores.files.folder import ORPHANED, file_age, is_orphaned
+from penstock.stores.files.file_times import ORPHANED, file_age, is_orphaned
 from penstock.testing.http import Http
 from penstock.testing.stepping import WallClock
 
@@ -484,7 +484,7 @@ def test_a_wall_clock_that_is_set_forward_makes_no_file_old(tmp_path: Path, monk
     """Otherwise a sender's unfinished file would be removed as abandoned."""
     (tmp_path / "draft").touch()
     real = time.time
-    monkeypatch.setattr("penstock.stores.files.folder.time.time", lambda: real() + 2 * ORPHANED)
+    monkeypatch.setattr("penstock.stores.files.file_times.time.time", lambda: real() + 2 * ORPHANED)
     assert not is_orphaned(str(tmp_path / "draft"))
 
 
@@ -493,6 +493,6 @@ def test_a_file_is_as_old_as_it_is_whether_the_wall_clock_was_set_before_or_afte
     monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     now = 1_800_000_000.0
-    monkeypatch.setattr("penstock.stores.files.folder._unstepped", lambda: int(now * SECOND))
-    monkeypatch.setattr("penstock.stores.files.folder.time.time", lambda: now + step)
+    monkeypatch.setattr("penstock.stores.files.file_times._unstepped", lambda: int(now * SECOND))
+    monkeypatch.setattr("penstock.stores.files.file_times.time.time", lambda: now + step)
     assert file_age(now - 10) == file_age(now + step - 10) == 10

@@ -13,7 +13,8 @@ import pytest
 import penstock
 from penstock import Broker, Draft, PenstockError, Queue
 from penstock.publishing.segments import pack_drafts
-from penstock.stores.files.records import HELD
+from penstock.stores.files.records import RECEIVED
+from penstock.stores.files.sending import Sending
 from penstock.testing import FakeClock
 
 DAY = 86400
@@ -40,7 +41,7 @@ def retyped(content: bytes) -> bytes:
     except TypeError:  # a number
         return b"-1"
     except ValueError:  # a fixed record
-        return HELD.pack(*[-1] * 9) + content[HELD.size :]
+        return RECEIVED.pack(*[-1] * 9) + content[RECEIVED.size :]
 
 
 @pytest.fixture(params=["vsqs", "spool"])
@@ -258,8 +259,7 @@ def test_what_another_process_writes_anew_is_not_set_aside(url: str, tmp_path: P
         with monkeypatch.context() as patched:
             patched.setattr(os, "rename", late)
             broker.store.queue("orders").marked(b"")
-            shelf = broker.store._shelves["orders"]
-            assert shelf.beside.read_json("mark", mark.name) is None
+            assert broker.store.queue("orders").sidecar.read_json("mark", mark.name) is None
         assert queue.send(b"x").duplicate
         assert queue.stats().damaged == 0
 
@@ -275,7 +275,7 @@ def begun(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         for name in ("orders", "others"):
             broker.create(name)
         stage(broker)
-        publish, calls = broker.store._publish, [0]
+        publish, calls = Sending._publish, [0]
 
         def die(*arguments: Any) -> None:
             calls[0] += 1
@@ -284,7 +284,7 @@ def begun(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
             publish(*arguments)
 
         with monkeypatch.context() as patched, pytest.raises(MemoryError):
-            patched.setattr(broker.store, "_publish", die)
+            patched.setattr(Sending, "_publish", die)
             broker.publish("w", 1, {"a": 3, "b": 3})
     return url
 

@@ -23,7 +23,8 @@ from penstock.stores.locks import FileLock, Patience
 HOLDER = """
 import os, signal, sys, penstock
 broker = penstock.open(sys.argv[1])
-lock = broker.store.outbox.ledger.publishing("writer") if sys.argv[2] == "writer" else broker.store.open("orders").beside.lock()
+store = broker.store
+lock = store.outbox.ledger.publishing("writer") if sys.argv[2] == "writer" else store.queue("orders").sidecar.lock()
 with lock:
     print("locked", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -32,7 +33,8 @@ print("given back", flush=True)
 KILLED = """
 import os, signal, sys, time, penstock
 broker = penstock.open(sys.argv[1])
-lock = broker.store.outbox.ledger.publishing("writer") if sys.argv[2] == "writer" else broker.store.open("orders").beside.lock()
+store = broker.store
+lock = store.outbox.ledger.publishing("writer") if sys.argv[2] == "writer" else store.queue("orders").sidecar.lock()
 with lock:
     child = os.fork()
     if child == 0:
@@ -142,10 +144,10 @@ def test_waiting_for_another_thread_counts_as_waiting(url: str, tmp_path: Path, 
         def __exit__(self, *_: object) -> None: ...
 
     with penstock.open(url) as broker, monkeypatch.context() as patch:
-        store: Any = broker.store
-        patch.setattr(store, "_lock", Contended())
-        with store.batch():
-            assert store._patience.spent >= 0.001
+        transactions = broker.store._transactions  # type: ignore[attr-defined]
+        patch.setattr(transactions, "lock", Contended())
+        with broker.store.batch():
+            assert transactions.patience.spent >= 0.001
     path, patience = str(tmp_path / "lock"), Patience(3600)
     first, second = FileLock(path, "it", patience), FileLock(path, "it", patience)
     for lock in (first, second):
@@ -194,13 +196,13 @@ def test_a_child_that_leaves_the_lock_of_its_parent_does_not_give_it_back(url: s
     with penstock.open(url, timeout=0) as broker, penstock.open(url, timeout=0) as other:
 
         def locked(store: Any) -> Any:
-            return store.outbox.ledger.publishing("writer") if lock == "writer" else store.open("orders").beside.lock()
+            return store.outbox.ledger.publishing("writer") if lock == "writer" else store.queue("orders").sidecar.lock()
 
         other["orders"].stats()
         with locked(broker.store):
             pid = os.fork()
             if not pid:
-                broker.store.open("orders").beside.give()
+                broker.store.queue("orders").sidecar.give()
                 os._exit(0)
             os.waitpid(pid, 0)
             with pytest.raises(StoreBusy), locked(other.store):
@@ -225,15 +227,15 @@ def test_a_lock_of_a_parent_that_was_killed_is_not_left_to_its_child(url: str, l
 def test_an_interrupt_leaves_no_lock_behind(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(url, timeout=0) as broker, penstock.open(url, timeout=0) as other:
         store: Any = broker.store
-        beside = store.open("orders").beside
-        take = beside.take
+        sidecar = store.queue("orders").sidecar
+        take = sidecar.take
 
         def interrupted() -> None:
             take()
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(beside, "take", interrupted)
+            patch.setattr(sidecar, "take", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 broker["orders"].receive()
         other["orders"].send(b"x")
@@ -244,8 +246,8 @@ def test_a_second_interrupt_while_the_first_is_cleared_up_leaves_no_lock_behind(
 ) -> None:
     with penstock.open(url, timeout=0) as broker, penstock.open(url, timeout=0) as other:
         store: Any = broker.store
-        beside = store.open("orders").beside
-        take = beside.take
+        sidecar = store.queue("orders").sidecar
+        take = sidecar.take
 
         def interrupted() -> None:
             take()
@@ -255,8 +257,8 @@ def test_a_second_interrupt_while_the_first_is_cleared_up_leaves_no_lock_behind(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(beside, "take", interrupted)
-            patch.setattr(beside, "give", interrupted_again)
+            patch.setattr(sidecar, "take", interrupted)
+            patch.setattr(sidecar, "give", interrupted_again)
             with pytest.raises(KeyboardInterrupt):
                 broker["orders"].receive()
         store.names()

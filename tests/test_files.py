@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,10 +18,12 @@ from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, Stor
 from penstock.message import FOREVER
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.disk import remove_folder
-from penstock.stores.files import catalogue, vsqs
-from penstock.stores.files.folder import ORPHANED, file_age
-from penstock.stores.files.messages import FileMessages
-from penstock.stores.files.records import HELD
+from penstock.stores.files import sweeping, transactions, vsqs
+from penstock.stores.files.file_times import ORPHANED, file_age
+from penstock.stores.files.history import FileHistory
+from penstock.stores.files.reading import MessageFiles
+from penstock.stores.files.records import RECEIVED
+from penstock.stores.files.sending import Sending
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
 
@@ -53,7 +54,7 @@ def draft(root: Path, scheme: str) -> Path:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file's ctime cannot be set back, so add to its age instead."""
-    monkeypatch.setattr("penstock.stores.files.folder.file_age", lambda changed_at: file_age(changed_at) + OLD)
+    monkeypatch.setattr("penstock.stores.files.file_times.file_age", lambda changed_at: file_age(changed_at) + OLD)
 
 
 def test_a_draft_of_a_dead_sender_is_cleared_away(url: str, scheme: str, tmp_path: Path, later: None) -> None:
@@ -108,6 +109,85 @@ def test_the_mark_of_a_message_that_never_came_is_cleared_away(url: str, scheme:
         assert queue.send(b"x").duplicate
 
 
+def sweep_all(broker: penstock.Broker, now: int) -> int:
+    """How many slices it takes to sweep the whole queue."""
+    slices = 1
+    while broker.store.queue("orders").sweep(now).more:
+        slices += 1
+    return slices
+
+
+def fill_history(queue: penstock.Queue, count: int) -> None:
+    queue.send_many([b"%d" % number for number in range(count)])
+    for message in queue.receive(count):
+        queue.delete(message)
+
+
+def history_of(root: Path) -> int:
+    return len(list((root / ".penstock" / "orders" / "settled").iterdir()))
+
+
+def test_old_history_goes_a_part_at_a_time(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "SLICE", 2)
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        fill_history(broker.create("orders", history=1), 5)
+        left = []
+        for _ in range(3):
+            swept = broker.store.queue("orders").sweep(clock() + 2_000_000)
+            left.append((history_of(tmp_path / "root"), swept.more))
+        assert left == [(3, True), (1, True), (0, False)]
+
+
+def test_a_sweep_looks_at_a_part_of_a_long_history(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "SLICE", 3)
+    clock, looked, look = FakeClock(), [], FileHistory.sweep
+    with penstock.open(url, clock=clock) as broker:
+        fill_history(broker.create("orders", history=3600), 10)
+        monkeypatch.setattr(FileHistory, "sweep", lambda self, name, now: looked.append(name) or look(self, name, now))
+        assert broker.store.queue("orders").sweep(clock()).more
+        assert len(looked) == 3
+        assert sweep_all(broker, clock()) == 3
+        assert len(set(looked)) == len(looked) == 10
+
+
+def test_a_sweep_that_failed_begins_anew(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "SLICE", 2)
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        fill_history(broker.create("orders", history=1), 5)
+        stored = broker.store.queue("orders")
+        assert stored.sweep(clock()).more
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(FileHistory, "sweep", interrupt)
+            stored.sweep(clock() + 2_000_000)
+        sweep_all(broker, clock() + 2_000_000)
+        assert history_of(tmp_path / "root") == 0
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_another_process_does_while_a_sweep_goes_on_is_left_alone(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: None
+) -> None:
+    """A head without a message that we know of, and a settled message that is still in our picture of the folder."""
+    monkeypatch.setattr(sweeping, "SLICE", 1)
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker, penstock.open(url, clock=clock) as other:
+        queue = broker.create("orders", history=3600)
+        fill_history(queue, 2)
+        queue.send(penstock.Draft(b"first", attributes={"a": 1}))
+        assert broker.store.queue("orders").sweep(clock()).more
+        theirs = other["orders"]
+        theirs.send(penstock.Draft(b"second", attributes={"a": 2}))
+        theirs.delete(theirs.receive()[0])
+        sweep_all(broker, clock())
+        assert [(message.body, message.attributes) for message in theirs.peek()] == [(b"second", {"a": 2})]
+        assert sorted(message.body for message in theirs.settled()) == [b"0", b"1", b"first"]
+
+
 def test_a_settlement_cut_short_is_finished_when_the_queue_is_opened(url: str, tmp_path: Path) -> None:
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
@@ -115,7 +195,8 @@ def test_a_settlement_cut_short_is_finished_when_the_queue_is_opened(url: str, t
         queue.send_many([b"1", b"2", b"3"])
         queue.claim("reader", 1, 2)
         queue.confirm("reader", 1)
-        delete, calls = broker.store._delete, []
+        holding = broker.store.queue("orders").holding
+        delete, calls = holding.delete, []
 
         def die(*args: object) -> bool:
             calls.append(args)
@@ -123,7 +204,7 @@ def test_a_settlement_cut_short_is_finished_when_the_queue_is_opened(url: str, t
                 raise KeyboardInterrupt
             return bool(delete(*args))
 
-        broker.store._delete = die
+        holding.delete = die
         with pytest.raises(KeyboardInterrupt):
             queue.settle("reader", 1)
     with penstock.open(url, clock=clock) as broker:
@@ -140,7 +221,8 @@ def test_a_confirmation_cut_short_is_finished_when_the_queue_is_opened(url: str,
         queue = broker.create("orders")
         queue.send_many([b"1", b"2"])
         queue.claim("reader", 1, 2)
-        extend, calls = broker.store._extend, []
+        holding = broker.store.queue("orders").holding
+        extend, calls = holding.extend, []
 
         def die(*args: object, **options: object) -> bool:
             calls.append(args)
@@ -148,7 +230,7 @@ def test_a_confirmation_cut_short_is_finished_when_the_queue_is_opened(url: str,
                 raise KeyboardInterrupt
             return bool(extend(*args, **options))
 
-        broker.store._extend = die
+        holding.extend = die
         with pytest.raises(KeyboardInterrupt):
             queue.confirm("reader", 1)
     with penstock.open(url, clock=clock) as broker:
@@ -180,7 +262,7 @@ def test_where_a_and_A_are_one_folder_only_one_can_be_a_queue(  # noqa: N802
         # Simulate a case-folding file system.
         folder_of(root, scheme, "a").symlink_to(folder_of(root, scheme, "A"))
         (root / ".penstock" / "a").symlink_to(root / ".penstock" / "A")
-        with pytest.raises(BadName, match="does not tell it from queue 'A'"):
+        with pytest.raises(BadName, match="does not distinguish it from queue 'A'"):
             broker.create("a")
         assert "a" not in broker
         with pytest.raises(QueueNotFound):
@@ -226,15 +308,15 @@ def test_on_a_full_tmpfs_nothing_acknowledged_is_lost_and_nothing_half_written_s
 
 def test_a_folder_that_only_we_work_on_is_not_listed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The folder is listed once a second anyway, so stop the clock.
-    monkeypatch.setattr("penstock.stores.files.folder.time", SimpleNamespace(monotonic=lambda: 1000.0, time_ns=time.time_ns))
+    monkeypatch.setattr("penstock.stores.files.folder.time", SimpleNamespace(monotonic=lambda: 1000.0))
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         queue.send_many([b"%d" % number for number in range(100)])
         queue.receive()
-        shelf = broker.store._shelves["orders"]
+        layout = broker.store.queue("orders").folder.layout
         listed = []
-        scan = shelf.scan
-        monkeypatch.setattr(shelf, "scan", lambda: listed.append(1) or scan())
+        scan = layout.scan
+        monkeypatch.setattr(layout, "scan", lambda foreign: listed.append(1) or scan(foreign))
         for _ in range(30):
             queue.send(b"more")
             queue.delete(queue.receive()[0])
@@ -247,13 +329,13 @@ def test_a_message_whose_receive_was_interrupted_is_seen_at_once(url: str, monke
         queue = broker.create("orders")
         queue.send_many([b"1", b"2", b"3"])
         assert len(queue.peek(9)) == 3
-        broker.store._shelves["orders"]._doubtful = False  # as a few milliseconds after the last change
+        broker.store.queue("orders").folder._doubtful = False  # as a few milliseconds after the last change
 
         def interrupted(*_: Any) -> Any:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(FileMessages, "_message_and_head", interrupted)
+            patched.setattr(MessageFiles, "read_with_head", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 queue.receive(3, mode=mode)
         assert {message.body for message in queue.peek(9)} == {b"1", b"2", b"3"}
@@ -372,18 +454,18 @@ def test_a_foreign_message_of_the_same_number_is_never_overwritten(tmp_path: Pat
     with penstock.open(f"vsqs:///{tmp_path}/root", clock=clock) as broker:
         queue = broker.create("orders")
         queue.send(b"first")
-        shelf = broker.store._shelves["orders"]
-        take, foreign = shelf.take_ids, []
+        layout = broker.store.queue("orders").folder.layout
+        take, foreign = layout.take_ids, []
 
         def race(count: int, now: int) -> list[str]:
             ids = take(count, now)
             if not foreign:
                 foreign.extend(ids)
-                (shelf.folder / ids[0]).write_bytes(b"foreign")
-                os.utime(shelf.folder / ids[0], (now // 10**6, now // 10**6))
+                (layout.folder / ids[0]).write_bytes(b"foreign")
+                os.utime(layout.folder / ids[0], (now // 10**6, now // 10**6))
             return ids
 
-        shelf.take_ids = race
+        layout.take_ids = race
         assert queue.send(b"second").id != foreign[0]
         clock.advance(1)
         assert [message.body for message in queue.receive(9)] == [b"first", b"foreign", b"second"]
@@ -471,7 +553,7 @@ def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a tick of the file system's clock, a file can be replaced twice and get the same inode and dates again."""
-    monkeypatch.setattr("penstock.stores.files.sidecar.TICK", 10**18)
+    monkeypatch.setattr("penstock.stores.files.file_times.TICK", 10**18)
     with penstock.open(url) as broker, penstock.open(url) as other:
         queue = broker.create("orders", visibility=1)
         queue.send(b"x")
@@ -486,7 +568,7 @@ def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
 def test_settings_that_did_not_change_are_not_read_again(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
-        monkeypatch.setattr("penstock.stores.files.sidecar.TICK", -(10**18))
+        monkeypatch.setattr("penstock.stores.files.file_times.TICK", -(10**18))
         queue.send(b"x")
         opened, open = [], os.open
         monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or open(path, *rest))
@@ -504,7 +586,7 @@ def test_what_was_being_published_to_a_queue_that_another_made_again_is_finished
         other.delete("orders")
         other.create("orders")
         broker.stage("w", 1, "a", pack_drafts("orders", [penstock.Draft(b"%d" % number) for number in range(5)]))
-        publish, calls = FileMessages._publish, [0]
+        publish, calls = Sending._publish, [0]
 
         def die(*arguments: Any) -> int:
             calls[0] += 1
@@ -513,7 +595,7 @@ def test_what_was_being_published_to_a_queue_that_another_made_again_is_finished
             return publish(*arguments)
 
         with monkeypatch.context() as patched, pytest.raises(MemoryError):
-            patched.setattr(FileMessages, "_publish", die)
+            patched.setattr(Sending, "_publish", die)
             broker.publish("w", 1, {"a": 5})
     with penstock.open(url) as broker:
         broker.publish("w", 1, {"a": 5})
@@ -559,7 +641,7 @@ def test_a_send_that_fails_or_dies_is_no_duplicate_of_another_message(
         with contextlib.suppress(StoreFull), penstock.open(url, clock=clock) as broker:
             act = die if how == "dies" else full
             if where == "publish":
-                broker.store._publish = lambda *_: act()
+                monkeypatch.setattr(Sending, "_publish", lambda *_: act())
             else:
                 act_once(monkeypatch, "open", DRAFT[scheme] if where == "draft" else f"/{where}/", act)
             broker["orders"].send(b"one", key="k1")
@@ -579,7 +661,7 @@ def test_a_message_is_a_duplicate_within_the_window_though_its_sender_died_and_i
     with penstock.open(url, clock=clock) as broker:
         broker.create("orders", deduplicate=300)
     if os.fork() == 0:
-        monkeypatch.setattr(FileMessages, "_end_insert", lambda *_: die())
+        monkeypatch.setattr(Sending, "_end_insert", lambda *_: die())
         penstock.open(url, clock=clock)["orders"].send(b"x")
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
     with penstock.open(url, clock=clock) as broker:
@@ -594,13 +676,14 @@ def test_an_equal_message_that_another_process_sends_while_ours_is_written_makes
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker, penstock.open(url, clock=clock) as other:
         queue, theirs = broker.create("orders", deduplicate=300), []
-        write = broker.store._write
+        sending = broker.store.queue("orders").sending
+        write = sending._write
 
         def late(*args: Any) -> None:
             write(*args)
             theirs.append(other["orders"].send(b"x"))
 
-        broker.store._write = late
+        sending._write = late
         answers = queue.send_many([b"x", b"y", b"x"])
         assert [sent.duplicate for sent in answers] == [True, False, True]
         assert answers[0].id == answers[2].id == theirs[0].id
@@ -611,12 +694,12 @@ def test_the_mark_of_a_dead_sender_does_not_outlive_its_draft(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mark without a draft counts, so the draft is removed last, though it is older."""
-    monkeypatch.setattr("penstock.stores.files.store.is_orphaned", lambda path: "/mark/" not in path)
+    monkeypatch.setattr("penstock.stores.files.sweeping.is_orphaned", lambda path: "/mark/" not in path)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         broker.create("orders", deduplicate=300)
         if os.fork() == 0:
-            broker.store._publish = lambda *_: die()
+            broker.store.queue("orders").sending._publish = lambda *_: die()
             broker["orders"].send(b"x")
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
         marks = tmp_path / "root" / ".penstock" / "orders" / "mark"
@@ -649,7 +732,7 @@ def test_a_mark_that_was_left_behind_does_not_count_for_another_message_of_the_s
         queue = broker.create("orders", deduplicate=True)
         queue.send(b"x")
         if os.fork() == 0:
-            broker.store._unmark = lambda *_: die()
+            broker.store.queue("orders").marks.remove = lambda *_: die()
             queue.delete(queue.receive()[0])
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
         lose_the_last_number(tmp_path)
@@ -669,7 +752,7 @@ def test_a_window_is_not_ended_by_a_draft_of_the_same_number(url: str, tmp_path:
         queue.delete(queue.receive()[0])
         lose_the_last_number(tmp_path)
         if os.fork() == 0:
-            broker.store._publish = lambda *_: die()
+            broker.store.queue("orders").sending._publish = lambda *_: die()
             queue.send(b"y")
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
         assert queue.send(b"x").duplicate
@@ -788,7 +871,7 @@ def test_a_record_from_before_there_were_holders_counts(url: str, tmp_path: Path
         queue.send(b"x")
         (held,) = queue.receive(visibility=30, holder="worker")
         (record,) = (tmp_path / "root" / ".penstock" / "orders" / "held").iterdir()
-        record.write_bytes(record.read_bytes()[: HELD.size])
+        record.write_bytes(record.read_bytes()[: RECEIVED.size])
     with penstock.open(url, clock=clock) as broker:
         queue = broker["orders"]
         assert [(message.receives, message.delivery, message.holder) for message in queue.peek()] == [(1, clock.now, None)]
@@ -810,7 +893,7 @@ def test_a_commit_carries_along_what_this_process_has_received_but_not_each_time
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(catalogue, "sync", lambda path: synced.append(str(path)))
+    monkeypatch.setattr(transactions, "sync", lambda path: synced.append(str(path)))
 
     def held() -> set[str]:
         found = {Path(path).name for path in synced if "/held/" in path}
@@ -824,11 +907,11 @@ def test_a_commit_carries_along_what_this_process_has_received_but_not_each_time
         assert held() == set(), "a receive by itself does not wait for the disk"
         queue.send(b"x")
         assert held() == {first.id}
-        monkeypatch.setattr(catalogue, "CLAIMS_EVERY", 3600)
+        monkeypatch.setattr(transactions, "CLAIMS_EVERY", 3600)
         (second,), (third,) = queue.receive(), queue.receive()
         queue.send(b"x")
         assert held() == set(), "it was done within the last second"
-        monkeypatch.setattr(catalogue, "CLAIMS_EVERY", 0)
+        monkeypatch.setattr(transactions, "CLAIMS_EVERY", 0)
         assert second.delete()
         assert held() == {third.id}, "what is gone need not be counted"
         queue.send(b"x")
@@ -836,7 +919,7 @@ def test_a_commit_carries_along_what_this_process_has_received_but_not_each_time
 
 
 def test_a_disk_that_refuses_the_record_of_a_receive_does_not_fail_a_send(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = catalogue.sync
+    real = transactions.sync
 
     def refuse(path: Path | str) -> None:
         if "/held" in str(path):
@@ -847,7 +930,7 @@ def test_a_disk_that_refuses_the_record_of_a_receive_does_not_fail_a_send(url: s
         queue = broker.create("orders")
         queue.send_many([b"1", b"2"])
         queue.receive()
-        monkeypatch.setattr(catalogue, "sync", refuse)
+        monkeypatch.setattr(transactions, "sync", refuse)
         queue.send(b"x")
         assert queue.stats().messages == 3
 
@@ -897,18 +980,16 @@ def test_a_message_that_a_full_disk_kept_from_being_claimed_is_seen_at_once(url:
         queue = broker.create("orders")
         queue.send_many([b"1", b"2"])
         assert len(queue.peek(9)) == 2
-        shelf = broker.store._shelves["orders"]
-        asked: list[str] = []
+        folder = broker.store.queue("orders").folder
+        rename, asked = folder.layout.rename, []
 
-        def fail_second(shelf: Any, source: str, id: str, hidden: int) -> None:
+        def fail_second(source: str, id: str, hidden: int) -> None:
             asked.append(id)
             if len(asked) == 2:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            type(shelf)._plain_rename(shelf, source, id, hidden)
+            rename(source, id, hidden)
 
-        shelf_class = type(shelf)
-        monkeypatch.setattr(shelf_class, "_plain_rename", shelf_class.rename, raising=False)
-        monkeypatch.setattr(shelf_class, "rename", fail_second)
+        monkeypatch.setattr(folder.layout, "rename", fail_second)
         assert len(queue.receive(2)) == 1
-        shelf._doubtful = False  # as some milliseconds after the last change
+        folder._doubtful = False  # as some milliseconds after the last change
         assert {message.body for message in queue.peek(9)} == {b"1", b"2"}

@@ -128,10 +128,10 @@ def test_the_sends_of_another_queue_let_nobody_list(root: Path, monkeypatch: pyt
         theirs, queue = other.create("others"), broker["orders"]
         queue.send(b"x")
         queue.stats()
-        shelf = broker.store._shelves["orders"]  # type: ignore[attr-defined]
-        monkeypatch.setattr(shelf, "_doubtful", False)  # whatever the resolution of the system's clock
+        folder = broker.store.queue("orders").folder  # type: ignore[attr-defined]
+        monkeypatch.setattr(folder, "_doubtful", False)  # whatever the resolution of the system's clock
         with monkeypatch.context() as patch:
-            patch.setattr(shelf, "scan", lambda: pytest.fail("the folders were listed"))
+            patch.setattr(folder.layout, "scan", lambda _foreign: pytest.fail("the folders were listed"))
             for _ in range(10):
                 theirs.send(b"x")
                 assert queue.stats().messages == 1

@@ -21,17 +21,13 @@ SQLITE, RUNS, QUERIES = "stores/sqlite/store.py", "stores/sqlite/runs.py", "stor
 LISTS, CLAIM_FILES = "stores/sql/readers.py", "stores/files/readers.py"
 SERVER, VERBS = "stores/dbserver/session.py", "stores/dbserver/store.py"
 SQL, MESSAGES, SESSION = "stores/sql/store.py", "stores/sql/messages.py", "stores/sql/session.py"
-CATALOGUE, FILES, SHELF = "stores/files/catalogue.py", "stores/files/messages.py", "stores/files/folder.py"
-VSQS, SPOOL, BESIDE, LOCKS = "stores/files/vsqs.py", "stores/files/spool.py", "stores/files/sidecar.py", "stores/locks.py"
-MARKS, TENDING, VIEWS, RECORDS = (
-    "stores/files/marks.py",
-    "stores/files/store.py",
-    "stores/files/views.py",
-    "stores/files/records.py",
-)
+BATCHES, FILED_SENDS, HOLDING = "stores/files/transactions.py", "stores/files/sending.py", "stores/files/holding.py"
+FOLDER, FILE_TIMES = "stores/files/folder.py", "stores/files/file_times.py"
+VSQS, SPOOL, SIDECAR, LOCKS = "stores/files/vsqs.py", "stores/files/spool.py", "stores/files/sidecar.py", "stores/locks.py"
+MARKS, SWEEPING, RECORDS = "stores/files/marks.py", "stores/files/sweeping.py", "stores/files/records.py"
+FILE_QUEUE, FILE_HISTORY, READING = "stores/files/queue.py", "stores/files/history.py", "stores/files/reading.py"
 RESERVE = "stores/reserve.py"
-SENDING, PAGES, CONTENTS = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/contents.py"
-MOVING, MEMCACHED_QUEUE, SWEEPING = "stores/memcached/moving.py", "stores/memcached/queue.py", "stores/memcached/sweeping.py"
+SENDING, PAGES, CACHED_MESSAGES = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/messages.py"
 MEMORY = "stores/memory/tables.py"
 PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
 LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
@@ -336,7 +332,7 @@ MUTANTS = [
     cached(
         "settled at once, it is hidden for a minute",
         "random_calls",
-        (MEMCACHED_QUEUE, "                message.visible_at = FOREVER\n", "                pass\n"),
+        (CACHED_MESSAGES, "                message.visible_at = FOREVER\n", "                pass\n"),
     ),
     mutant(
         "a claim is counted twice",
@@ -644,12 +640,6 @@ MUTANTS = [
         ("tests/test_retention.py",),
     ),
     Mutant(
-        "what a reader settled stays until the queue is due",
-        "though_the_queue_is_not_due",
-        (("queue/named_claims.py", "        self._queue.tend_after_settling()\n", ""),),
-        ("tests/test_retention.py",),
-    ),
-    Mutant(
         "old history goes all at once",
         "a_part_at_a_time",
         ((MESSAGES, '{**fields, "now": found[0][0]} if found else fields', "fields"),),
@@ -800,10 +790,12 @@ MUTANTS = [
     filed(
         "what a full disk kept from being claimed is not seen",
         "kept_from_being_claimed",
-        (FILES, "                        shelf.note(id, shelf.find(id))\n", ""),
+        (HOLDING, "                folder.note(id, folder.find(id))\n", ""),
     ),
-    filed("a message's file is not synced", "power_cut", (FILES, "                os.fsync(handle)", "                pass")),
-    filed("a folder is not synced", "power_cut", (CATALOGUE, "                    sync(folder)", "pass".rjust(24))),
+    filed(
+        "a message's file is not synced", "power_cut", (FILED_SENDS, "                os.fsync(handle)", "                pass")
+    ),
+    filed("a folder is not synced", "power_cut", (BATCHES, "                    sync(folder)", "pass".rjust(24))),
     filed("the last number is forgotten", "one_millisecond", (VSQS, "max(self._last + 1, now // 1000", "max(1, now // 1000")),
     filed("every send lists", "lists_nothing", (VSQS, "if not self._ours:", "if True:")),
     filed("a stranger's number is not looked for", "has_taken_is_taken", (VSQS, "if not self._ours:", "if False:")),
@@ -813,49 +805,49 @@ MUTANTS = [
     filed(
         "a stranger's claim is not noticed",
         "stale_once_the_other",
-        (FILES, "return hidden if hidden in (0,", "return hidden if True or hidden in (0,"),
+        (HOLDING, "return hidden if hidden in (0,", "return hidden if True or hidden in (0,"),
     ),
     filed(
         "a stranger's fetch has no timer",
         "the_other_holds",
-        (SPOOL, "if hold is not None and hold.seal == status.st_ctime_ns:", "if True:"),
+        (SPOOL, "if received is not None and received.seal == status.st_ctime_ns:", "if True:"),
     ),
     filed(
         "a lost race is an error",
         "lose_any_race",
-        (FILES, "except FileNotFoundError:  # another", "except ZeroDivisionError:  # another"),
+        (HOLDING, "except FileNotFoundError:  # another", "except ZeroDivisionError:  # another"),
     ),
-    filed("what has lapsed is not given back", "let_lapse", (SHELF, "and first[0] <= now:", "and first[0] < 0:")),
+    filed("what has lapsed is not given back", "let_lapse", (FOLDER, "and first[0] <= now:", "and first[0] < 0:")),
     filed(
         "what is half written is delivered",
         "being_written",
         (SPOOL, "        elif is_written(entry.path):", "        elif True:"),
     ),
-    filed("orphans stay", "dead_sender", (SHELF, "return age > ORPHANED", "return False and age > ORPHANED")),
+    filed("orphans stay", "dead_sender", (FILE_TIMES, "return age > ORPHANED", "return False and age > ORPHANED")),
     filed(
         "a drop takes no lock and a create neither",
         "many_creators or while_it_is_dropped",
-        (BESIDE, "        self._lock.take()\n", ""),
+        (SIDECAR, "        self._lock.take()\n", ""),
     ),
     filed(
         "the record of an extension comes after the rename",
         "system_call",
-        (FILES, "            shelf.set_hold(receipt.id, hold, durable=lasting)\n", ""),
+        (HOLDING, "            folder.write_received(id, received, durable=lasting)\n", ""),
         (
-            FILES,
-            "            if seal := shelf.seal(receipt.id, until):\n"
-            "                shelf.set_hold(receipt.id, hold._replace(seal=seal))",
-            "            seal = shelf.seal(receipt.id, until)\n"
-            "            shelf.set_hold(receipt.id, hold._replace(seal=seal), durable=lasting)",
+            HOLDING,
+            "            if seal := layout.seal(id, until):\n"
+            "                folder.write_received(id, received._replace(seal=seal))",
+            "            seal = layout.seal(id, until)\n"
+            "            folder.write_received(id, received._replace(seal=seal), durable=lasting)",
         ),
     ),
-    locked("a lock is waited for for ever", "frozen", (LOCKS, "if waited > self._patience", "if False and self._patience")),
+    locked("a lock is waited for for ever", "frozen", (LOCKS, "if waited > self.timeout", "if False and self.timeout")),
     locked(
         "threads add up their timeouts",
         "counts_as_waiting",
-        (LOCKS, "self._patience.timeout - self._patience.spent:", "self._patience.timeout:"),
+        (LOCKS, "self.timeout - self.spent:", "self.timeout:"),
     ),
-    locked("the wait for other threads is forgotten", "counts_as_waiting", (CATALOGUE, "spent = waited", "spent = 0.0")),
+    locked("the wait for other threads is forgotten", "counts_as_waiting", (BATCHES, "spent = waited", "spent = 0.0")),
     locked(
         "a lock is given back by a close alone",
         "has_a_copy",
@@ -868,8 +860,8 @@ MUTANTS = [
     locked(
         "an interrupt leaves a lock behind",
         "interrupt",
-        (CATALOGUE, "        for lock in list(self._patience.open):", "        for lock in []:"),
-        (CATALOGUE, "            shelf.beside.give()", "            pass"),
+        (BATCHES, "        for lock in list(self.patience.open):", "        for lock in []:"),
+        (FOLDER, "        if failed:\n            self.sidecar.give()", "        if failed:\n            pass"),
     ),
     locked(
         "one frozen writer keeps the others from being tended",
@@ -884,18 +876,18 @@ MUTANTS = [
     filed(
         "a failed send leaves its mark",
         "fails_or_dies",
-        (FILES, "self._drop_draft(shelf, id, fresh[id].mark)", "self._drop_draft(shelf, id, None)"),
+        (FILED_SENDS, "self._marks.drop_draft(id, fresh[id].mark)", "self._marks.drop_draft(id, None)"),
     ),
     filed(
         "a dead sender's draft goes before its mark",
         "outlive_its_draft",
-        (TENDING, 'self._drop_draft(shelf, id, Extra.unpack(shelf.beside.read_json("head", id)).mark)', "os.unlink(path)"),
+        (SWEEPING, 'self._marks.drop_draft(id, Extra.unpack(self._sidecar.read_json("head", id)).mark)', "os.unlink(path)"),
     ),
     filed(
         "a mark is not looked at again before its message is published",
         "makes_ours_the_duplicate",
         (
-            FILES,
+            FILED_SENDS,
             "for id, entry in fresh.items() if entry.mark and (first",
             "for id, entry in {}.items() if entry.mark and (first",
         ),
@@ -903,36 +895,36 @@ MUTANTS = [
     filed(
         "a mark is written after its message is published",
         "sent_again",
-        (FILES, "                    self._write_marks(shelf, rows)\n", ""),
+        (FILED_SENDS, "                    self._marks.write(rows)\n", ""),
         (
-            FILES,
-            "        self._end_insert(shelf, rows)\n        return",
-            "        self._write_marks(shelf, rows); self._end_insert(shelf, rows)\n        return",
+            FILED_SENDS,
+            "        self._end_insert(rows)\n        return",
+            "        self._marks.write(rows); self._end_insert(rows)\n        return",
         ),
     ),
     filed(
         "a mark counts whether its message was published or not",
         "sent_again",
-        (MARKS, "return not shelf.is_draft(id) or", "return True or"),
+        (MARKS, "return not self._folder.is_draft(id) or", "return True or"),
     ),
     filed(
         "an extension that fails voids the receipt",
         "extension_that_fails",
-        (FILES, "                self._keep_held(shelf, receipt.id, ", "                print(receipt.id, "),
+        (HOLDING, "                self._keep_receipt(id, ", "                print(id, "),
     ),
     filed(
         "a failed send takes the head of a message that it cannot remove",
         "leaves_no_message_or_a_whole_one",
         (
-            FILES,
-            "                os.unlink(path)\n                shelf.forget(id)",
-            "                shelf.forget(id); os.unlink(path)",
+            FILED_SENDS,
+            "                os.unlink(path)\n                self._folder.forget(id)",
+            "                self._folder.forget(id); os.unlink(path)",
         ),
     ),
     filed(
         "a failed send leaves what it has published",
         "leaves_no_message_or_a_whole_one",
-        (FILES, "if id in published and not shelf.is_draft(id):", "if False:"),
+        (FILED_SENDS, "if id in published and not self._folder.is_draft(id):", "if False:"),
     ),
     mutant(
         "an error of the disk leaks out of open",
@@ -966,7 +958,7 @@ MUTANTS = [
         "quicker",
         (SPOOL, "if os.path.exists(passing):", "if True:"),
     ),
-    passing("a failed send stays in new/", "fails_on_its_way", (SPOOL, ', f"{self._new}/{self.queue}:{id}"]', "]")),
+    passing("a failed send stays in new/", "fails_on_its_way", (SPOOL, ', f"{self._new}/{self._queue}:{id}"]', "]")),
     passing(
         "a send lets every other queue be listed",
         "let_nobody_list",
@@ -1001,9 +993,9 @@ MUTANTS = [
     reserved(
         "no file is kept back",
         "without_a_file",
-        (CATALOGUE, "RESERVED_FILES, RESERVED_BYTES = 64, 4096", "RESERVED_FILES, RESERVED_BYTES = 1, 262144"),
+        (BATCHES, "RESERVED_FILES, RESERVED_BYTES = 64, 4096", "RESERVED_FILES, RESERVED_BYTES = 1, 262144"),
     ),
-    reserved("a receiver gets all or nothing", "lets_it_have", (FILES, "if not claimed or not is_full(error):", "if True:")),
+    reserved("a receiver gets all or nothing", "lets_it_have", (HOLDING, "if not claimed or not is_full(error):", "if True:")),
     reserved(
         "a small disk's log grows as any other",
         "stays_smaller",
@@ -1020,7 +1012,7 @@ MUTANTS = [
     named(
         "what is no message is not counted",
         "counted_and_named",
-        ("stores/files/views.py", "foreign=self.foreign(queue)", "foreign=[]"),
+        (FILE_QUEUE, "foreign=self._foreign(),\n", "foreign=[],\n"),
     ),
     named(
         "a second file of one id replaces the first",
@@ -1029,9 +1021,11 @@ MUTANTS = [
     ),
     named("a fractional expiry is unreadable", "expiry", (VSQS, "if number is None or", "if True or")),
     named("two files of one number become one", "not_made_one", (VSQS, " or files[id] > 1", "")),
-    named("a pipe is read", "no_file", ("stores/files/views.py", "if not stat.S_ISREG(status.st_mode):", "if False:")),
+    named("a pipe is read", "no_file", (READING, "if not stat.S_ISREG(status.st_mode):", "if False:")),
     named(
-        "a foreign id has the first retention", "retention_of_now", ("stores/files/views.py", " or number < shelf.undated", "")
+        "a foreign id has the first retention",
+        "retention_of_now",
+        (READING, "if since < number or undated][-1]", "if since < number][-1]"),
     ),
     named("a UUID of version 1 has no time", "version_1", (SPOOL, "_number_of_version_1(id) or ", "")),
     hurt(
@@ -1040,7 +1034,7 @@ MUTANTS = [
     ),
     hurt("a damaged record is an error", (RECORDS, "DAMAGE = (ValueError, TypeError, ", "DAMAGE = (KeyError, TypeError, ")),
     hurt("a damaged head is no damage", (RECORDS, 'DAMAGED_HEAD = {"intact": False}', 'DAMAGED_HEAD = {"intact": True}')),
-    hurt("what is damaged is not counted", (VIEWS, "damaged=aside + shelf.beside.damaged()", "damaged=aside")),
+    hurt("what is damaged is not counted", (FILE_QUEUE, "damaged=aside + self.sidecar.damaged()", "damaged=aside")),
     hurt("what is damaged is not told", ("broker.py", "        store.on_damage = _log_damage\n", "")),
     hurt(
         "what is damaged is removed",
@@ -1052,17 +1046,18 @@ MUTANTS = [
     ),
     hurt(
         "a claim that is damaged keeps its messages",
-        (TENDING, "                    self._free_unclaimed(shelf, now)", "                    pass"),
+        (SWEEPING, "        if self._sidecar.damaged():", "        if False:"),
     ),
     hurt(
-        "settings have no copy", (BESIDE, '        self.write_json(record, "settings.copy")\n\n    def keep', "\n    def keep")
+        "settings have no copy", (SIDECAR, '        self.write_json(record, "settings.copy")\n\n    def keep', "\n    def keep")
     ),
     hurt(
-        "a damaged message is deleted with its claim", (CLAIM_FILES, "if hold is None or hold.released != ASIDE:", "if True:")
+        "a damaged message is deleted with its claim",
+        (CLAIM_FILES, "if received is None or received.released != ASIDE:", "if True:"),
     ),
     hurt("what was written anew is set aside", (RECORDS, "if read(target) == content:", "if True:")),
-    hurt("any last number is believed", (BESIDE, "if 0 <= last <= most else (0, 0)", "if True else (0, 0)")),
-    filed("peers are ignored", "with_peers", (SPOOL, "if not self._peers:", "if True:")),
+    hurt("any last number is believed", (SIDECAR, "if 0 <= last <= most else (0, 0)", "if True else (0, 0)")),
+    filed("peers are ignored", "with_peers", (FOLDER, "if not self.layout.peers or first is None:", "if True:")),
     filed(
         "who removes nothing is given it",
         "another_takes_first or another_removes_first",
@@ -1071,17 +1066,17 @@ MUTANTS = [
     filed(
         "at most once looks only once",
         "gave_back",
-        (FILES, "return 0 if shelf.beside.hold(receipt.id) == brief.before else None", "return 0"),
+        (HOLDING, "return 0 if self._sidecar.received(receipt.id) == brief.before else None", "return 0"),
     ),
     filed(
         "what was looked at stays in mind",
         "another_takes_first",
-        (CATALOGUE, "self._looked.pop().brief.clear()", "self._looked.pop()"),
+        (FOLDER, "        self.brief.clear()\n", ""),
     ),
     filed(
         "new settings are taken for old ones",
         "looks_the_same",
-        (BESIDE, "seen if time.time_ns() - max(seen[1:]) > TICK else None", "seen"),
+        (SIDECAR, "None if is_recent(max(seen[1:])) else seen", "seen"),
     ),
     served(
         "answered before the commit",
@@ -1255,8 +1250,8 @@ MUTANTS = [
         "threads or processes",
         (
             SENDING,
-            'if keys.link.cas(keys.key("p", at), page.pack(), token):',
-            'keys.link.put({keys.key("p", at): page.pack()})\n            if True:',
+            'if home.link.cas(home.key("p", at), page.pack(), token):',
+            'home.link.put({home.key("p", at): page.pack()})\n            if True:',
         ),
     ),
     cached(
@@ -1264,29 +1259,29 @@ MUTANTS = [
         "threads or processes or one_wins",
         (
             PAGES,
-            "return self._link.cas(key, packed, token)\n        except",
-            "return self._link.put({key: packed}) is None\n        except",
+            'return home.link.cas(home.key("p", number), packed, token)\n        except',
+            'return home.link.put({home.key("p", number): packed}) is None\n        except',
         ),
     ),
     cached(
         "the mark of a dead putter counts",
         "killed_between",
         (
-            CONTENTS,
-            "        if page.states[slot] == EMPTY:\n            page = self.finish_send",
-            "        if False:\n            page = self.finish_send",
+            SENDING,
+            "        if page.states[slot] == EMPTY:\n            page = self._help",
+            "        if False:\n            page = self._help",
         ),
-        (CONTENTS, "return number if page.is_live(slot) else 0", "return number"),
+        (SENDING, "return number if page.is_live(slot) else 0", "return number"),
     ),
     cached(
         "a mark is set without comparing",
         "add_a_member",
-        (SENDING, "if link.cas(key, value, token, seconds):", "link.put({key: value})\n    if True:"),
+        (SENDING, "if home.link.cas(key, value, token, seconds):", "home.link.put({key: value})\n        if True:"),
     ),
     cached(
         "an evicted message is not counted",
         "evicted_message",
-        (PAGES, 'if self._link.incr(self._keys.key("lost"), 1) is None:', "if False:"),
+        (PAGES, 'if home.link.incr(home.key("lost"), 1) is None:', "if False:"),
     ),
     cached(
         "an evicted page stays lost",
@@ -1296,21 +1291,21 @@ MUTANTS = [
     cached(
         "another's lock is deleted",
         "new_holder",
-        ("stores/memcached/link.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
+        ("stores/memcached/catalogue.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
     ),
     cached(
         "nothing is spared for a full server",
         "still_be_emptied",
         (
             PAGES,
-            "for spare in range(SPARES):\n                self._link.forget",
-            "for spare in range(0):\n                self._link.forget",
+            "for spare in range(SPARES):\n                home.link.forget",
+            "for spare in range(0):\n                home.link.forget",
         ),
     ),
     cached(
         "a move that was cut short is made again",
         "killed_between",
-        (MOVING, "if self._target.finish_send(number).state(number % SLOTS) != VOID:", "if False:"),
+        (CACHED_MESSAGES, "if page.state(number % SLOTS) != VOID:", "if False:"),
     ),
     mutant("the ledger is not looked at", "published_once", (PUBLISHING, "batch <= last", "False")),
     mutant("the ledger is not written", "published_once", (PUBLISHING, "            self._note(now)\n", "            pass\n")),
@@ -1340,7 +1335,8 @@ MUTANTS = [
     cached(
         "who publishes does not renew its lock",
         "outlasts_its_lock",
-        ("stores/memcached/outbox.py", '        self.session.renew(f"writer:{writer}")\n', "        pass\n"),
+        ("stores/memcached/outbox.py", "            self._store._renew(_lock(writer))\n            link", "            link"),
+        ("stores/memcached/outbox.py", "            self._store._renew(_lock(writer))\n\n", "\n"),
     ),
     cached(
         "marks that have served stay",
@@ -1350,32 +1346,47 @@ MUTANTS = [
     filed(
         "what an interrupted receive has left out of the picture stays out",
         "receive_was_interrupted",
-        (CATALOGUE, "shelf.check_picture(looked=shelf in self._looked)", "pass"),
+        (FOLDER, "            if self.changes:", "            if False:"),
     ),
     filed(
         "what an interrupted receive at most once has left out of the picture stays out",
         "receive_was_interrupted",
-        (SHELF, "if self._changing or looked:", "if self._changing:"),
+        (HOLDING, "        folder.changes = True\n", ""),
     ),
     filed(
         "what an interrupted receive under the lock has left out of the picture stays out",
         "receive_was_interrupted",
-        (SHELF, "if self._changing or looked:", "if looked:"),
+        (FOLDER, "            folder.changes = True\n", ""),
+    ),
+    filed(
+        "a sweep of files goes through everything at once",
+        "part_at_a_time or part_of_a_long",
+        (SWEEPING, "list(islice(records, SLICE))", "list(records)"),
+    ),
+    filed(
+        "a sweep that failed goes on where it was",
+        "failed_begins_anew",
+        (SWEEPING, "records, self._records = self._records, None  #", "records = self._records  #"),
+    ),
+    filed(
+        "a sweep takes the head of what another process has sent",
+        "while_a_sweep_goes_on",
+        (SWEEPING, "        self._folder.refresh()  # another", "        pass  # another"),
+    ),
+    filed(
+        "a sweep takes the history of what another process has settled",
+        "while_a_sweep_goes_on",
+        (FILE_HISTORY, " and self._folder.find(id) is not None", ""),
     ),
     filed("a manifest is ignored", "interrupted_publication", (PUBLISHING, "if found.name == MANIFEST)", "if False)")),
     filed("a journal is ignored", "interrupted_publication", (JOURNAL, 'begun["place"] == place', "False")),
     filed(
         "a begun publication is taken back",
         "fails_half_way",
-        (FILES, "            if not begun:  #", "            if True:  #"),
+        (FILED_SENDS, "            if not begun:  #", "            if True:  #"),
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
     spark("two copies of SQLite meet", "copy_of_sqlite", (SQLITE, "yield not any(", "yield True or any(")),
-    spark(
-        "a claim is forgotten when the next one fails",
-        "is_not_forgotten",
-        ("spark/stream.py", "self._claimed[name] = epoch  #", "pass  #"),
-    ),
     spark(
         "a batch is not settled by the next", "set_back_is_noticed", ("spark/stream.py", "        self._settle(start)\n", "")
     ),
@@ -1487,7 +1498,7 @@ MUTANTS = [
     ),
     relayed(
         "a late mover takes along what another has moved",
-        (MOVING, "if not self._give_up(head, self._record):", "if records.discard(record):"),
+        (CACHED_MESSAGES, "if not self._give_up(there, head, record):", "if self._discard(there, {head: record}):"),
     ),
     handled("a dead thread is kept", "started_again", ("workers/producer.py", " or not self._thread.is_alive()", "")),
     handled("all is pushed at once", "than_a_batch_holds", ("workers/producer.py", "[: policy.MAX_BATCH]", "[:]")),
@@ -1599,12 +1610,12 @@ MUTANTS = [
     filed(
         "any receipt tells how a message ended (files)",
         "unfinished_has_failed",
-        (VIEWS, "message is not None and receipt.delivery in (None, message.delivery)", "message is not None"),
+        (FILE_HISTORY, "message is not None and receipt.delivery in (None, message.delivery)", "message is not None"),
     ),
     cached(
         "any receipt tells how a message ended (memcached)",
         "unfinished_has_failed",
-        (CONTENTS, "in states and delivery in (None, page.delivery[slot])", "in states"),
+        ("stores/memcached/messages.py", "in SETTLED and delivery in (None, page.delivery[slot])", "in SETTLED"),
     ),
     shared(
         "of a batch that was sent once, the first alone is known",
@@ -1663,26 +1674,28 @@ MUTANTS = [
     filed(
         "files: a redriven message stands beside an equal one",
         "an_equal_message_is_in_its_queue",
-        (FILES, "and self._is_marked(there, new.mark):", "and False:"),
+        (HOLDING, "if lasting and there._marks.is_marked(lasting):", "if False:"),
     ),
     filed(
         "files: a redriven message has no mark",
         "of_a_redriven_one",
-        (FILES, "self._write_marks(there, [Row(id, message.sent_at, now, new.mark, new.mark_until)])", "pass"),
+        (HOLDING, "there._marks.write([Row(id, message.sent_at, now, lasting, new.mark_until)])", "pass"),
     ),
     cached(
         "memcached: a redriven message stands beside an equal one",
         "an_equal_message_is_in_its_queue",
-        (MOVING, "FOREVER and self._target.in_force(value, 0):", "FOREVER and False:"),
+        (CACHED_MESSAGES, "FOREVER and self._in_force(there, value, 0):", "FOREVER and False:"),
     ),
-    cached("memcached: a letter that stays is hidden", "stays_as_long", (MOVING, "page.become(slot, *before[0])", "pass")),
+    cached(
+        "memcached: a letter that stays is hidden", "stays_as_long", (CACHED_MESSAGES, "page.become(slot, *before[0])", "pass")
+    ),
     cached(
         "memcached: the history ends a window",
         "big_message",
         (
-            CONTENTS,
-            "                if record.is_marked:\n",
-            "                if True:\n",
+            CACHED_MESSAGES,
+            "            if record.is_marked:\n                self._unmark",
+            "            if True:\n                self._unmark",
         ),
     ),
     Mutant(
@@ -1722,7 +1735,7 @@ MUTANTS = [
     filed(
         "a file's delivery is a count again",
         "numbered_by_its_instant",
-        (FILES, "next_delivery(hold.delivery, now)", "hold.delivery + 1"),
+        (HOLDING, "next_delivery(received.delivery, now)", "received.delivery + 1"),
     ),
     cached(
         "a slot's delivery is a count again",
@@ -1755,17 +1768,23 @@ MUTANTS = [
     ),
     mutant("a run has no holder", "reader_holds", (MESSAGES, "run.lapses_at, holder=run.reader)", "run.lapses_at)")),
     mutant("a list has no holder", "received_before", (RUNS, "self._store._packed_holder(run.reader)", "None")),
-    filed("a file's record does not name its holder", "sees_who_holds", (FILES, "        holder=holder,\n    )\n", "    )\n")),
-    filed("a released file keeps its holder", "given_back_has_no_holder", (FILES, "hold = hold._replace(holder=None)", "pass")),
+    filed(
+        "a file's record does not name its holder", "sees_who_holds", (HOLDING, "        holder=holder,\n    )\n", "    )\n")
+    ),
+    filed(
+        "a released file keeps its holder",
+        "given_back_has_no_holder",
+        (HOLDING, "received = received._replace(holder=None)", "pass"),
+    ),
     filed(
         "what a longer name has left is read",
         "shorter_name",
-        (RECORDS, "content[HELD.size + 1 :][: content[HELD.size]]", "content[HELD.size + 1 :]"),
+        (RECORDS, "content[RECEIVED.size + 1 :][: content[RECEIVED.size]]", "content[RECEIVED.size + 1 :]"),
     ),
     filed(
         "a record from before there were holders is nothing",
         "before_there_were_holders",
-        (RECORDS, "need(len(content) >= HELD.size)", "need(len(content) > HELD.size)"),
+        (RECORDS, "need(len(content) >= RECEIVED.size)", "need(len(content) > RECEIVED.size)"),
     ),
     cached(
         "a released slot keeps its holder",
@@ -1858,7 +1877,11 @@ MUTANTS = [
     filed(
         "files: processes have a clock each",
         "wall_clock",
-        (CATALOGUE, 'return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))', "return super().clock()"),
+        (
+            "stores/files/store.py",
+            'return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))',
+            "return super().clock()",
+        ),
     ),
     late(
         "memcached: a tombstone does not tell what was void",
@@ -1868,12 +1891,12 @@ MUTANTS = [
     late(
         "memcached: a page that is past takes a message",
         "makes_again",
-        (SENDING, "if pages.is_past(at, found):", "if False:"),
+        (SENDING, "if self._is_past(home, at, found):", "if False:"),
     ),
     late(
         "memcached: a page that is past is made again, and stays",
         "makes_again",
-        (PAGES, "if self.is_past(number, found):", "if False:"),
+        (PAGES, "if self._is_past(home, number, found):", "if False:"),
     ),
     late(
         "memcached: a late sender is a duplicate of itself",
@@ -1883,14 +1906,14 @@ MUTANTS = [
     late(
         "memcached: a mark counts whose message was never there",
         "past_and_died",
-        (CONTENTS, "return 0 if self.records.load_one(number) else number", "return number"),
+        (SENDING, "return 0 if self._records(home, [number]) else number", "return number"),
     ),
     cached(
         "memcached: processes have a clock each",
         "wall_clock or agree_about",
         (
-            "stores/memcached/store.py",
-            "return machine_clock(MemcachedClock(self._session))",
+            "stores/memcached/catalogue.py",
+            "return machine_clock(CachedClock(self.batch, self._links[0], self._prefix, str(self)))",
             "return super().clock()",
         ),
     ),
@@ -1906,12 +1929,12 @@ MUTANTS = [
     clocked(
         "a mover goes by the wall clock",
         "mover_goes",
-        ("cli/daemons.py", "store.move_on(broker.clock())", "store.move_on(__import__('time').time_ns() // 1000)"),
+        ("cli/daemons.py", "spool.move_on(broker.clock(),", "spool.move_on(__import__('time').time_ns() // 1000,"),
     ),
     clocked(
         "a wall clock set forward makes files old",
         "set_forward_makes_no_file_old",
-        (SHELF, "for now in (time.time(), _unstepped() / 1_000_000)]", "for now in (time.time(),)]"),
+        (FILE_TIMES, "for now in (time.time(), _unstepped() / 1_000_000)]", "for now in (time.time(),)]"),
     ),
     Mutant(
         "a desk stages by the wall clock",
@@ -2014,21 +2037,23 @@ MUTANTS = [
     filed(
         "what is received is never synced",
         "only_receives_since",
-        (FILES, "self._claimed.add(shelf.beside.hold_path(id))", "pass"),
+        (HOLDING, "self._transactions.claimed.add(self._sidecar.received_path(id))", "pass"),
     ),
     filed(
         "what is received is synced with each commit",
         "carries_along",
-        (CATALOGUE, "now >= self._claims_synced + CLAIMS_EVERY", "True"),
+        (BATCHES, "now >= self._claims_synced + CLAIMS_EVERY", "True"),
     ),
     filed(
-        "what is gone is synced", "carries_along", (FILES, "self._claimed.discard(shelf.beside.hold_path(receipt.id))", "pass")
+        "what is gone is synced",
+        "carries_along",
+        (HOLDING, "self._transactions.claimed.discard(self._sidecar.received_path(id))", "pass"),
     ),
     filed(
         "a record that the disk refuses fails a send",
         "refuses_the_record",
         (
-            CATALOGUE,
+            BATCHES,
             "        with suppress(OSError):\n            if len(claimed)",
             "        with suppress(ValueError):\n            if len(claimed)",
         ),
@@ -2043,24 +2068,24 @@ MUTANTS = [
     locked(
         "a second interrupt leaves a lock behind",
         "second_interrupt",
-        (CATALOGUE, "if self._torn:", "if False:"),
+        (BATCHES, "if self._torn:", "if False:"),
     ),
     filed(
         "an interrupt at the end of a batch of files leaves it open",
         "interrupt_at_any_instant",
-        (CATALOGUE, "with self._lock:\n            waited", "if self._lock.acquire():\n            waited"),
+        (BATCHES, "with self.lock:\n            waited", "if self.lock.acquire():\n            waited"),
         (
-            CATALOGUE,
+            BATCHES,
             "                    self._opener = None\n",
-            "                    self._opener = None\n                self._lock.release()\n",
+            "                    self._opener = None\n                self.lock.release()\n",
         ),
     ),
-    refused("files", (CATALOGUE, "refuse_handlers(self, self._opener)", "pass")),
+    refused("files", (BATCHES, "refuse_handlers(self, self._opener)", "pass")),
     refused("servers", (SERVER, "refuse_handlers(self, self._here.opener)", "pass")),
     refused("SQLite", (SQLITE, "refuse_handlers(self, self._opener)", "pass")),
     refused(
         "files: a handler is refused for ever",
-        (CATALOGUE, "                    self._opener = None\n", "                    pass\n"),
+        (BATCHES, "                    self._opener = None\n", "                    pass\n"),
     ),
     mutant(
         "a signal handler becomes part of the batch that it has interrupted",
@@ -2070,64 +2095,40 @@ MUTANTS = [
     cached(
         "memcached: a signal handler reads the answers of the call that it has interrupted",
         "handler",
-        ("stores/memcached/link.py", "                refuse_handlers(self, self._opener)\n", "                pass\n"),
+        ("stores/memcached/catalogue.py", "                refuse_handlers(self, self._opener)\n", "                pass\n"),
     ),
     relayed(
         "memcached: what is being moved is received",
-        (MEMCACHED_QUEUE, "if not Mover(self._catalogue, contents).resume(at, page, slots, now):", "if True:"),
+        (CACHED_MESSAGES, "if self._resume_page(home, at, page, slots, now):", "if False:"),
     ),
     relayed(
         "memcached: a redrive does not see that a move was cut short",
-        (MOVING, "            if page.states[slot] & MOVING:\n                return False\n", ""),
+        (CACHED_MESSAGES, "            if page.states[slot] & MOVING:\n                return False\n", ""),
     ),
     relayed(
         "memcached: a late mover moves what was taken from it",
-        (MOVING, "            if latest > attempt:\n", "            if False:\n"),
+        (CACHED_MESSAGES, "            if latest > attempt:\n", "            if False:\n"),
     ),
     relayed(
         "memcached: a move is undone without telling a late mover",
-        (MOVING, "if self._link.cas(self._note, MARK.pack(0, attempt), token, MOVED_SECONDS):", "if True:"),
+        (CACHED_MESSAGES, "if there.link.cas(key, MARK.pack(0, attempt), token, MOVED_SECONDS):", "if True:"),
     ),
     relayed(
         "memcached: nobody knows that a moved message has been and gone",
-        ("stores/memcached/records.py", "        self._tell_movers(records)\n", ""),
+        ("stores/memcached/records.py", "            self._tell_movers(home, records)\n", ""),
     ),
     relayed(
         "memcached: a move to a server that is gone blocks the others",
-        (MOVING, "with suppress(StoreError):  # the other queue's", "if True:  # the other queue's"),
+        (CACHED_MESSAGES, "with suppress(StoreError):  # the other queue's", "if True:  # the other queue's"),
     ),
     cached(
         "memcached: what a killed process has given back is never seen",
         "killed_between and give_up",
-        (SWEEPING, "if min(page.visible) < self._survey.bound(at):", "if False:"),
-    ),
-    cached(
-        "memcached: one sweep clears the whole history",
-        "a_slice_at_a_time",
-        (SWEEPING, "            if left <= 0:\n                break\n", ""),
-    ),
-    cached(
-        "memcached: one sweep deletes all that a dropped queue has left",
-        "dropped_queue_goes",
-        ("stores/memcached/catalogue.py", "end = min(survey.tail + CLEARED, survey.last + 1)", "end = survey.last + 1"),
-    ),
-    cached(
-        "memcached: a sweep clears what was settled since it looked",
-        "settled_during_a_sweep",
-        (
-            CONTENTS,
-            "[slot for slot in old if page.state(slot) in SETTLED]",
-            "[slot for slot in range(SLOTS) if page.state(slot) in SETTLED]",
-        ),
-    ),
-    cached(
-        "memcached: what a reader hid for ever stays hidden",
-        "confirmation_that_was_cut_short",
-        (SWEEPING, "        self._give_back(at, page)\n", ""),
+        ("stores/memcached/store.py", "if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:", "if False:"),
     ),
     relayed(
         "memcached: a sweep leaves a move that was cut short",
-        (SWEEPING, "        self._mover.resume(at, page, page.ready(self._now), self._now)\n", ""),
+        ("stores/memcached/store.py", "                self._resume_page(home, at, page, page.ready(now), now)\n", ""),
     ),
     Mutant(
         "the filter of the crash tests does not have a call",

@@ -306,12 +306,12 @@ def location(url: str) -> tuple[str, str]:
 
 def _open_vsqs(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
-    return import_module("penstock.stores.files.vsqs").VsqsStore(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.files.vsqs").open_vsqs(path, **options)  # type: ignore[no-any-return]
 
 
 def _open_spool(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"peers": _peers, "timeout": _timeout})
-    return import_module("penstock.stores.files.spool").SpoolStore(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.files.spool").open_spool(path, **options)  # type: ignore[no-any-return]
 
 
 def _open_memcached(url: str, options: dict[str, Any]) -> Store:

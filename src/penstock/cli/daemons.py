@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.broker import Broker
+from penstock.cli.inotify import Watch
 from penstock.cli.parser import Commands, Parser
 from penstock.errors import BadInput
 from penstock.policy import SECOND
-from penstock.stores.files.inotify import Watch
-from penstock.stores.files.spool import SpoolStore
+from penstock.stores.files.spool import Spool
+from penstock.stores.files.store import FileStore
 
+OnDamage = Callable[[str], object]
 LOOK_EVERY = 5.0
 """Seconds after which to look even without an event: inotify does not report what another machine does."""
 SOON = 0.05
@@ -34,8 +36,8 @@ def _add_arguments(parser: Parser) -> None:
 
 
 def run_mover(args: argparse.Namespace, broker: Broker) -> int:
-    def look(store: SpoolStore) -> float:
-        waiting, due = store.move_on(broker.clock())
+    def look(spool: Spool, on_damage: OnDamage) -> float:
+        waiting, due = spool.move_on(broker.clock(), on_damage)
         pause = LOOK_EVERY if due is None else max(0.0, (due - broker.clock()) / SECOND)
         return min(pause, SOON) if waiting else pause
 
@@ -43,21 +45,22 @@ def run_mover(args: argparse.Namespace, broker: Broker) -> int:
 
 
 def run_reaper(args: argparse.Namespace, broker: Broker) -> int:
-    def look(store: SpoolStore) -> float:
-        store.reap()
+    def look(spool: Spool, _: OnDamage) -> float:
+        spool.reap()
         return LOOK_EVERY
 
     return _run(args, broker, ["remove"], look)
 
 
-def _run(args: argparse.Namespace, broker: Broker, parts: list[str], look: Callable[[SpoolStore], float]) -> int:
+def _run(args: argparse.Namespace, broker: Broker, parts: list[str], look: Callable[[Spool, OnDamage], float]) -> int:
     """Handle what is there, and then look whenever a file arrives or a timer expires."""
     store = broker.store
-    if not isinstance(store, SpoolStore):
+    if not isinstance(store, FileStore) or not isinstance(store.format, Spool):
         raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {args.store}")
     with Watch([store.root / part for part in parts]) as watch, _ended_by_sigterm():
         while True:
-            pause = look(store)
+            with store.batch(durable=False):
+                pause = look(store.format, store.on_damage)
             if args.once:
                 return 0
             watch.wait(min(pause, LOOK_EVERY))

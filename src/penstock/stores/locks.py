@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
 from penstock.errors import StoreBusy
@@ -22,7 +23,9 @@ _open: set[FileLock] = set()
 
 
 class Patience:
-    """How long a store's verb waits for locks. ``spent`` is how long the verb has already waited for other threads."""
+    """How long the verbs of a store wait for locks, and the only place where they sleep.
+
+    ``spent`` is how long the current verb has already waited for other threads."""
 
     __slots__ = ("open", "spent", "timeout")
 
@@ -31,6 +34,15 @@ class Patience:
         self.spent = 0.0
         self.open: set[FileLock] = set()
         """The store's locks whose files are open."""
+
+    def wait_for(self, attempt: Callable[[], bool], what: str) -> None:
+        """Call ``attempt`` until it succeeds. Raises `StoreBusy` after the timeout."""
+        begun = time.monotonic()
+        while not attempt():
+            waited = time.monotonic() - begun
+            if waited > self.timeout - self.spent:
+                raise StoreBusy(f"{what} was locked by others for more than {self.timeout:g} s")
+            time.sleep(min(FIRST_PAUSE + waited / 4, LONGEST_PAUSE))
 
 
 class FileLock:
@@ -52,26 +64,18 @@ class FileLock:
     def take(self) -> None:
         """Lock the open file. Raises `StoreBusy` after the timeout. On any failure the file is closed."""
         try:
-            try:
-                flock(self.handle, LOCK_EX | LOCK_NB)
-            except BlockingIOError:
-                self._wait()
+            if not self._try():
+                self._patience.wait_for(self._try, self._what)
         except BaseException:
             self.give()
             raise
 
-    def _wait(self) -> None:
-        begun = time.monotonic()
-        while True:
-            waited = time.monotonic() - begun
-            if waited > self._patience.timeout - self._patience.spent:
-                raise StoreBusy(f"{self._what} was locked by others for more than {self._patience.timeout:g} s")
-            time.sleep(min(FIRST_PAUSE + waited / 4, LONGEST_PAUSE))
-            try:
-                flock(self.handle, LOCK_EX | LOCK_NB)
-                return
-            except BlockingIOError:
-                continue
+    def _try(self) -> bool:
+        try:
+            flock(self.handle, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def pause(self) -> None:
         """Unlock, but leave the file open, because the lock will be taken again soon."""

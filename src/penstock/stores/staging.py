@@ -34,14 +34,14 @@ class StagedFiles(Staging):
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
         self._admit(len(segment))
-        home, path = self.folder / writer, self._path(writer, batch, name)
+        folder, path = self.folder / writer, self._path(writer, batch, name)
         with self._translating():
             while True:
                 try:
                     handle = os.open(f"{path}~", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                     break
                 except FileNotFoundError:  # this writer's first segment, or another process has just removed the last
-                    home.mkdir(parents=True, exist_ok=True)
+                    folder.mkdir(parents=True, exist_ok=True)
             try:
                 rest = memoryview(segment)
                 while rest:
@@ -57,19 +57,19 @@ class StagedFiles(Staging):
                 os.close(handle)
             os.rename(f"{path}~", path)
             if self._durable:
-                for folder in (home, self.folder):
-                    sync(folder)
+                sync(folder)
+                sync(self.folder)
 
     def staged(self, writer: str | None = None) -> list[Staged]:
         found: list[Staged] = []
         with self._translating(), suppress(FileNotFoundError):  # nothing was ever staged
-            for home in os.listdir(self.folder) if writer is None else [writer]:
+            for each in os.listdir(self.folder) if writer is None else [writer]:
                 with suppress(FileNotFoundError, NotADirectoryError):
-                    for entry in os.scandir(self.folder / home):
+                    for entry in os.scandir(self.folder / each):
                         batch, _, name = entry.name.partition(".")
                         if batch.isdecimal():
                             with suppress(FileNotFoundError):
-                                found.append(Staged(home, int(batch), name, entry.stat().st_mtime_ns // 1000))
+                                found.append(Staged(each, int(batch), name, entry.stat().st_mtime_ns // 1000))
         return found
 
     def fetch(self, writer: str, batch: int, name: str) -> bytes | None:

@@ -14,18 +14,16 @@ from penstock.stores.ports import StoredQueue
 def wrap_verb(monkeypatch: pytest.MonkeyPatch, broker: LocalBroker, verb: str, around: Callable[..., Any]) -> None:
     """From now on, ``around(act, name, *arguments)`` is called instead of the verb; ``act(*arguments)`` is the verb itself."""
     make = broker.store.queue
+    done: list[StoredQueue] = []
 
-    def wrapped(name: str) -> StoredQueue:
-        stored = make(name)
-        _wrap(monkeypatch, stored, name, verb, around)
+    def wrap(stored: StoredQueue, name: str) -> StoredQueue:
+        if not any(stored is each for each in done):  # a store may give out the same object again
+            done.append(stored)
+            act = getattr(stored, verb)
+            monkeypatch.setattr(stored, verb, lambda *arguments, **how: around(act, name, *arguments, **how))
         return stored
 
-    monkeypatch.setattr(broker.store, "queue", wrapped)
+    monkeypatch.setattr(broker.store, "queue", lambda name: wrap(make(name), name))
     for name, queue in broker._queues.items():
-        for stored in {id(each): each for each in (queue._opened.stored, queue._opened.retention._stored)}.values():
-            _wrap(monkeypatch, stored, name, verb, around)
-
-
-def _wrap(monkeypatch: pytest.MonkeyPatch, stored: StoredQueue, name: str, verb: str, around: Callable[..., Any]) -> None:
-    act = getattr(stored, verb)
-    monkeypatch.setattr(stored, verb, lambda *arguments, **how: around(act, name, *arguments, **how))
+        for stored in (queue._opened.stored, queue._opened.retention._stored):
+            wrap(stored, name)

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 from penstock.message import FOREVER
 from penstock.stores.disk import sync, sync_file_system
-from penstock.stores.files.folder import Shelf
+from penstock.stores.files.file_times import is_orphaned
+from penstock.stores.files.folder import Folder
 from penstock.stores.files.records import Extra
 from penstock.stores.files.sidecar import FEW, digest
-from penstock.stores.files.views import FileViews
+from penstock.stores.files.transactions import Transactions
 
 
 class Row(NamedTuple):
@@ -37,69 +38,81 @@ class Row(NamedTuple):
     mark_until: int
 
 
-class FileMarks(FileViews):
-    def _write_marks(self, shelf: Shelf, rows: Sequence[Row]) -> None:
+class Marks:
+    """The marks of one queue."""
+
+    def __init__(self, folder: Folder, transactions: Transactions) -> None:
+        self._folder = folder
+        self._sidecar = folder.sidecar
+        self._transactions = transactions
+
+    def write(self, rows: Sequence[Row]) -> None:
         """Needs the lock. Call it before any of them is published."""
         few = len(rows) < FEW
         for row in rows:
             if row.mark:
-                shelf.beside.write_json({"id": row.id, "until": row.mark_until}, "mark", digest(row.mark), durable=few)
+                self._sidecar.write_json({"id": row.id, "until": row.mark_until}, "mark", digest(row.mark), durable=few)
         if not few and any(row.mark for row in rows):
-            sync_file_system(self.root)
+            sync_file_system(self._transactions.root)
 
-    def _marked_by(self, shelf: Shelf, mark: bytes, now: int) -> str | None:
+    def first_with(self, mark: bytes, now: int) -> str | None:
         """The message of which one with this mark is a duplicate."""
         name = digest(mark)
-        record = shelf.beside.read_json("mark", name)
-        if not record or record["until"] <= now or not self._counts(shelf, name, record):
+        record = self._sidecar.read_json("mark", name)
+        if not record or record["until"] <= now or not self._counts(name, record):
             return None
         id = str(record["id"])
         # Its sender may not have synced it yet, but our caller may rely on it.
-        self._dirty.update(os.path.dirname(shelf.path(id, hidden)) for hidden in (0, 1))
+        self._transactions.dirty.update(os.path.dirname(self._folder.layout.path(id, hidden)) for hidden in (0, 1))
         return id
 
-    def _counts(self, shelf: Shelf, name: str, record: dict[str, Any]) -> bool:
+    def _counts(self, name: str, record: dict[str, Any]) -> bool:
         """Whether a mark that has not expired belongs to a published message (that is still there, if it must be)."""
         id = str(record["id"])
         if record["until"] == FOREVER or not record.get("published", True):
-            return shelf.find(id) is not None and self._bears(shelf, id, name)
-        return not shelf.is_draft(id) or not self._bears(shelf, id, name, unknown=True)
+            return self._folder.find(id) is not None and self._is_of(id, name)
+        return not self._folder.is_draft(id) or not self._is_of(id, name, unknown=True)
 
-    def _bears(self, shelf: Shelf, id: str, name: str, *, unknown: bool = False) -> bool:
+    def _is_of(self, id: str, name: str, *, unknown: bool = False) -> bool:
         """Whether the head of this message or draft has this mark; ``unknown`` is the answer if it has no head."""
-        head = shelf.beside.read_json("head", id)
+        head = self._sidecar.read_json("head", id)
         if head is None:
             return unknown
         mark = Extra.unpack(head).mark
         return mark is not None and digest(mark) == name
 
-    def _unmark(self, shelf: Shelf, mark: bytes, id: str, *, published: bool = True) -> bool:
+    def remove(self, mark: bytes, id: str, *, published: bool = True) -> bool:
         """Remove the mark of a message that has gone, unless it counts for longer; or of one that was not ``published``."""
-        record = shelf.beside.read_json("mark", digest(mark))
+        record = self._sidecar.read_json("mark", digest(mark))
         if not record or record["id"] != id or (published and record["until"] != FOREVER):
             return False
-        shelf.beside.remove("mark", digest(mark))
+        self._sidecar.remove("mark", digest(mark))
         return True
 
-    def _drop_draft(self, shelf: Shelf, id: str, mark: bytes | None) -> None:
+    def drop_draft(self, id: str, mark: bytes | None) -> None:
         """Remove a draft and its sidecar files. Needs the lock if there can be a mark."""
-        if mark and self._unmark(shelf, mark, id, published=False):
-            sync(shelf.beside.folder / "mark")
-        os.unlink(shelf.draft(id))
-        shelf.forget(id)
+        if mark and self.remove(mark, id, published=False):
+            sync(self._sidecar.folder / "mark")
+        os.unlink(self._folder.layout.draft(id))
+        self._folder.forget(id)
 
-    def marked(self, queue: str, mark: bytes) -> bool:
-        with self._queue(queue, durable=False) as shelf:
-            return self._is_marked(shelf, mark)
-
-    def _is_marked(self, shelf: Shelf, mark: bytes) -> bool:
+    def is_marked(self, mark: bytes) -> bool:
         """Whether the queue contains a message that carries this mark for as long as it is there."""
-        record = shelf.beside.read_json("mark", digest(mark))
-        return bool(record) and record["until"] == FOREVER and self._counts(shelf, digest(mark), record)
+        record = self._sidecar.read_json("mark", digest(mark))
+        return bool(record) and record["until"] == FOREVER and self._counts(digest(mark), record)
 
-    def count_marked(self, queue: str) -> int:
-        with self._queue(queue, durable=False) as shelf:
-            shelf.refresh()
-            records = [(name, shelf.beside.read_json("mark", name)) for name in shelf.beside.names("mark")]
-            lasting = [(name, record) for name, record in records if record and record["until"] == FOREVER]
-            return sum(record["id"] in shelf.index and self._bears(shelf, record["id"], name) for name, record in lasting)
+    def count(self) -> int:
+        """How many messages carry a mark for as long as they are in the queue."""
+        self._folder.refresh()
+        records = [(name, self._sidecar.read_json("mark", name)) for name in self._sidecar.names("mark")]
+        lasting = [(name, record) for name, record in records if record and record["until"] == FOREVER]
+        return sum(record["id"] in self._folder.index and self._is_of(record["id"], name) for name, record in lasting)
+
+    def sweep(self, name: str, now: int) -> None:
+        """Remove a mark that has expired, or whose message a dead process never sent."""
+        record = self._sidecar.read_json("mark", name)
+        if record and (record["until"] <= now or (not self._counts(name, record) and is_orphaned(self._path(name)))):
+            self._sidecar.remove("mark", name)
+
+    def _path(self, name: str) -> str:
+        return f"{self._sidecar.folder}/mark/{name}"

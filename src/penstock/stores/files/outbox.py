@@ -21,9 +21,9 @@ from typing import Any
 from penstock.guarded import guarded
 from penstock.message import Entry, Settings
 from penstock.stores.disk import read_whole, remove_folder, write_whole
-from penstock.stores.files.folder import Shelf, is_orphaned
+from penstock.stores.files.file_times import is_orphaned
 from penstock.stores.files.marks import Row
-from penstock.stores.files.messages import FileMessages
+from penstock.stores.files.queue import Surroundings
 from penstock.stores.files.records import DAMAGE, check_journal, check_writer, set_aside
 from penstock.stores.files.sidecar import FOLDER
 from penstock.stores.locks import FileLock, Patience
@@ -36,18 +36,20 @@ JOURNAL, PUBLISHED, LOCK = ".journal", ".published", ".lock"
 
 
 class FileLedger(Ledger):
-    def __init__(self, store: FileMessages, staging: StagedFiles) -> None:
-        self._store = store
+    def __init__(self, around: Surroundings, staging: StagedFiles) -> None:
+        self._around = around
+        self._transactions = around.transactions
         self._staging = staging
 
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
         """Not a batch: each step inside is durable by itself."""
-        store = self._store
-        with store.batch(durable=False):
-            home = self._staging.folder / writer
-            home.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(f"{home}/{LOCK}", f"writer {writer!r} in {store}", Patience(store._patience.timeout))
+        transactions = self._transactions
+        with transactions.batch(durable=False):
+            folder = self._staging.folder / writer
+            folder.mkdir(parents=True, exist_ok=True)
+            patience = Patience(transactions.patience.timeout)
+            lock = FileLock(f"{folder}/{LOCK}", f"writer {writer!r} in {transactions}", patience)
             lock.open()
         try:
             lock.take()
@@ -57,7 +59,7 @@ class FileLedger(Ledger):
             lock.give()
 
     def _noted(self, writer: str) -> dict[str, int] | None:
-        with self._store.batch(durable=False):
+        with self._transactions.batch(durable=False):
             noted: dict[str, int] | None = self._read(f"{self._staging.folder}/{writer}/{PUBLISHED}", check_writer)
             return noted
 
@@ -70,64 +72,49 @@ class FileLedger(Ledger):
             record = json.loads(content)
             check(record)
         except DAMAGE:
-            set_aside(path, content, f"{self._store.root}/{FOLDER}/{DAMAGED}", read_whole, self._store.tell)
+            set_aside(path, content, f"{self._around.root}/{FOLDER}/{DAMAGED}", read_whole, self._around.on_damage)
             return None
         return record
 
     def note(self, writer: str, batch: int, keep_until: int) -> None:
-        with self._store.batch(durable=False):
+        with self._transactions.batch(durable=False):
             record = {"batch": batch, "keep_until": keep_until}
             write_whole(self._staging.folder / writer / PUBLISHED, json.dumps(record).encode())
 
     def forget(self, now: int) -> None:
-        with self._store.batch(durable=False), suppress(FileNotFoundError):
+        with self._transactions.batch(durable=False), suppress(FileNotFoundError):
             for writer in os.listdir(self._staging.folder):
-                noted, home = self._noted(writer), self._staging.folder / writer
-                never = noted is None and not self._staging.staged(writer) and is_orphaned(f"{home}/{LOCK}")
+                noted, folder = self._noted(writer), self._staging.folder / writer
+                never = noted is None and not self._staging.staged(writer) and is_orphaned(f"{folder}/{LOCK}")
                 if never or (noted is not None and noted["keep_until"] <= now):
-                    remove_folder(home)
+                    remove_folder(folder)
 
     def insert_once(
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
         """Uses a journal; that of the next step replaces it, and it is removed with the batch."""
         writer, batch, place = step
-        store = self._store
-        with store._queue(queue) as opened:
+        stored = self._around.queue(queue)
+        with stored.opening.visit():
             # A draft that reappears after a power cut would be published again.
-            store._dirty.add(os.path.dirname(opened.draft("0")))
+            self._transactions.dirty.add(stored.sending.drafts_folder())
             begun = self._journal(writer, batch)
             if begun is not None and begun["place"] == place:
-                self._finish_insert(opened, begun, now)
+                if begun["born"] == stored.opening.born():  # else that queue was deleted with all its messages
+                    rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
+                    stored.sending.finish(rows, now)
                 return lambda: None
 
-            def journal(shelf: Shelf, rows: list[Row]) -> None:
+            def journal(rows: list[Row]) -> None:
                 packed = [row._replace(mark=row.mark and row.mark.hex()) for row in rows]  # type: ignore[arg-type]
-                record = {"place": place, "queue": queue, "born": store._born(shelf), "rows": packed}
-                shelf.beside.sync_memo()
+                record = {"place": place, "queue": queue, "born": stored.opening.born(), "rows": packed}
+                stored.sidecar.sync_memo()
                 self._staging.stage(writer, batch, JOURNAL, json.dumps(record).encode(), now)
 
-            return None if store.insert(queue, entries, now, settings, journal) is None else lambda: None
-
-    def _finish_insert(self, shelf: Shelf, begun: dict[str, Any], now: int) -> None:
-        store = self._store
-        if begun["born"] != store._born(shelf):
-            return  # that queue was deleted with all its messages
-        rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
-        with shelf.changing():
-            left = [row for row in rows if shelf.is_draft(row.id)]  # those that are no longer drafts were published
-            for row in left.copy():
-                if row.mark and store._marked_by(shelf, row.mark, now):  # an equal message was sent since
-                    store._drop_draft(shelf, row.id, None)
-                    left.remove(row)
-            store._write_marks(shelf, left)
-            for row in left:
-                with suppress(FileNotFoundError):
-                    store._publish(shelf, row, now, {})
-        store._end_insert(shelf, rows)
+            return None if stored.sending.insert(entries, now, settings, journal) is None else lambda: None
 
     def _journal(self, writer: str, batch: int) -> dict[str, Any] | None:
-        with self._store.batch(durable=False):
+        with self._transactions.batch(durable=False):
             record: dict[str, Any] | None = self._read(f"{self._staging.folder}/{writer}/{batch}.{JOURNAL}", check_journal)
             return record
 

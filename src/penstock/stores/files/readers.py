@@ -15,164 +15,166 @@ from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.disk import remove_folder
-from penstock.stores.files.folder import Shelf
-from penstock.stores.files.messages import FileMessages
+from penstock.stores.files.folder import Folder
+from penstock.stores.files.holding import Holding
+from penstock.stores.files.opening import Opening
+from penstock.stores.files.reading import MessageFiles
 from penstock.stores.files.records import ASIDE
 from penstock.stores.files.sidecar import digest
 from penstock.stores.ports import Readers
 
 
 class FileReaders(Readers):
-    def __init__(self, store: FileMessages, queue: str) -> None:
-        self._store = store
-        self._queue = queue
+    def __init__(self, folder: Folder, opening: Opening, messages: MessageFiles, holding: Holding) -> None:
+        self._folder = folder
+        self._sidecar = folder.sidecar
+        self._opening = opening
+        self._messages = messages
+        self._holding = holding
+        self._at = folder.sidecar.folder / "reader"
 
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
-        with self._store._draining(self._queue) as shelf:
-            folder = _enter(shelf, reader)
+        with self._opening.visit(drains=True):
+            folder = self._enter(reader)
             held = [[receipt.id, receipt.delivery] for receipt in receipts]
             record = {"epoch": epoch, "confirmed": False, "lapses_at": lapses_at, "receipts": held}
-            shelf.beside.write_json(record, "reader", folder, str(epoch))
+            self._sidecar.write_json(record, "reader", folder, str(epoch))
 
     def held(self, reader: str) -> tuple[int | None, list[Claim]]:
-        with self._store._queue(self._queue, durable=False) as shelf:
+        with self._opening.visit(durable=False):
             folder = _folder(reader)
-            known = shelf.beside.read_json("reader", folder, "settled") or {"epoch": None}
+            known = self._sidecar.read_json("reader", folder, "settled") or {"epoch": None}
             return known["epoch"], [
                 Claim(reader, record["epoch"], len(record["receipts"]), record["confirmed"], record["lapses_at"])
-                for record in _claims(shelf, folder)
+                for record in self._claims(folder)
                 if known["epoch"] is None or record["epoch"] > known["epoch"]
             ]
 
     def names(self) -> list[str]:
-        with self._store._queue(self._queue, durable=False) as shelf:
-            records = [shelf.beside.read_json("reader", folder, "name") for folder in _folders(shelf)]
+        with self._opening.visit(durable=False):
+            records = [self._sidecar.read_json("reader", folder, "name") for folder in os.listdir(self._at)]
             return sorted(record["reader"] for record in records if record)
 
     def confirm(self, reader: str, epoch: int) -> None:
-        with self._store._draining(self._queue) as shelf:
-            record = shelf.beside.read_json("reader", _folder(reader), str(epoch))
+        with self._opening.visit(drains=True):
+            record = self._sidecar.read_json("reader", _folder(reader), str(epoch))
             if record is not None:
-                with shelf.changing():
-                    self._confirm(shelf, _folder(reader), record)
+                with self._folder.changing():
+                    self._confirm(_folder(reader), record)
 
     def read(self, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
-        with self._store._queue(self._queue, durable=False) as shelf:
-            record = shelf.beside.read_json("reader", _folder(reader), str(epoch))
+        with self._opening.visit(durable=False):
+            record = self._sidecar.read_json("reader", _folder(reader), str(epoch))
             if record is None:
                 raise KeyError(epoch)
             found = []
             for id, delivery in record["receipts"][start:stop]:
-                hidden = shelf.find(id) if _holds(shelf, id, delivery) else None
-                message = None if hidden is None else self._store._message(shelf, id, hidden, shelf.hold(id))
+                hidden = self._folder.find(id) if self._holds(id, delivery) else None
+                message = None if hidden is None else self._messages.read(id, hidden)
                 if message is not None:
                     found.append(message)
             return found
 
     def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
-        with self._store._draining(self._queue) as shelf:
-            folder = _enter(shelf, reader)
-            known = shelf.beside.read_json("reader", folder, "settled") or {"epoch": epoch}
+        with self._opening.visit(drains=True):
+            folder = self._enter(reader)
+            known = self._sidecar.read_json("reader", folder, "settled") or {"epoch": epoch}
             # Write the epoch first: from here on the settlement counts, and if we die the next process finishes it.
             how = [settlement.state, settlement.settled_at, settlement.reason, settlement.keep_until]
-            shelf.beside.write_json({"epoch": max(epoch, known["epoch"]), "settlement": how}, "reader", folder, "settled")
+            self._sidecar.write_json({"epoch": max(epoch, known["epoch"]), "settlement": how}, "reader", folder, "settled")
             gone = 0
-            with shelf.changing():
-                for record in _claims(shelf, folder):
+            with self._folder.changing():
+                for record in self._claims(folder):
                     if record["epoch"] <= epoch:
-                        gone += self._settle(shelf, record, settlement)
-                        shelf.beside.remove("reader", folder, str(record["epoch"]))
+                        gone += self._settle(record, settlement)
+                        self._sidecar.remove("reader", folder, str(record["epoch"]))
             return gone
 
     def give_back(self, reader: str, epoch: int | None, now: int) -> int:
-        with self._store._draining(self._queue) as shelf:
+        with self._opening.visit(drains=True):
             folder = _folder(reader)
             given = 0
-            with shelf.changing():
-                for record in _claims(shelf, folder):
+            with self._folder.changing():
+                for record in self._claims(folder):
                     if epoch in (None, record["epoch"]):
                         for id, delivery in record["receipts"]:
-                            given += self._store._extend(shelf, Receipt(self._queue, id, delivery), now, release=True)
-                        shelf.beside.remove("reader", folder, str(record["epoch"]))
+                            given += self._holding.extend(Receipt(self._opening.name, id, delivery), now, release=True)
+                        self._sidecar.remove("reader", folder, str(record["epoch"]))
             if epoch is None:
-                remove_folder(shelf.beside.folder / "reader" / folder)
+                remove_folder(self._at / folder)
             return given
 
-    # for the store, which tends the queue under its lock
+    # for the queue, under its lock
 
-    def finish(self, shelf: Shelf, now: int | None) -> None:
+    def recover(self) -> None:
+        """When the queue is first used: finish what readers that died left half done."""
+        if os.listdir(self._at):
+            self._folder.refresh()
+            self.finish(None)
+
+    def finish(self, now: int | None) -> None:
         """Finish a settlement or confirmation that a reader left half done when it died.
 
         With ``now``, forget claims that were not confirmed in time: their messages become visible by themselves."""
-        for folder in _folders(shelf):
-            for record in _claims(shelf, folder):
-                known = shelf.beside.read_json("reader", folder, "settled")
+        for folder in os.listdir(self._at):
+            for record in self._claims(folder):
+                known = self._sidecar.read_json("reader", folder, "settled")
                 if known and record["epoch"] <= known["epoch"]:
                     state, *rest = known["settlement"]
-                    self._settle(shelf, record, Settlement(State(state), *rest))
-                elif not record["confirmed"] and any(_is_confirmed(shelf, *receipt) for receipt in record["receipts"]):
-                    self._confirm(shelf, folder, record)
+                    self._settle(record, Settlement(State(state), *rest))
+                elif not record["confirmed"] and any(self._is_confirmed(*receipt) for receipt in record["receipts"]):
+                    self._confirm(folder, record)
                     continue
                 elif now is None or record["confirmed"] or record["lapses_at"] > now:
                     continue
-                shelf.beside.remove("reader", folder, str(record["epoch"]))
+                self._sidecar.remove("reader", folder, str(record["epoch"]))
 
-    def _confirm(self, shelf: Shelf, folder: str, record: dict[str, Any]) -> None:
+    def all_receipts(self) -> list[tuple[str, int]]:
+        """Each message of a named claim, with the delivery under which it was claimed."""
+        records = [record for folder in os.listdir(self._at) for record in self._claims(folder)]
+        return [(id, delivery) for record in records for id, delivery in record["receipts"]]
+
+    def held_ids(self) -> set[str]:
+        """The messages that named claims still hold."""
+        return {id for id, delivery in self.all_receipts() if self._holds(id, delivery)}
+
+    def _confirm(self, folder: str, record: dict[str, Any]) -> None:
         for id, delivery in record["receipts"]:
-            self._store._extend(shelf, Receipt(shelf.queue, id, delivery), FOREVER, release=False)
+            self._holding.extend(Receipt(self._opening.name, id, delivery), FOREVER)
         record |= {"confirmed": True, "lapses_at": FOREVER}
-        shelf.beside.write_json(record, "reader", folder, str(record["epoch"]))
+        self._sidecar.write_json(record, "reader", folder, str(record["epoch"]))
 
-    def _settle(self, shelf: Shelf, record: dict[str, Any], settlement: Settlement) -> int:
+    def _settle(self, record: dict[str, Any], settlement: Settlement) -> int:
         gone = 0
         for id, delivery in record["receipts"]:
-            hold = shelf.hold(id)
-            if hold is None or hold.released != ASIDE:  # damaged messages stay
-                gone += self._store._delete(shelf, Receipt(shelf.queue, id, delivery), settlement)
+            received = self._folder.received(id)
+            if received is None or received.released != ASIDE:  # damaged messages stay
+                gone += self._holding.delete(Receipt(self._opening.name, id, delivery), settlement)
         return gone
 
+    def _enter(self, reader: str) -> str:
+        """The reader's folder, created if it does not exist or lacks its name file."""
+        folder = _folder(reader)
+        (self._at / folder).mkdir(exist_ok=True)
+        if self._sidecar.read_json("reader", folder, "name") is None:
+            self._sidecar.write_json({"reader": reader}, "reader", folder, "name")
+        return folder
 
-def all_receipts(shelf: Shelf) -> list[tuple[str, int]]:
-    """Each message of a named claim, with the delivery under which it was claimed."""
-    records = [record for folder in _folders(shelf) for record in _claims(shelf, folder)]
-    return [(id, delivery) for record in records for id, delivery in record["receipts"]]
+    def _claims(self, folder: str) -> list[dict[str, Any]]:
+        """The records of a reader's claims, by epoch."""
+        names: list[str] = []
+        with suppress(FileNotFoundError):  # there is no such reader, or it was given up at this moment
+            names = os.listdir(self._at / folder)
+        records = [self._sidecar.read_json("reader", folder, name) for name in names if name.isdigit()]
+        return sorted(filter(None, records), key=itemgetter("epoch"))
 
+    def _holds(self, id: str, delivery: int | None) -> bool:
+        received = self._folder.received(id)
+        return received is not None and received.delivery == delivery and received.released != 1
 
-def held_ids(shelf: Shelf) -> set[str]:
-    """The messages that named claims still hold."""
-    return {id for id, delivery in all_receipts(shelf) if _holds(shelf, id, delivery)}
+    def _is_confirmed(self, id: str, delivery: int | None) -> bool:
+        return self._folder.index.get(id, 0) >= FOREVER and self._holds(id, delivery)
 
 
 def _folder(reader: str) -> str:
     return digest(reader.encode())
-
-
-def _enter(shelf: Shelf, reader: str) -> str:
-    """The reader's folder, created if it does not exist or lacks its name file."""
-    folder = _folder(reader)
-    (shelf.beside.folder / "reader" / folder).mkdir(exist_ok=True)
-    if shelf.beside.read_json("reader", folder, "name") is None:
-        shelf.beside.write_json({"reader": reader}, "reader", folder, "name")
-    return folder
-
-
-def _folders(shelf: Shelf) -> list[str]:
-    return os.listdir(shelf.beside.folder / "reader")
-
-
-def _claims(shelf: Shelf, folder: str) -> list[dict[str, Any]]:
-    """The records of a reader's claims, by epoch."""
-    names: list[str] = []
-    with suppress(FileNotFoundError):  # there is no such reader, or it was given up at this moment
-        names = os.listdir(shelf.beside.folder / "reader" / folder)
-    records = [shelf.beside.read_json("reader", folder, name) for name in names if name.isdigit()]
-    return sorted(filter(None, records), key=itemgetter("epoch"))
-
-
-def _holds(shelf: Shelf, id: str, delivery: int | None) -> bool:
-    hold = shelf.hold(id)
-    return hold is not None and hold.delivery == delivery and hold.released != 1
-
-
-def _is_confirmed(shelf: Shelf, id: str, delivery: int | None) -> bool:
-    return shelf.index.get(id, 0) >= FOREVER and _holds(shelf, id, delivery)

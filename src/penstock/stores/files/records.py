@@ -27,7 +27,7 @@ def need(fits: bool) -> None:
 
 
 NUMBERS = 9
-HELD = struct.Struct(f"<{NUMBERS}q")
+RECEIVED = struct.Struct(f"<{NUMBERS}q")
 
 
 def is_instant(value: object) -> bool:
@@ -42,7 +42,7 @@ def is_id(value: object) -> bool:
 ASIDE = 2
 
 
-class Hold(NamedTuple):
+class Received(NamedTuple):
     """The record of a received message.
 
     ``released`` is 1 once it was given back, and `ASIDE` once it was set aside as damaged. A receipt is valid while the message
@@ -65,16 +65,16 @@ class Hold(NamedTuple):
 
     def pack(self) -> bytes:
         holder = (self.holder or "").encode()
-        return HELD.pack(*self[:NUMBERS]) + bytes([len(holder)]) + holder
+        return RECEIVED.pack(*self[:NUMBERS]) + bytes([len(holder)]) + holder
 
     @classmethod
-    def unpack(cls, content: bytes) -> Hold:
-        need(len(content) >= HELD.size)
-        holder = content[HELD.size + 1 :][: content[HELD.size]] if len(content) > HELD.size else b""
-        hold = cls(*HELD.unpack_from(content))._replace(holder=holder.decode(errors="replace") or None)
-        need(any(hold[:NUMBERS]) and all(map(is_instant, hold[:NUMBERS])))
-        need(hold.receives <= MAX_NUMBER and hold.released in (0, 1, ASIDE))
-        return hold
+    def unpack(cls, content: bytes) -> Received:
+        need(len(content) >= RECEIVED.size)
+        holder = content[RECEIVED.size + 1 :][: content[RECEIVED.size]] if len(content) > RECEIVED.size else b""
+        received = cls(*RECEIVED.unpack_from(content))._replace(holder=holder.decode(errors="replace") or None)
+        need(any(received[:NUMBERS]) and all(map(is_instant, received[:NUMBERS])))
+        need(received.receives <= MAX_NUMBER and received.released in (0, 1, ASIDE))
+        return received
 
 
 class Extra(NamedTuple):
@@ -196,7 +196,7 @@ def check_record(kind: str, name: str, record: Any) -> None:
 
 
 def set_aside(
-    path: str, content: bytes, folder: str, read: Callable[[str], bytes | None], tell: Callable[[str], object]
+    path: str, content: bytes, folder: str, read: Callable[[str], bytes | None], on_damage: Callable[[str], object]
 ) -> None:
     """Move a damaged file into ``folder``, where nobody reads it, and report it. A file that cannot be moved stays.
 
@@ -206,7 +206,7 @@ def set_aside(
         os.makedirs(folder, exist_ok=True)
         os.rename(path, target)
         if read(target) == content:
-            tell(f"the file {path} is damaged; it was set aside as {target}")
+            on_damage(f"the file {path} is damaged; it was set aside as {target}")
         else:
             with suppress(FileExistsError):
                 os.link(target, path)

@@ -25,7 +25,6 @@ import os
 import secrets
 import struct
 import tempfile
-import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import lru_cache
@@ -37,14 +36,13 @@ from penstock.message import Settings
 from penstock.policy import MAX_NUMBER
 from penstock.stores.disk import read_whole, remove_folder, write_whole
 from penstock.stores.encoding import pack_settings
-from penstock.stores.files.records import DAMAGE, DAMAGED_HEAD, Hold, check_queue, check_record, set_aside
+from penstock.stores.files.file_times import is_recent
+from penstock.stores.files.records import DAMAGE, DAMAGED_HEAD, Received, check_queue, check_record, set_aside
 from penstock.stores.locks import FileLock, Patience
 
 FOLDER = ".penstock"
 PARTS = ("head", "held", "mark", "settled", "reader")
 MEMO = struct.Struct("<qq")
-TICK = 20_000_000
-"""Changes within some milliseconds may give a file the same mtime; this (ns) is longer than that."""
 FEW = 8
 """From this many messages on, one sync of the file system is cheaper than syncing each file."""
 
@@ -67,17 +65,18 @@ def _lost_settings(queue: str) -> dict[str, Any]:
     return {"name": queue, "born": secrets.token_hex(8), "settings": settings, "retentions": [[0, MAX_NUMBER]]}
 
 
-class Beside:
+class Sidecar:
     """The sidecar folder of one queue."""
 
-    def __init__(self, root: Path, queue: str, patience: Patience | None = None) -> None:
+    def __init__(self, root: Path, queue: str, patience: Patience, on_damage: Callable[[str], object]) -> None:
+        """``on_damage`` is called with what was found damaged and set aside."""
         self.folder = root / FOLDER / queue
         self._at = os.fspath(self.folder)
         self._settings_at, self._copy_at, self._damaged_at = (
             f"{self._at}/{name}" for name in ("settings", "settings.copy", "damaged")
         )
-        self.tell: Callable[[str], object] = lambda _damage: None
-        self._lock = FileLock(f"{self._at}/lock", f"queue {queue!r} in the folder {root}", patience or Patience())
+        self._on_damage = on_damage
+        self._lock = FileLock(f"{self._at}/lock", f"queue {queue!r} in the folder {root}", patience)
         self._locked = self._fresh = False
         self._record: Any = None
         self._seen: tuple[int, ...] | None = None
@@ -86,16 +85,16 @@ class Beside:
         """Remove a queue's files, except the lock, which has the last id: a successor must not reuse it.
 
         Needs the lock. Everything is renamed before it is removed, as others may be using it."""
-        gone = self.gone()
+        trash = self.make_trash()
         for part in (*PARTS, "damaged"):
             with suppress(FileNotFoundError):
-                os.rename(f"{self._at}/{part}", gone / part)
+                os.rename(f"{self._at}/{part}", trash / part)
         self.remove("settings")
         self.remove("settings.copy")
-        remove_folder(gone.parent)
+        remove_folder(trash.parent)
 
-    def gone(self) -> Path:
-        """A folder for files that are about to be removed."""
+    def make_trash(self) -> Path:
+        """A new folder for files that are about to be removed."""
         folder = self.folder / "gone"
         if not folder.is_dir():
             folder.mkdir()
@@ -176,7 +175,7 @@ class Beside:
 
     def set_aside(self, path: str, content: bytes) -> None:
         """Move a damaged file to where nobody reads it."""
-        set_aside(path, content, self._damaged_at, read_whole, self.tell)
+        set_aside(path, content, self._damaged_at, read_whole, self._on_damage)
 
     def damaged(self) -> int:
         """How many files were set aside."""
@@ -203,7 +202,7 @@ class Beside:
             content = read_whole(self._settings_at)
             self._record = None if content is None else self._parsed(content)
             # A file that has just changed may change again without a new mtime.
-            self._seen = seen if time.time_ns() - max(seen[1:]) > TICK else None
+            self._seen = None if is_recent(max(seen[1:])) else seen
         self._fresh = True
         return self._record
 
@@ -228,7 +227,8 @@ class Beside:
             os.link(self._settings_at, kept)
             if read_whole(kept) == damaged:
                 write_whole(Path(self._settings_at), json.dumps(record).encode())
-                self.tell(f"the file {self._settings_at} is damaged; it was set aside as {kept}, and the settings were {how}")
+                damage = f"the file {self._settings_at} is damaged; it was set aside as {kept}, and the settings were {how}"
+                self._on_damage(damage)
             else:  # another process has rewritten them since
                 os.unlink(kept)
         return record
@@ -247,25 +247,26 @@ class Beside:
         with suppress(FileNotFoundError):
             os.unlink(f"{self._at}/{'/'.join(parts)}")
 
-    def hold_path(self, id: str) -> str:
+    def received_path(self, id: str) -> str:
         return f"{self._at}/held/{id}"
 
-    def hold(self, id: str) -> Hold | None:
-        path = self.hold_path(id)
+    def received(self, id: str) -> Received | None:
+        """The record of a message that was received."""
+        path = self.received_path(id)
         content = read_whole(path)
         if not content:  # never received, or killed before the first record was written
             return None
         try:
-            return Hold.unpack(content)
+            return Received.unpack(content)
         except DAMAGE:
             self.set_aside(path, content)
             return None
 
-    def set_hold(self, id: str, hold: Hold, *, durable: bool = False) -> None:
+    def write_received(self, id: str, received: Received, *, durable: bool = False) -> None:
         """With one write, so that a kill leaves the old record or the new one."""
-        handle = os.open(self.hold_path(id), os.O_WRONLY | os.O_CREAT, 0o644)
+        handle = os.open(self.received_path(id), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            os.pwrite(handle, hold.pack(), 0)
+            os.pwrite(handle, received.pack(), 0)
             if durable:
                 os.fsync(handle)
         finally:

@@ -18,9 +18,7 @@ record has.
 from __future__ import annotations
 
 import os
-import random
 import re
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,9 +29,9 @@ from penstock.message import FOREVER, Settings
 from penstock.policy import micros
 from penstock.stores.disk import rename_new
 from penstock.stores.encoding import unpack_settings
-from penstock.stores.files.folder import EXACT, Changing, Shelf, Stamp, file_age, is_open_for_writing
-from penstock.stores.files.records import Hold
-from penstock.stores.files.sidecar import FOLDER, TICK, Beside
+from penstock.stores.files.file_times import EXACT, file_age, is_open_for_writing, is_recent
+from penstock.stores.files.layout import Format, Layout, Stamp, stamp_of
+from penstock.stores.files.sidecar import FOLDER, Sidecar
 from penstock.stores.files.store import FileStore
 from penstock.stores.locks import TIMEOUT, Patience
 from penstock.stores.ports import Uuids
@@ -59,15 +57,16 @@ STILL = 5
 """Seconds without a write after which a file in new/ counts as complete, if a lease cannot tell."""
 
 
-def timer(root: Path, id: str, beside: Beside, hold: Hold | None) -> int:
+def read_timer(root: Path, id: str, sidecar: Sidecar) -> int:
     """Until when a file in delay/ stays there."""
-    status = os.stat(f"{root}/delay/{beside.folder.name}:{id}")
+    received = sidecar.received(id)
+    status = os.stat(f"{root}/delay/{sidecar.folder.name}:{id}")
     instant = status.st_mtime_ns // 1000
     if instant >= NEVER_AT:
         return FOREVER
-    if hold is not None and hold.seal == status.st_ctime_ns:
+    if received is not None and received.seal == status.st_ctime_ns:
         return instant
-    record = beside.settings()
+    record = sidecar.settings()
     visibility = (unpack_settings(record["settings"]) if record else Settings()).visibility
     return max(instant, status.st_ctime_ns // 1000 + micros(visibility))
 
@@ -111,7 +110,7 @@ def deliver_new(root: Path, queue: str | None = None, foreign: list[str] | None 
     return waiting
 
 
-def deliver_delayed(root: Path, now: int, tell: Callable[[str], object]) -> int | None:
+def deliver_delayed(root: Path, now: int, on_damage: Callable[[str], object]) -> int | None:
     """Move files whose delay is over back to their queue. Returns when the next is due."""
     due = None
     for entry in os.scandir(root / "delay"):
@@ -119,9 +118,7 @@ def deliver_delayed(root: Path, now: int, tell: Callable[[str], object]) -> int 
         if not colon or id in ("", ".", "..") or not (root / "queues" / name).is_dir():
             continue
         with suppress(FileNotFoundError):  # another process was first
-            beside = Beside(root, name)
-            beside.tell = tell
-            instant = timer(root, id, beside, beside.hold(id))
+            instant = read_timer(root, id, Sidecar(root, name, Patience(), on_damage))
             if instant <= now:
                 os.rename(entry.path, root / "queues" / name / id)
             elif instant < FOREVER:
@@ -139,56 +136,58 @@ def destroy_removed(root: Path) -> int:
     return gone
 
 
-class SpoolShelf(Shelf):
-    def __init__(self, root: Path, queue: str, peers: int, patience: Patience) -> None:
-        super().__init__(root, queue, root / "queues" / queue, root / "new", root / "delay", patience=patience)
-        self._peers = peers
-        self._unfinished = False
+class SpoolLayout(Layout):
+    undated = UNDATED
+
+    def __init__(self, root: Path, queue: str, sidecar: Sidecar, peers: int) -> None:
+        self.folder = root / "queues" / queue
+        self.peers = peers
+        self._at, self._new, self._delay = os.fspath(self.folder), f"{root}/new", f"{root}/delay"
+        self.watched, self.drafts_in = (self._at, self._new, self._delay), ()
+        self._drafts, self._remove = f"{root}/{FOLDER}/.drafts", f"{root}/remove"
+        self._root = root
+        self._queue = queue
+        self._sidecar = sidecar
         self._prefix = len(os.fsencode(queue)) + 1
-        self._new, self._drafts = f"{root}/new", f"{root}/{FOLDER}/.drafts"
-        self._delay, self._remove = f"{root}/delay", f"{root}/remove"
         self._passed = 0
         self._touched: set[str] = set()
 
-    def refresh(self, *, eager: bool = True, stamp: Stamp | None = None) -> None:
-        """A writer can finish a file in new/ without any folder changing."""
-        if self._unfinished:
-            self._stamp = None
-        super().refresh(eager=eager, stamp=stamp)
-
-    def scan(self) -> Iterator[tuple[str, int]]:
-        self._unfinished = deliver_new(self.root, self.queue, self.foreign)
-        for entry in os.scandir(self.root / "delay"):
+    def scan(self, foreign: list[str]) -> Iterator[tuple[str, int]]:
+        self.unfinished = deliver_new(self._root, self._queue, foreign)
+        for entry in os.scandir(self._delay):
             name, _, id = entry.name.partition(":")
-            if name == self.queue and self.number(id):
+            if name == self._queue and self.number(id):
                 with suppress(FileNotFoundError):
-                    yield id, self._timer(id)
-            elif name == self.queue:
-                self.foreign.append(entry.path)
+                    yield id, self.locate(id, 1)
+            elif name == self._queue:
+                foreign.append(entry.path)
         for id in os.listdir(self._at):
             if self.number(id):
                 yield id, 0
             else:
-                self.foreign.append(f"{self._at}/{id}")
-
-    def _timer(self, id: str) -> int:
-        return timer(self.root, id, self.beside, self.hold(id))
+                foreign.append(f"{self._at}/{id}")
 
     def path(self, id: str, hidden: int) -> str:
-        return f"{self._delay}/{self.queue}:{id}" if hidden else f"{self._at}/{id}"
+        return f"{self._delay}/{self._queue}:{id}" if hidden else f"{self._at}/{id}"
 
     def places(self, id: str, hidden: int) -> list[str]:
-        return [self.path(id, hidden), f"{self._new}/{self.queue}:{id}"]
+        return [self.path(id, hidden), f"{self._new}/{self._queue}:{id}"]
+
+    def locate(self, id: str, hidden: int) -> int:
+        if hidden:
+            return read_timer(self._root, id, self._sidecar)
+        os.stat(f"{self._at}/{id}")
+        return 0
 
     def draft(self, id: str) -> str:
-        return f"{self._drafts}/{self.queue}:{id}"
+        return f"{self._drafts}/{self._queue}:{id}"
 
     def drafts(self) -> list[str]:
-        return [f"{self._drafts}/{name}" for name in os.listdir(self._drafts) if name.partition(":")[0] == self.queue]
+        return [f"{self._drafts}/{name}" for name in os.listdir(self._drafts) if name.partition(":")[0] == self._queue]
 
     def sent_at(self, id: str, status: os.stat_result) -> int:
         """The mtime, unless it is a timer, which is in the file's future; then the id has nearly the same time."""
-        written = super().sent_at(id, status)
+        written = status.st_mtime_ns // 1000
         if written * 1000 <= status.st_ctime_ns or not UUID.fullmatch(id):
             return written
         known = (self.number(id) >> 12) * 1000
@@ -201,7 +200,7 @@ class SpoolShelf(Shelf):
         if hidden:
             self._move(self.draft(id), id, hidden)
             return
-        passing = f"{self._new}/{self.queue}:{id}"
+        passing = f"{self._new}/{self._queue}:{id}"
         os.rename(self.draft(id), passing)
         try:
             self._move(passing, id, 0)
@@ -210,15 +209,13 @@ class SpoolShelf(Shelf):
                 raise
             self._touched.add(self._at)  # a mover was faster and has delivered it
 
-    def stamp(self, folders: tuple[str, ...] | None = None) -> Stamp:
+    def stamp(self) -> Stamp:
         """Every message passes through new/, so its mtime says nothing: it counts only while files are there."""
-        if folders is not None and len(folders) < len(self._watched):
-            return super().stamp(folders)
-        queue, new, delay = [os.stat(folder).st_mtime_ns for folder in self._watched]
+        queue, new, delay = stamp_of(self.watched)
         if new != self._passed:
             if os.listdir(self._new):
                 return queue, new, delay
-            if EXACT or time.time_ns() - new > TICK:
+            if EXACT or not is_recent(new):
                 self._passed = new
         return queue, 0, delay
 
@@ -239,45 +236,17 @@ class SpoolShelf(Shelf):
     def seal(self, id: str, hidden: int) -> int:
         return os.stat(self.path(id, hidden)).st_ctime_ns if hidden else 0
 
-    def find(self, id: str, hold: Hold | None = None) -> int | None:
-        if self.index.get(id) and self.number(id):
-            with suppress(FileNotFoundError):
-                return self._timer(id)
-        return super().find(id, hold)
-
-    def requeue(self, now: int) -> None:
-        while (first := self.first_hidden()) and first[0] <= now:
-            id = first[1]
-            try:
-                instant = self._timer(id)
-                if instant <= now:
-                    os.rename(self.path(id, 1), self.path(id, 0))
-                self.note(id, 0 if instant <= now else instant)
-            except FileNotFoundError:  # another process was first
-                self.note(id, None)
-
     def remove(self, path: str, id: str) -> None:
-        removed = f"{self._remove}/{self.queue}:{id}"
+        removed = f"{self._remove}/{self._queue}:{id}"
         os.rename(path, removed)
         self._touched.add(path.rpartition("/")[0])
         with suppress(FileNotFoundError):  # a reaper was first
             os.unlink(removed)
 
-    def choose_ready(self) -> str | None:
-        """The oldest; with peers, a random one of the oldest, so that they seldom compete for the same."""
-        if not self._peers:
-            return self.first_ready()
-        oldest = self.ready(self._peers + 1)
-        return random.choice(oldest) if oldest else None  # noqa: S311
-
-    def reserving(self) -> Changing:
-        """Drafts are outside the watched folders."""
-        return Changing(self, (), pause=True)
-
     def take_ids(self, count: int, now: int) -> list[str]:
-        last, _ = self.beside.recall(MOST)
+        last, _ = self._sidecar.recall(MOST)
         first = max(last + 1, now // 1000 << 12 | -(-(now % 1000) * 4096 // 1000))
-        self.beside.remember(first + count - 1, 0)
+        self._sidecar.remember(first + count - 1, 0)
         return [_uuid(number) for number in range(first, first + count)]
 
     def number(self, id: str) -> int:
@@ -287,9 +256,7 @@ class SpoolShelf(Shelf):
             return 0
         return _number_of_version_1(id) or int.from_bytes(blake2b(id.encode(), digest_size=8).digest()) % (UNDATED - 1) + 1
 
-    undated = UNDATED
-
-    def folders(self) -> list[str]:
+    def touched(self) -> list[str]:
         touched, self._touched = self._touched, set()
         return list(touched)
 
@@ -309,53 +276,56 @@ def _uuid(number: int) -> str:
     return f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-{tail[:4]}-{tail[4:]}"
 
 
-class SpoolStore(FileStore):
-    def __init__(self, root: str | Path, *, peers: int = 0, timeout: float = TIMEOUT) -> None:
-        """``peers``: how many others fetch from the same spool. With any, messages are not ordered, to lose fewer races."""
+class Spool(Format):
+    def __init__(self, root: Path, peers: int = 0) -> None:
+        self.root = root
+        self.queues = root / "queues"
         self._peers = peers
-        super().__init__(root, timeout=timeout)
-        self.uuids = SpoolUuids(self)
 
-    def move_on(self, now: int) -> tuple[bool, int | None]:
-        """A mover's work. Returns whether files are still being written, and when the next delay ends."""
-        with self.batch(durable=False):
-            return deliver_new(self.root), deliver_delayed(self.root, now, self.tell)
-
-    def reap(self) -> int:
-        with self.batch(durable=False):
-            return destroy_removed(self.root)
-
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         for part in PARTS:
             (self.root / part).mkdir(exist_ok=True)
         (self.root / FOLDER / ".drafts").mkdir(exist_ok=True)
 
-    def _shelf(self, queue: str) -> SpoolShelf:
-        return SpoolShelf(self.root, queue, self._peers, self._patience)
+    def layout(self, queue: str, sidecar: Sidecar) -> SpoolLayout:
+        return SpoolLayout(self.root, queue, sidecar, self._peers)
 
-    def _queue_folder(self) -> Path:
-        return self.root / "queues"
-
-    def _clear(self, shelf: Shelf) -> None:
+    def clear(self, queue: str) -> None:
         for part in ("new", "delay"):
             for entry in os.scandir(self.root / part):
-                if entry.name.partition(":")[0] == shelf.queue:
+                if entry.name.partition(":")[0] == queue:
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path)
+
+    def uuids(self, ids: Callable[[str], list[str]]) -> SpoolUuids:
+        return SpoolUuids(ids)
+
+    # for the daemons, in a batch of the store
+
+    def move_on(self, now: int, on_damage: Callable[[str], object]) -> tuple[bool, int | None]:
+        """A mover's work. Returns whether files are still being written, and when the next delay ends."""
+        return deliver_new(self.root), deliver_delayed(self.root, now, on_damage)
+
+    def reap(self) -> int:
+        return destroy_removed(self.root)
 
 
 class SpoolUuids(Uuids):
     """Another program's id need not be a UUID: one is derived from it."""
 
-    def __init__(self, store: SpoolStore) -> None:
-        self._store = store
+    def __init__(self, ids: Callable[[str], list[str]]) -> None:
+        self._ids = ids
 
     def of(self, queue: str, id: str) -> str:
         return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
 
     def id_of(self, queue: str, given: str) -> str | None:
         if given[14:15] == "5":  # derived from other ids, of which there are few
-            with self._store._queue(queue, durable=False) as shelf:
-                shelf.refresh()
-                return next((id for id in shelf.index if self.of(queue, id) == given), given)
+            return next((id for id in self._ids(queue) if self.of(queue, id) == given), given)
         return given
+
+
+def open_spool(root: str | Path, *, peers: int = 0, timeout: float = TIMEOUT) -> FileStore:
+    """``peers``: how many others fetch from the same spool. With any, messages are not ordered, to lose fewer races.
+    ``timeout``: how many seconds to wait for other processes that hold a lock."""
+    return FileStore(root, Spool(Path(root), peers), timeout=timeout)

@@ -13,16 +13,18 @@ from __future__ import annotations
 import errno
 import os
 import re
-import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from penstock.message import FOREVER
 from penstock.stores.disk import rename_new
-from penstock.stores.files.folder import Shelf, Stamp
+from penstock.stores.files.file_times import wall_millisecond
+from penstock.stores.files.layout import Format, Layout, Stamp
+from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.store import FileStore
+from penstock.stores.locks import TIMEOUT
 from penstock.stores.ports import Uuids
 
 NEVER = FOREVER // 1000
@@ -44,14 +46,20 @@ def from_milliseconds(millisecond: int) -> int:
     return FOREVER if millisecond >= NEVER else millisecond * 1000
 
 
-class VsqsShelf(Shelf):
-    def scan(self) -> Iterator[tuple[str, int]]:
+class VsqsLayout(Layout):
+    def __init__(self, folder: Path, sidecar: Sidecar) -> None:
+        self.folder = folder
+        self._at = os.fspath(folder)
+        self.watched = self.drafts_in = (self._at,)
+        self._sidecar = sidecar
+
+    def scan(self, foreign: list[str]) -> Iterator[tuple[str, int]]:
         unusual: list[tuple[str, str]] = []
         names = os.listdir(self._at)
         for name in names:
             id, dot, extension = name.partition(".")
             if not self.number(id):
-                self.foreign.append(f"{self._at}/{name}")
+                foreign.append(f"{self._at}/{name}")
             elif not dot:
                 yield id, 0
             elif self.number(extension) and int(extension) <= NEVER:
@@ -59,14 +67,14 @@ class VsqsShelf(Shelf):
             elif extension != "new":
                 unusual.append((id, extension))
         if unusual:
-            yield from self._spell(unusual, Counter(name.partition(".")[0] for name in names))
+            yield from self._spell(unusual, Counter(name.partition(".")[0] for name in names), foreign)
 
-    def _spell(self, unusual: list[tuple[str, str]], files: Counter[str]) -> Iterator[tuple[str, int]]:
+    def _spell(self, unusual: list[tuple[str, str]], files: Counter[str], foreign: list[str]) -> Iterator[tuple[str, int]]:
         """Messages whose expiry is spelled unusually, for example with a fraction: rename them to the usual spelling."""
         for id, extension in unusual:
             name, number = f"{self._at}/{id}.{extension}", EXPIRY.fullmatch(extension)
             if number is None or files[id] > 1:  # another file has the same number
-                self.foreign.append(name)
+                foreign.append(name)
                 continue
             hidden = from_milliseconds(min(int(number[1]) + bool(number[2]), NEVER))
             try:
@@ -75,10 +83,17 @@ class VsqsShelf(Shelf):
             except FileNotFoundError:  # another process was first
                 continue
             except OSError:  # the disk is not writable
-                self.foreign.append(name)
+                foreign.append(name)
 
     def path(self, id: str, hidden: int) -> str:
         return f"{self._at}/{id}.{milliseconds(hidden)}" if hidden else f"{self._at}/{id}"
+
+    def places(self, id: str, hidden: int) -> list[str]:
+        return [self.path(id, hidden)]
+
+    def locate(self, id: str, hidden: int) -> int:
+        os.stat(self.path(id, hidden))
+        return hidden
 
     def draft(self, id: str) -> str:
         return f"{self._at}/{id}.new"
@@ -100,13 +115,13 @@ class VsqsShelf(Shelf):
         os.unlink(path)
 
     def begin(self, stamp: Stamp) -> None:
-        self._memo = self._last, known = self.beside.recall(MOST)
+        self._memo = self._last, known = self._sidecar.recall(MOST)
         self._ours = known == stamp[0]
 
     def end(self, stamp: Stamp) -> None:
         memo = self._last, stamp[0] if self._ours else self._memo[1]
         if memo != self._memo:
-            self.beside.remember(*memo)
+            self._sidecar.remember(*memo)
 
     def arrive(self, id: str) -> None:
         self._last = max(self._last, self.number(id))
@@ -124,17 +139,20 @@ class VsqsShelf(Shelf):
         return [str(number) for number in range(first, first + count)]
 
     def check_drafts(self, ids: Collection[str]) -> None:
-        if ids and time.time_ns() // 1_000_000 >= min(map(int, ids)):
+        if ids and wall_millisecond() >= min(map(int, ids)):
             mine = {f"{id}.new" for id in ids}
             taken = {name for name in os.listdir(self.folder) if name.partition(".")[0] in ids} - mine
             if taken:
-                raise FileExistsError(errno.EEXIST, "a stranger has the same number", str(self.folder / min(taken)))
+                raise FileExistsError(errno.EEXIST, "another program has the same number", str(self.folder / min(taken)))
 
     def number(self, id: str) -> int:
         return int(id) if id.isdecimal() and id.isascii() and len(id) < 18 and id[0] != "0" else 0
 
-    def folders(self) -> list[str]:
+    def touched(self) -> list[str]:
         return [self._at]
+
+    def sent_at(self, id: str, status: os.stat_result) -> int:  # noqa: ARG002
+        return status.st_mtime_ns // 1000
 
 
 class VsqsUuids(Uuids):
@@ -152,17 +170,23 @@ class VsqsUuids(Uuids):
         return id if self.of(queue, id) == given.lower() else None
 
 
-class VsqsStore(FileStore):
-    uuids = VsqsUuids()
+class Vsqs(Format):
+    def __init__(self, root: Path) -> None:
+        self.queues = root
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         pass
 
-    def _shelf(self, queue: str) -> VsqsShelf:
-        return VsqsShelf(self.root, queue, self.root / queue, patience=self._patience)
+    def layout(self, queue: str, sidecar: Sidecar) -> VsqsLayout:
+        return VsqsLayout(self.queues / queue, sidecar)
 
-    def _queue_folder(self) -> Path:
-        return self.root
-
-    def _clear(self, shelf: Shelf) -> None:
+    def clear(self, queue: str) -> None:
         pass
+
+    def uuids(self, ids: Callable[[str], list[str]]) -> VsqsUuids:  # noqa: ARG002
+        return VsqsUuids()
+
+
+def open_vsqs(root: str | Path, *, timeout: float = TIMEOUT) -> FileStore:
+    """``timeout``: how many seconds to wait for other processes that hold a lock."""
+    return FileStore(root, Vsqs(Path(root)), timeout=timeout)

@@ -6,26 +6,31 @@ of the machine: its clock then starts from the wall clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 from penstock.clock import Course
-from penstock.stores.memcached.link import Session
+from penstock.stores.memcached.link import Link
 
 
-class MemcachedClock:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._link = session.links[0]
+class CachedClock:
+    def __init__(self, batch: Callable[[], AbstractContextManager[None]], link: Link, prefix: str, whose: str) -> None:
+        self._batch = batch
+        self._link = link
+        self._prefix = prefix
+        self._whose = whose
 
     def __str__(self) -> str:
-        return str(self._session)
+        return self._whose
 
     def read(self, boot: str) -> Course | None:
         key = self._key(boot)
-        with self._session.batch():
+        with self._batch():
             return Course.unpack(self._link.get([key]).get(key))
 
     def create(self, boot: str, course: Course) -> Course:
         key = self._key(boot)
-        with self._session.batch():
+        with self._batch():
             self._link.add(key, course.pack())
             found = Course.unpack(self._link.get([key]).get(key))  # ours or another's; an answer may have been lost, too
             if found is None:
@@ -33,7 +38,7 @@ class MemcachedClock:
             return found or course
 
     def replace(self, boot: str, course: Course, now: int) -> None:  # noqa: ARG002
-        with self._session.batch():
+        with self._batch():
             self._link.put({self._key(boot): course.pack()})
 
     def touch(self, boot: str, course: Course, now: int) -> None: ...
@@ -42,4 +47,4 @@ class MemcachedClock:
         return 0
 
     def _key(self, boot: str) -> str:
-        return f"{self._session.prefix}:clock:{boot}"
+        return f"{self._prefix}:clock:{boot}"
