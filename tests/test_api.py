@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Collection
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,26 @@ def test_a_message_that_was_only_looked_at_cannot_be_settled() -> None:
 def test_every_module_of_the_package_opens_with_what_it_is_for() -> None:
     for path in SOURCE.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_no_module_imports_itself_by_way_of_others_not_even_for_types() -> None:
+    paths = {path.relative_to(SOURCE.parent).with_suffix(""): path for path in SOURCE.rglob("*.py")}
+    modules = {".".join(name.parts).removesuffix(".__init__"): path for name, path in paths.items()}
+    graph = {name: _imports(path, modules.keys()) - {name} for name, path in modules.items()}
+    TopologicalSorter(graph).prepare()
+
+
+def _imports(path: Path, modules: Collection[str]) -> set[str]:
+    """The modules of ours that a module imports when it is loaded or when its types are checked, and not in its functions."""
+    found: set[str] = set()
+    nodes: list[ast.stmt] = ast.parse(path.read_text()).body
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found.update(name if name in modules else str(node.module) for name in names)
+        elif isinstance(node, ast.If | ast.Try):
+            nodes += [*node.body, *node.orelse]
+    return found & set(modules)

@@ -13,7 +13,8 @@ import pytest
 import penstock
 from penstock import BadSetting
 from penstock.server import BackgroundServer, ServerSettings, read_settings
-from penstock.server.auth import Guard, Scope
+from penstock.server.auth import Guard
+from penstock.server.http.request_response import Scope
 from penstock.server.settings import settings_by_name
 from penstock.testing.http import Http
 

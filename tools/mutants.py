@@ -1149,7 +1149,11 @@ MUTANTS = [
         ("client/queue.py", "token=token or secrets.token_hex(16)", "token=None"),
     ),
     served("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(token.digest, presented)", "presented")),
-    served("a token may do everything", "scopes_say", ("server/auth.py", "if not self.allows(scope, queue):", "if False:")),
+    served(
+        "a token may do everything",
+        "scopes_say",
+        ("server/http/request_response.py", "if not self.allows(scope, queue):", "if False:"),
+    ),
     served(
         "slow requests are waited for",
         "slow_request",

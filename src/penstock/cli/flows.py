@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli.frame import Frame, Pipelines
 from penstock.cli.output import complain, emit, print_table, shown, stays
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
-    from penstock.cli.pipeline import Frame, Pipelines
     from penstock.spark.pipelines.redrive import Redriven
 
 

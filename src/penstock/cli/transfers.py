@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker import without_password
+from penstock.cli.frame import Frame, Pipelines, absolute
 from penstock.cli.output import complain
 
 if TYPE_CHECKING:
-    from penstock.cli.pipeline import Frame, Pipelines
     from penstock.spark.pipelines.progress import Totals
 
 
@@ -125,7 +125,6 @@ def run_load(args: Namespace, frame: Frame) -> int:
 
 
 def run_move(args: Namespace, frame: Frame) -> int:
-    from penstock.cli.pipeline import absolute
     from penstock.spark.pipelines.move import move
 
     source, target = absolute(args.from_url), absolute(args.to_url)

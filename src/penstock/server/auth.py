@@ -15,50 +15,16 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import BadSetting
-from penstock.server.http.request_response import Refused
+from penstock.server.http.request_response import EVERYTHING, Grant, Refused, Scope
 
 LEAST_SECRET = 16
 KNOWN = {"name", "secret", "sha256", "scopes", "queues"}
-
-
-class Scope(StrEnum):
-    """read: look; send; receive: take and settle; admin: create, change, purge and delete queues."""
-
-    READ = "read"
-    SEND = "send"
-    RECEIVE = "receive"
-    ADMIN = "admin"
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What the sender of a request may do."""
-
-    name: str
-    scopes: frozenset[Scope] = frozenset()
-    queues: tuple[str, ...] = ()
-
-    def allows(self, scope: Scope, queue: str) -> bool:
-        return scope in self.scopes and ("*" in self.queues or any(fnmatchcase(queue, pattern) for pattern in self.queues))
-
-    def allows_all(self, scope: Scope) -> bool:
-        return scope in self.scopes and "*" in self.queues
-
-    def check(self, scope: Scope, queue: str) -> None:
-        if not self.allows(scope, queue):
-            raise Refused(403, f"this token may not {scope} on queue {queue!r:.200}")
-
-
-NOBODY = Grant("")
-EVERYTHING = Grant("", frozenset(Scope), ("*",))
 
 
 @dataclass(frozen=True, slots=True)

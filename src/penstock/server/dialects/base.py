@@ -12,9 +12,8 @@ from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import Draft, Message, Sent
 from penstock.policy import MAX_BODY, check_settings
-from penstock.server.auth import Scope
 from penstock.server.commits import Commits
-from penstock.server.http.request_response import Refused, Request, Response, answer_error
+from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_error
 from penstock.server.metrics import Metrics
 from penstock.server.polls import Polls
 from penstock.server.settings import ServerSettings

@@ -11,9 +11,8 @@ from typing import ClassVar
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
 from penstock.message import OCTETS, Draft
 from penstock.policy import MAX_BODY
-from penstock.server.auth import Scope
 from penstock.server.dialects.base import Dialect, Route
-from penstock.server.http.request_response import Refused, Request, Response
+from penstock.server.http.request_response import Refused, Request, Response, Scope
 
 
 class MqCore(Dialect):

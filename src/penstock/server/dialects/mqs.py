@@ -18,10 +18,9 @@ from urllib.parse import parse_qsl
 from penstock.errors import BadInput, BadMessage, BadSetting, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
 from penstock.message import OCTETS, Draft, Message, Redrive, Settings, to_datetime
 from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
-from penstock.server.auth import Scope
 from penstock.server.dialects.base import Core, Dialect, Route
 from penstock.server.http.multipart import boundary_of, join_parts, split_parts
-from penstock.server.http.request_response import Refused, Request, Response, answer_json, read_json
+from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
 
 ENCODING = "Content-Encoding"
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)

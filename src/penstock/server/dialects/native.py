@@ -31,9 +31,8 @@ from penstock.errors import (
 )
 from penstock.message import Message
 from penstock.policy import check_count, check_name, check_seconds
-from penstock.server.auth import Scope
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
-from penstock.server.http.request_response import Refused, Request, Response, answer_json, read_json
+from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
 
 VERBS: dict[str, Scope] = {
     "send_many": Scope.SEND,

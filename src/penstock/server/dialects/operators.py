@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from penstock.errors import PenstockError
 from penstock.message import Stats
-from penstock.server.auth import Scope
 from penstock.server.dialects.base import Core, Dialect, Route
-from penstock.server.http.request_response import Refused, Request, Response, answer_json
+from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.metrics import MOST_QUEUES
 from penstock.server.openapi import document, page
 

@@ -20,9 +20,8 @@ from typing import Any
 
 import httptools
 
-from penstock.server.auth import NOBODY
 from penstock.server.http.open_connections import Connections
-from penstock.server.http.request_response import Refused, Request, Response, answer_error, render, split_target
+from penstock.server.http.request_response import NOBODY, Refused, Request, Response, answer_error, render, split_target
 from penstock.server.http.serving import Serving
 
 logger = logging.getLogger("penstock.server")

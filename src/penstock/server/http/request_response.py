@@ -1,19 +1,18 @@
-"""The values that travel through the server: a request as it was read, the response to it, and a refusal."""
+"""The values that travel through the server: a request, what its sender may do, the response, and a refusal."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from penstock.errors import BadInput
-
-if TYPE_CHECKING:
-    from penstock.server.auth import Grant
 
 REASONS = {status.value: status.phrase for status in HTTPStatus}
 JSON = "application/json"
@@ -26,6 +25,38 @@ class Refused(Exception):
         super().__init__(text)
         self.status = status
         self.headers = headers or {}
+
+
+class Scope(StrEnum):
+    """read: look; send; receive: take and settle; admin: create, change, purge and delete queues."""
+
+    READ = "read"
+    SEND = "send"
+    RECEIVE = "receive"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the sender of a request may do."""
+
+    name: str
+    scopes: frozenset[Scope] = frozenset()
+    queues: tuple[str, ...] = ()
+
+    def allows(self, scope: Scope, queue: str) -> bool:
+        return scope in self.scopes and ("*" in self.queues or any(fnmatchcase(queue, pattern) for pattern in self.queues))
+
+    def allows_all(self, scope: Scope) -> bool:
+        return scope in self.scopes and "*" in self.queues
+
+    def check(self, scope: Scope, queue: str) -> None:
+        if not self.allows(scope, queue):
+            raise Refused(403, f"this token may not {scope} on queue {queue!r:.200}")
+
+
+NOBODY = Grant("")
+EVERYTHING = Grant("", frozenset(Scope), ("*",))
 
 
 @dataclass(slots=True)
