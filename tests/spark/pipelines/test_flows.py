@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.cli import main
-from penstock.cli.pipeline import Frame
+from penstock.cli.frame import Frame
 
 Shell = Callable[..., tuple[int, str, str]]
 FLOW = """\

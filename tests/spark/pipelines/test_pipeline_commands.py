@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.cli import main, pipeline
-from penstock.cli.pipeline import Frame, absolute
+from penstock.cli.frame import Frame, absolute
 from penstock.errors import BadInput
 
 
