@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
-from penstock.policy import key_of, readmit, same_settings
+from penstock.policy import readmit, same_settings
+from penstock.stores import messages
 from penstock.stores.memory.readers import MemoryReaders
 from penstock.stores.memory.table import Row, Table
 from penstock.stores.memory.tables import Tables
@@ -91,24 +92,13 @@ class MemoryQueue(StoredQueue):
         row = table.find(receipt)
         if row is None:
             return Moved.STALE
-        mark, mark_until, deadline_at = readmit(row.message, row.mark, death, table.settings, there.settings, now)
-        if mark is not None and mark_until and there.marks.records.get(mark, ("", 0))[1] == FOREVER:
+        new = readmit(row.message, row.mark, death, table.settings, there.settings, now)
+        if new.mark is not None and new.mark_until and there.marks.records.get(new.mark, ("", 0))[1] == FOREVER:
             return Moved.DUPLICATE
-        message = replace(
-            row.message,
-            number=next(self._tables.numbers) if self._tables.by_arrival else row.message.number,
-            queue=target,
-            state=State.QUEUED,
-            receives=0,
-            visible_at=now,
-            moved_at=now,
-            expires_at=expires_at,
-            deadline_at=deadline_at,
-            key=key_of(mark),
-            death=death,
-            holder=None,
-        )
-        table.move(row, there, Row(message, mark, mark_until))
+        message = messages.moved(row.message, target, now, expires_at, death, new)
+        if self._tables.by_arrival:
+            message.number = next(self._tables.numbers)
+        table.move(row, there, Row(message, new.mark, new.mark_until))
         return Moved.DONE
 
     def set_aside(self, receipts: Sequence[Held]) -> list[bool]:
@@ -132,7 +122,7 @@ class MemoryQueue(StoredQueue):
                 and (now is None or (row.message.visible_at <= now and not row.blocked))
                 and table.order(row) > start
             ]
-            return [_copy(row.message) for row in heapq.nsmallest(limit, rows, key=table.order)]
+            return [messages.copied(row.message) for row in heapq.nsmallest(limit, rows, key=table.order)]
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
         return scan_of(self._all(), start, stop, limit)
@@ -142,7 +132,7 @@ class MemoryQueue(StoredQueue):
 
     def _all(self) -> list[Message]:
         with self._tables.lock:
-            return [_copy(row.message) for row in self._tables.find(self._name).rows.values()]
+            return [messages.copied(row.message) for row in self._tables.find(self._name).rows.values()]
 
     def marked(self, mark: bytes | None = None) -> int:
         with self._tables.lock:
@@ -153,23 +143,8 @@ class MemoryQueue(StoredQueue):
     def count(self, now: int) -> Counts:
         with self._tables.lock:
             table = self._tables.find(self._name)
-            visible = in_flight = delayed = blocked = damaged = 0
-            for row in table.rows.values():
-                message = row.message
-                if message.state is State.DAMAGED:
-                    damaged += 1
-                elif row.blocked:
-                    blocked += 1
-                elif message.visible_at <= now:
-                    visible += 1
-                elif message.state is State.CONSUMED:
-                    in_flight += 1
-                else:
-                    delayed += 1
-            oldest = min((row.message for row in table.rows.values()), key=lambda message: message.number, default=None)
-            oldest_at = None if oldest is None else oldest.sent_at
-            settled = len(table.history.records)
-            return Counts(len(table.rows), visible, in_flight, delayed, blocked, damaged, settled, oldest_at)
+            rows = ((row.message, row.blocked) for row in table.rows.values())
+            return messages.counts_of(rows, now, len(table.history.records))
 
     def due(self) -> int | None:
         with self._tables.lock:
@@ -230,9 +205,4 @@ class MemoryHistory(History):
 
     def _all(self) -> list[Message]:
         with self._tables.lock:
-            return [_copy(message) for message, _ in self._tables.find(self._name).history.records.values()]
-
-
-def _copy(message: Message) -> Message:
-    """A copy that the caller may change."""
-    return replace(message, attributes=dict(message.attributes))
+            return [messages.copied(message) for message, _ in self._tables.find(self._name).history.records.values()]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
+from penstock.stores import messages
 from penstock.stores.memory.table import HeldClaim, Reader
 from penstock.stores.memory.tables import Tables
 from penstock.stores.ports import Readers
@@ -49,7 +50,7 @@ class MemoryReaders(Readers):
         with self._tables.lock:
             table = self._tables.find(self._name)
             rows = map(table.find, table.readers[reader].claims[epoch].receipts[start:stop])
-            return [replace(row.message, attributes=dict(row.message.attributes)) for row in rows if row is not None]
+            return [messages.copied(row.message) for row in rows if row is not None]
 
     def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
         with self._tables.lock:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from penstock.message import FOREVER, Claim, Entry, Held, Message, Receipt, Settings, Settlement, State
-from penstock.policy import key_of, next_delivery
+from penstock.stores import messages
 from penstock.stores.ports import Claiming
 
 Key = TypeVar("Key", bytes, str)
@@ -139,55 +139,23 @@ class Table:
     # transitions
 
     def insert(self, entry: Entry, queue: str, number: int, id: str) -> None:
-        message = Message(
-            id=id,
-            number=number,
-            queue=queue,
-            body=entry.body,
-            content_type=entry.content_type,
-            attributes=entry.attributes,
-            state=State.QUEUED,
-            receives=0,
-            delivery=0,
-            sent_at=entry.sent_at,
-            visible_at=entry.visible_at,
-            expires_at=entry.expires_at,
-            deadline_at=entry.deadline_at,
-            visibility=entry.visibility,
-            group=entry.group,
-            key=key_of(entry.mark),
-        )
+        message = messages.inserted(entry, queue, number, id)
         self._add(Row(message, entry.mark, entry.mark_until))
         if entry.mark is not None:
             self.marks.put(entry.mark, id, entry.mark_until)
 
     def claim(self, row: Row, claiming: Claiming) -> Message:
         before = row.message
-        now, until = claiming.at, claiming.until
-        after = replace(
-            before,
-            state=State.CONSUMED,
-            receives=before.receives + 1,
-            delivery=next_delivery(before.delivery, now),
-            holder=claiming.holder,
-            visible_at=before.visible_at if until is None else until,  # not hidden: an interrupt may prevent the settlement
-            received_at=now,
-            first_received_at=before.first_received_at or now,
-        )
-        self.show(row, after)
-        return replace(
-            after,
-            attributes=dict(after.attributes),
-            visible_at=FOREVER if until is None else until,
-            lapsed=before.state is State.CONSUMED,
-        )
+        after = messages.claimed(before, claiming)
+        # Without `until`, an interrupt may prevent the settlement: the message stays visible.
+        self.show(row, after if claiming.until is not None else replace(after, visible_at=before.visible_at))
+        return messages.answered(after, before)
 
     def extend(self, receipt: Held, until: int, *, release: bool) -> bool:
         row = self.find(receipt)
         if row is None or row.message.state is not State.CONSUMED:
             return False
-        state, holder = (State.QUEUED, None) if release else (State.CONSUMED, row.message.holder)
-        self.show(row, replace(row.message, visible_at=until, state=state, holder=holder))
+        self.show(row, messages.extended(row.message, until, release=release))
         return True
 
     def delete(self, receipt: Held, settlement: Settlement) -> bool:
@@ -195,8 +163,7 @@ class Table:
         if row is None:
             return False
         if settlement.keep_until is not None:
-            settled = replace(row.message, state=settlement.state, settled_at=settlement.settled_at, reason=settlement.reason)
-            self.history.put(settled.id, settled, settlement.keep_until)
+            self.history.put(row.message.id, messages.settled(row.message, settlement), settlement.keep_until)
         self.remove(row)
         return True
 
@@ -213,7 +180,7 @@ class Table:
         row = self.find(receipt)
         if row is None:
             return False
-        self.show(row, replace(row.message, state=State.DAMAGED, visible_at=FOREVER, holder=None))
+        self.show(row, messages.set_aside(row.message))
         self._pass_turn(row)
         return True
 
