@@ -32,6 +32,8 @@ def test_the_examples_of_a_page_run(
         monkeypatch.setenv("MARIADB_URL", request.getfixturevalue("mariadb").new_url())
     if "penstock.spark" in page.read_text():
         request.getfixturevalue("spark")  # the page expects a running session
+    if "own_store" in page.read_text():
+        monkeypatch.syspath_prepend(ROOT / "examples")
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block.replace("wait=20", "wait=0"), f"{page.name}[{number}]", "exec"), names)

@@ -1990,6 +1990,36 @@ MUTANTS = [
         ("tests/test_memory.py",),
     ),
     Mutant(
+        "a confirmed claim lapses",
+        "confirm",
+        (("stores/parts.py", "records.extend(receipt, FOREVER, release=False)", "pass"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "a settled epoch can be settled back",
+        "epoch or settle",
+        (("stores/parts.py", "epoch if known.settled is None else max(epoch, known.settled)", "epoch"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "what a claim has set aside is deleted with it",
+        "set_aside or aside or damaged",
+        (("stores/parts.py", "message is not None and message.state is not State.DAMAGED", "message is not None"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "a store of another package is not found",
+        "own_store and messages_come",
+        (("broker.py", "STORES.get(scheme) or _find_opener(scheme) if colon", "STORES.get(scheme) if colon"),),
+        ("tests/test_own_store.py",),
+    ),
+    Mutant(
+        "a publication that fails is noted",
+        "fails_changes_nothing",
+        (("stores/memory/outbox.py", "self._writers = before  # the batch is undone as well", "pass"),),
+        ("tests/test_own_store.py",),
+    ),
+    Mutant(
         "a sweep in memory clears everything at once",
         "clears_a_part",
         (("stores/memory/table.py", "for _ in range(SLICE):", "for _ in range(10**9):"),),

@@ -27,6 +27,8 @@ from penstock.workers.producer import Producer
 
 logger = logging.getLogger("penstock")
 
+Opener = Callable[[str, dict[str, Any]], Store]
+"""Opens the store at a URL, with these options."""
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -261,10 +263,21 @@ def open_local(url: str, *, clock: Clock | None = None, **options: Any) -> Local
     scheme, colon, _ = url.partition(":")
     if colon and scheme in REMOTE:
         raise BadURL(f"URL {url!r:.200} is the URL of a server; a store is needed here")
-    if not colon or scheme not in STORES:
+    opener = STORES.get(scheme) or _find_opener(scheme) if colon else None
+    if opener is None:
         known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
         raise BadURL(f"URL {url!r:.200} does not begin with one of {known}")
-    return LocalBroker(STORES[scheme](url, options), clock=clock)
+    return LocalBroker(opener(url, options), clock=clock)
+
+
+def _find_opener(scheme: str) -> Opener | None:
+    """Other packages may offer stores: by an entry point in the group ``penstock.stores`` with the scheme as its name."""
+    for found in import_module("importlib.metadata").entry_points(group="penstock.stores", name=scheme):
+        try:
+            return found.load()  # type: ignore[no-any-return]
+        except (ImportError, AttributeError) as error:
+            raise BadURL(f"the store of {scheme!r:.80} URLs, {found.value}, cannot be imported: {error}") from error
+    return None
 
 
 def without_password(url: str) -> str:
@@ -402,7 +415,7 @@ def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable
 
 REMOTE = ("http", "https")
 """The URL schemes of a Penstock server."""
-STORES: dict[str, Callable[[str, dict[str, Any]], Store]] = {
+STORES: dict[str, Opener] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
     "postgresql": _open_postgresql,

@@ -6,6 +6,8 @@ table.py    what one queue holds, and the transitions of one message
 tables.py   all tables behind one lock; what an interrupted verb has left is repaired
 readers.py  named claims
 outbox.py   staging and publishing
+
+Named claims and the history are `penstock.stores.parts`, what a verb does to one message is `penstock.stores.messages`.
 """
 
 from penstock.stores.memory.store import MemoryStore

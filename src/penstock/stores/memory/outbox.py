@@ -1,4 +1,4 @@
-"""Staging and publishing in a memory store."""
+"""What writers stage and publish, in memory. Any store that lives in one process can use it: `memory_outbox`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Callable, Generator, Sequence
 from penstock.guarded import guarded
 from penstock.message import Entry, Settings
 from penstock.stores.marked import Unmark, insert_marked
-from penstock.stores.ports import Ledger, Staged, Staging, Step, Store
+from penstock.stores.ports import Ledger, Outbox, Staged, Staging, Step, Store
+
+
+def memory_outbox(store: Store, unmark: Unmark | None = None) -> Outbox:
+    """The outbox of this store. If its batches are not atomic, it must be able to forget marks."""
+    return Outbox(MemoryStaging(store), MemoryLedger(store, unmark))
 
 
 class MemoryStaging(Staging):
+    """Owns the segments."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._staged: dict[tuple[str, int, str], tuple[bytes, int]] = {}
@@ -35,7 +42,9 @@ class MemoryStaging(Staging):
 
 
 class MemoryLedger(Ledger):
-    def __init__(self, store: Store, unmark: Unmark) -> None:
+    """Owns the last batch of each writer."""
+
+    def __init__(self, store: Store, unmark: Unmark | None) -> None:
         self._store = store
         self._unmark = unmark
         self._writers: dict[str, tuple[int, int]] = {}
@@ -43,11 +52,16 @@ class MemoryLedger(Ledger):
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
         with self._store.batch():
-            yield self._writers.get(writer, (None, 0))[0]
+            before = self._writers
+            try:
+                yield before.get(writer, (None, 0))[0]
+            except BaseException:
+                self._writers = before  # the batch is undone as well
+                raise
 
     def note(self, writer: str, batch: int, keep_until: int) -> None:
         with self._store.batch():
-            self._writers[writer] = batch, keep_until
+            self._writers = {**self._writers, writer: (batch, keep_until)}
 
     def forget(self, now: int) -> None:
         with self._store.batch():
@@ -56,4 +70,5 @@ class MemoryLedger(Ledger):
     def insert_once(
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
+        assert self._unmark is not None
         return insert_marked(self._store, self._unmark, step, queue, entries, now, settings)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import readmit, same_settings
 from penstock.stores import messages
-from penstock.stores.memory.readers import MemoryReaders
 from penstock.stores.memory.table import Row, Table
 from penstock.stores.memory.tables import Tables
-from penstock.stores.ports import START, Claimed, Claiming, History, StoredQueue, Swept, scan_of, span_of
+from penstock.stores.parts import RecordedHistory, RecordedReaders
+from penstock.stores.ports import START, Claimed, Claiming, StoredQueue, Swept, scan_of, span_of
 
 
 class MemoryQueue(StoredQueue):
     """Finds the table of its name anew in each verb. Owns nothing: the queue may be dropped and created again."""
 
     def __init__(self, name: str, tables: Tables) -> None:
-        self.readers = MemoryReaders(name, tables)
-        self.history = MemoryHistory(name, tables)
+        self.readers = RecordedReaders(name, partial(tables.changing, name))
+        self.history = RecordedHistory(partial(tables.changing, name))
         self._name = name
         self._tables = tables
 
@@ -173,36 +173,3 @@ class MemoryQueue(StoredQueue):
             known = self._tables.find(self._name).marks.records
             for mark in marks:
                 known.pop(mark, None)
-
-
-class MemoryHistory(History):
-    """The settled messages of one queue. Owns nothing, like the queue."""
-
-    def __init__(self, name: str, tables: Tables) -> None:
-        self._name = name
-        self._tables = tables
-
-    def browse(self, limit: int) -> list[Message]:
-        return heapq.nsmallest(limit, self._all(), key=lambda message: (message.settled_at, message.number))
-
-    def scan(self, start: int, stop: int, limit: int) -> list[Message]:
-        return scan_of(self._all(), start, stop, limit)
-
-    def span(self) -> tuple[int, int, int]:
-        return span_of(self._all())
-
-    def amend(self, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
-        with self._tables.lock:
-            records = self._tables.find(self._name).history.records
-            amended = []
-            for receipt in receipts:
-                message, until = records.get(receipt.id, (None, 0))
-                known = message is not None and receipt.delivery in (None, message.delivery)
-                if message is not None and known:
-                    records[receipt.id] = (replace(message, state=state, reason=reason), until)
-                amended.append(known)
-            return amended
-
-    def _all(self) -> list[Message]:
-        with self._tables.lock:
-            return [messages.copied(message) for message, _ in self._tables.find(self._name).history.records.values()]

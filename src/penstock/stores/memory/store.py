@@ -7,11 +7,11 @@ from collections.abc import Generator
 from penstock.forking import watch
 from penstock.guarded import guarded
 from penstock.message import Settings
-from penstock.stores.memory.outbox import MemoryLedger, MemoryStaging
+from penstock.stores.memory.outbox import memory_outbox
 from penstock.stores.memory.queue import MemoryQueue
 from penstock.stores.memory.table import Table
 from penstock.stores.memory.tables import Tables
-from penstock.stores.ports import Outbox, Store
+from penstock.stores.ports import Store
 from penstock.stores.roster import LocalRoster
 
 
@@ -27,7 +27,7 @@ class MemoryStore(Store):
         ``by_arrival``, a moved message counts from its move instead."""
         self.ordered = ordered
         self.roster = LocalRoster()
-        self.outbox = Outbox(MemoryStaging(self), MemoryLedger(self, lambda queue, marks: self.queue(queue).unmark(marks)))
+        self.outbox = memory_outbox(self, lambda queue, marks: self.queue(queue).unmark(marks))
         self._tables = Tables(by_arrival=by_arrival)
         watch(self)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from penstock.message import FOREVER, Claim, Entry, Held, Message, Receipt, Settings, Settlement, State
+from penstock.message import FOREVER, Entry, Held, Message, Settings, Settlement, State
 from penstock.stores import messages
+from penstock.stores.parts import Reader
 from penstock.stores.ports import Claiming
 
 Key = TypeVar("Key", bytes, str)
@@ -24,20 +25,6 @@ class Row:
     mark: bytes | None
     mark_until: int
     blocked: bool = False
-
-
-@dataclass(slots=True)
-class HeldClaim:
-    """A named claim, and its messages in the order in which they were claimed."""
-
-    claim: Claim
-    receipts: list[Receipt]
-
-
-@dataclass(slots=True)
-class Reader:
-    settled: int | None = None
-    claims: dict[int, HeldClaim] = field(default_factory=dict)
 
 
 class Expiring(Generic[Key, Value]):
@@ -93,6 +80,14 @@ class Table:
         """None if the receipt is stale."""
         row = self.rows.get(receipt.id)
         return row if row and receipt.delivery in (None, row.message.delivery) else None
+
+    def message(self, receipt: Held) -> Message | None:
+        row = self.find(receipt)
+        return row.message if row else None
+
+    @property
+    def settled(self) -> dict[str, tuple[Message, int]]:
+        return self.history.records
 
     def order(self, row: Row) -> tuple[int, ...]:
         """The order of delivery, blocked messages last."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Generator
 from threading import RLock
 from types import FrameType
 
 from penstock.errors import QueueNotFound, StoreBusy, StoreClosed
+from penstock.guarded import guarded
 from penstock.stores.memory.table import Table
 from penstock.stores.ports import Ids
 
@@ -43,12 +45,21 @@ class Tables:
         except KeyError:
             raise QueueNotFound(name) from None
 
-    def change(self, *tables: Table) -> None:
-        self._verb = sys._getframe(1)
+    def change(self, *tables: Table, verb: FrameType | None = None) -> None:
+        self._verb = verb or sys._getframe(1)
         self._torn += tables
 
     def done(self) -> None:
         self._torn.clear()
+
+    @guarded
+    def changing(self, name: str) -> Generator[Table]:
+        """A table that the caller changes in its ``with`` statement."""
+        with self.lock:
+            table = self.find(name)
+            self.change(table, verb=sys._getframe(2))  # 0 is this frame, which leaves the stack at `yield`; 1 enters it
+            yield table
+            self.done()
 
     def _refuse_handler(self) -> None:
         """The verb that is changing tables was interrupted; if it is still on the stack, it will go on."""
