@@ -1990,14 +1990,14 @@ MUTANTS = [
         ("tests/test_memory.py",),
     ),
     Mutant(
-        "a confirmed claim lapses",
+        "a confirmed claim in memory lapses",
         "confirm",
         (("stores/parts.py", "records.extend(receipt, FOREVER, release=False)", "pass"),),
         ("tests/test_memory.py",),
     ),
     Mutant(
         "a settled epoch can be settled back",
-        "epoch or settle",
+        "settled_late",
         (("stores/parts.py", "epoch if known.settled is None else max(epoch, known.settled)", "epoch"),),
         ("tests/test_memory.py",),
     ),

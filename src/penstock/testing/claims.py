@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock import BadInput, Broker, Claim, ClaimLapsed, Queue, ReaderSetBack
 from penstock.broker import LocalBroker
+from penstock.message import Settlement, State
 from penstock.queue.queue import LocalQueue
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
@@ -50,6 +51,17 @@ class Claims:
         monkeypatch.setattr(queue._claims, "_claimed", given_up_after)
         with pytest.raises(ClaimLapsed, match="'r' has no claim for epoch 1 any more"):
             queue.read("r", 1)
+
+    def test_an_epoch_that_is_settled_late_does_not_set_the_reader_back(
+        self, queue: Queue, broker: LocalBroker, clock: FakeClock
+    ) -> None:
+        """Two processes of a reader may settle at once, and the later epoch may be first."""
+        readers, how = broker.store.queue("orders").readers, Settlement(State.PROCESSED, clock())
+        for epoch in (5, 3):
+            with broker.store.batch():
+                broker.store.reserve("orders")
+                assert readers.settle("r", epoch, how) == 0
+            assert queue.settled_epoch("r") == 5
 
     def test_what_is_set_aside_is_not_settled(self, queue: Queue, broker: LocalBroker) -> None:
         queue.send_many([b"1", b"2"])
