@@ -11,6 +11,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ from penstock import BadURL, Broker, Draft, Queue, StoreBusy, StoreFull, StoreUn
 from penstock.clock import system_clock
 from penstock.policy import SECOND
 from penstock.publishing.segments import pack_drafts
-from penstock.stores.memcached import catalogue as cached_catalogue
-from penstock.stores.memcached.catalogue import Home
+from penstock.stores.memcached import link as memcached_link
+from penstock.stores.memcached.catalogue import CLEARED, Catalogue
+from penstock.stores.memcached.contents import Contents
+from penstock.stores.memcached.documents import Documents
 from penstock.stores.memcached.formats import PAGE_BYTES, SLOTS, Page, Record
 from penstock.stores.memcached.link import Link
-from penstock.stores.memcached.records import mark_key
+from penstock.stores.memcached.records import Keyspace
+from penstock.stores.memcached.sweeping import RECORDS
 from penstock.testing import FakeClock
 from penstock.testing.servers import MemcachedServer
 from penstock.testing.verbs import wrap_verb
@@ -121,7 +125,7 @@ def run_step(url: str, step: str, when: int) -> None:
 def test_killed_between_any_two_commands_nothing_is_lost_and_the_next_proceeds(
     memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr(cached_catalogue, "LOCK_SECONDS", 1)  # how long a process waits for a dead one's lock
+    monkeypatch.setattr(memcached_link, "LOCK_SECONDS", 1)  # how long a process waits for a dead one's lock
     url = memcached.new_url()
     prepare(url)
     before = account(url)
@@ -181,13 +185,13 @@ def check_account(url: str, before: Counter[bytes], after: Counter[bytes], name:
         assert left == there, f"{name}: what was there could not be received"
 
 
-def raw(home: Home) -> Client:
+def raw(keys: Keyspace) -> Client:
     """The underlying client, to treat keys as the server might."""
-    return home.link._client
+    return keys.link._client
 
 
-def home_of(queue: Queue) -> Home:
-    return queue._opened.store._homes[queue.name]  # type: ignore[attr-defined, no-any-return]
+def keys_of(queue: Queue) -> Keyspace:
+    return queue._opened.store._catalogue.recall(queue.name).keys  # type: ignore[attr-defined, no-any-return]
 
 
 @pytest.fixture
@@ -206,15 +210,15 @@ def queue(broker: Broker) -> Queue:
 
 def test_an_evicted_message_is_counted_as_lost_and_the_others_come(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     queue.send_many([b"1", b"2", b"3"])
-    assert raw(home_of(queue)).delete(home_of(queue).key("m", 2))
+    assert raw(keys_of(queue)).delete(keys_of(queue).key("m", 2))
     assert [message.body for message in queue.receive(9)] == [b"1", b"3"]
     assert (queue.stats().messages, queue.stats().lost) == (2, 1)
-    assert "has lost message" in caplog.text
+    assert "the message is lost" in caplog.text
 
 
 def test_an_evicted_part_of_a_message_is_a_lost_message(queue: Queue) -> None:
     queue.send(b"x" * 1_000_000)
-    assert raw(home_of(queue)).delete(home_of(queue).key("m", "1.1"))
+    assert raw(keys_of(queue)).delete(keys_of(queue).key("m", "1.1"))
     assert queue.receive() == []
     assert (queue.stats().messages, queue.stats().lost) == (0, 1)
 
@@ -223,7 +227,7 @@ def test_an_evicted_page_is_rebuilt_from_its_messages(queue: Queue, caplog: pyte
     queue.send_many([b"%d" % number for number in range(100)])
     queue.delete_many(queue.receive(10))
     (held,) = queue.receive()
-    assert raw(home_of(queue)).delete(home_of(queue).key("p", 0))
+    assert raw(keys_of(queue)).delete(keys_of(queue).key("p", 0))
     assert "was rebuilt with 53 messages" in (queue.stats() and caplog.text)
     assert [int(message.body) for message in queue.receive(99)] == list(range(10, 100))
     assert queue.delete(held) is False
@@ -233,7 +237,7 @@ def test_an_evicted_page_is_rebuilt_from_its_messages(queue: Queue, caplog: pyte
 def test_evicted_hints_cost_only_a_look(queue: Queue) -> None:
     queue.send_many([b"%d" % number for number in range(200)])
     queue.receive(100)
-    raw(home_of(queue)).delete(home_of(queue).key("b", 0))
+    raw(keys_of(queue)).delete(keys_of(queue).key("b", 0))
     assert [int(message.body) for message in queue.receive(999)] == list(range(100, 200))
 
 
@@ -251,17 +255,17 @@ def test_what_is_released_behind_a_full_page_that_was_passed_is_found(queue: Que
 def test_an_evicted_end_of_the_queue_is_found_again(queue: Queue, caplog: pytest.LogCaptureFixture, end: str) -> None:
     queue.send_many([b"%d" % number for number in range(300)])
     queue.delete_many(queue.receive(150))
-    assert raw(home_of(queue)).delete(home_of(queue).key(end))
+    assert raw(keys_of(queue)).delete(keys_of(queue).key(end))
     queue.send(b"300")
     assert [int(message.body) for message in queue.receive(999)] == list(range(150, 301))
-    assert f"evicted where queue 'orders' {'begins' if end == 'tail' else 'ends'}" in caplog.text
+    assert f"has evicted where it {'begins' if end == 'tail' else 'ends'}" in caplog.text
 
 
 def test_an_evicted_record_of_the_catalogue_is_restored_by_who_knows_it(
     broker: Broker, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.send(b"1")
-    assert raw(home_of(queue)).delete(broker.store._bucket("orders"))  # type: ignore[attr-defined]
+    assert raw(keys_of(queue)).delete(broker.store._catalogue._bucket("orders"))  # type: ignore[attr-defined]
     assert [message.body for message in queue.receive()] == [b"1"]
     assert "it was restored" in caplog.text
     assert broker.queues().names == ["orders"]
@@ -270,9 +274,9 @@ def test_an_evicted_record_of_the_catalogue_is_restored_by_who_knows_it(
 def test_an_evicted_mark_is_written_again_by_a_sweep(lone: Broker, caplog: pytest.LogCaptureFixture) -> None:
     queue = lone.create("orders")
     queue.sadd("a")
-    home = home_of(queue)
-    (key,) = [key for key in keys_of(home) if key.startswith(home.key("k"))]
-    assert raw(home).delete(key)
+    keys = keys_of(queue)
+    (key,) = [key for key in stored_keys(keys) if key.startswith(keys.key("k"))]
+    assert raw(keys).delete(key)
     lone.store.queue("orders").sweep(0)
     assert queue.sismember("a") is True
     assert queue.sadd("a") is False
@@ -286,12 +290,12 @@ def lone() -> Iterator[Broker]:
         yield broker
 
 
-def keys_of(home: Home) -> list[str]:
+def stored_keys(keys: Keyspace) -> list[str]:
     """Every key of a queue; only a test may list them."""
     time.sleep(1.1)  # the crawler sees keys older than a second
-    dump = raw(home).raw_command("lru_crawler metadump all", "END\r\n").decode()
-    keys = [line.split()[0].removeprefix("key=").replace("%3A", ":") for line in dump.splitlines() if line.startswith("key=")]
-    return [key for key in keys if key.startswith(home.root)]
+    dump = raw(keys).raw_command("lru_crawler metadump all", "END\r\n").decode()
+    stored = [line.split()[0].removeprefix("key=").replace("%3A", ":") for line in dump.splitlines() if line.startswith("key=")]
+    return [key for key in stored if key.startswith(keys.key(""))]
 
 
 def test_what_is_deleted_leaves_nothing_behind(lone: Broker) -> None:
@@ -307,13 +311,90 @@ def test_what_is_deleted_leaves_nothing_behind(lone: Broker) -> None:
     queue.send(b"poison")
     queue.receive(visibility=0)
     queue.receive()
-    kinds = {re.sub(r"\d+$", "", key.removeprefix(home_of(queue).root)) for key in keys_of(home_of(queue))}
+    keys = keys_of(queue)
+    kinds = {re.sub(r"\d+$", "", key.removeprefix(keys.key(""))) for key in stored_keys(keys)}
     assert {"head", "tail"} <= kinds <= {"head", "tail", "stir", "lost", "spare", "b", "p"}
-    assert len(keys_of(home_of(queue))) < 12
-    home = home_of(queue)
+    assert len(stored_keys(keys)) < 12
     queue.send_many([b"x"] * 300)
     lone.delete("orders")
-    assert keys_of(home) == []
+    assert stored_keys(keys) == []
+
+
+# sweeping
+
+
+def test_old_history_goes_a_slice_at_a_time(memcached: MemcachedServer) -> None:
+    clock = FakeClock()
+    with penstock.open(memcached.new_url(), clock=clock) as broker:
+        queue, stored = broker.create("orders", history=1), broker.store.queue("orders")
+        queue.send_many([b"%d" % number for number in range(600)])
+        assert all(queue.delete_many(queue.receive(600)))
+        clock.advance(2)
+        left = []
+        while stored.sweep(clock()).more:
+            left.append(len(stored.history.browse(999)))
+        assert len(left) > 1
+        assert all(before - after <= RECORDS + SLOTS for before, after in pairwise([600, *left]))
+        assert left[-1] == 0
+
+
+def test_what_is_settled_during_a_sweep_stays_in_the_history(
+    memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with penstock.open(memcached.new_url(), clock=clock) as broker:
+        queue, stored = broker.create("orders", history=60), broker.store.queue("orders")
+        queue.send_many([b"old", b"new"])
+        old, late = queue.receive(2, visibility=600)
+        queue.delete(old)
+        clock.advance(61)
+        clear = Contents.clear
+
+        def settle_first(self: Contents, *arguments: Any) -> list[int]:
+            assert queue.delete(late)
+            return clear(self, *arguments)
+
+        monkeypatch.setattr(Contents, "clear", settle_first)
+        assert stored.sweep(clock()).more
+        assert [message.body for message in queue.settled()] == [b"new"]
+
+
+def test_what_a_killed_process_left_of_a_dropped_queue_goes_a_slice_at_a_time(
+    lone: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = lone.create("orders"), lone.create("other")
+    queue.send_many([b"x"] * 1500)
+    keys = keys_of(queue)
+    with monkeypatch.context() as killed:
+        killed.setattr(Catalogue, "_clear", lambda *_: False)
+        lone.store.drop("orders")
+    records = [keys.key("m", number) for number in range(1, 1501)]
+    assert len(keys.link.get(records)) == 1500
+    slices = 1
+    while lone.store.queue(other.name).sweep(0).more:
+        slices += 1
+    assert slices == -(-1500 // (CLEARED * SLOTS))
+    assert keys.link.get(records) == {}
+    assert stored_keys(keys) == []
+
+
+def test_a_confirmation_that_was_cut_short_is_undone_by_a_sweep(
+    memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with penstock.open(memcached.new_url(), clock=clock) as broker:
+        queue, stored = broker.create("orders"), broker.store.queue("orders")
+        queue.send_many([b"1", b"2", b"3"])
+        queue.claim("reader", 1, 2)
+        queue.claim("safe", 1, 1)
+        queue.confirm("safe", 1)
+        with monkeypatch.context() as killed:
+            killed.setattr(Documents, "change", lambda *_: None)
+            queue.confirm("reader", 1)
+        clock.advance(DAY)
+        assert stored.browse(9, now=clock()) == []
+        stored.sweep(clock())
+        assert [message.body for message in queue.receive(9)] == [b"1", b"2"]
 
 
 # the server is gone, empty, slow, full
@@ -331,7 +412,7 @@ def test_restarted_empty_the_queue_is_usable_and_says_that_it_was_lost(caplog: p
         server.start()
         queue.send(b"4")
         assert [message.body for message in queue.receive(9)] == [b"4"]
-        assert "has lost queue 'orders' with all its messages" in caplog.text
+        assert "was restarted or flushed, and all messages of the queue are lost" in caplog.text
         assert (queue.stats().lost, queue.settings.visibility) == (2, 7)
         server.stop()
         server.start()
@@ -362,7 +443,7 @@ def test_full_a_send_is_refused_and_the_queue_can_still_be_emptied() -> None:
         assert sent > 500
         with pytest.raises(MemcacheServerError, match="out of memory"):  # another program takes the memory left for pages
             for number in range(100_000):
-                raw(home_of(queue)).set(f"filler{number}", bytes(PAGE_BYTES))
+                raw(keys_of(queue)).set(f"filler{number}", bytes(PAGE_BYTES))
         got = []
         while messages := queue.receive(50):
             got += [int(message.body.rstrip(b"x")) for message in messages]
@@ -381,7 +462,7 @@ def test_a_message_over_the_item_size_is_split(queue: Queue) -> None:
 
 def test_a_damaged_message_is_set_aside(queue: Queue) -> None:
     queue.send(b"hello")
-    client, key = raw(home_of(queue)), home_of(queue).key("m", 1)
+    client, key = raw(keys_of(queue)), keys_of(queue).key("m", 1)
     client.set(key, client.get(key).replace(b"hello", b"hellp"))
     assert queue.receive() == []
     assert queue.stats().damaged == 1
@@ -393,10 +474,10 @@ def test_a_damaged_message_is_set_aside(queue: Queue) -> None:
 def test_a_lock_that_has_expired_is_not_taken_from_its_new_holder(broker: Broker, queue: Queue) -> None:
     store = broker.store
     assert queue.receive() == []
-    client = raw(home_of(queue))
+    client = raw(keys_of(queue))
     with store.batch():
         store.reserve("orders")
-        (key,) = store._locks  # type: ignore[attr-defined]
+        (key,) = store._session._locks  # type: ignore[attr-defined]
         client.set(key, b"another's")  # ours has expired, and another process has it
     assert client.get(key) == b"another's"
     client.delete(key)
@@ -584,12 +665,13 @@ def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles
             calls[0] += 1
             sent = insert(*arguments)
             if calls[0] == slow_at:
-                slow.store._locks.copy().popitem()[1][0].forget(slow.store._locks)  # type: ignore[attr-defined]
+                locks = slow.store._session._locks  # type: ignore[attr-defined]
+                locks.copy().popitem()[1][0].forget(locks)
                 assert other.publish("w", 1, segments) in (40, None)
             return sent
 
         wrap_verb(monkeypatch, slow, "insert", outlast)
-        with pytest.raises(StoreBusy, match="others go on"):
+        with pytest.raises(StoreBusy, match="another process may have it"):
             slow.publish("w", 1, segments)
         assert slow.publish("w", 1, segments) is None
         assert Counter(message.body for message in queue.peek(100)).most_common(1)[0][1] == 1
@@ -607,8 +689,8 @@ def test_a_publication_leaves_no_marks(broker: Broker, queue: Queue, monkeypatch
     broker.stage("w", 0, "a", pack_drafts("orders", [Draft(b"1"), Draft(b"2")]))
     assert broker.publish("w", 0, {"a": 2}) == 2
     assert len(set(marks)) == 2
-    home = home_of(queue)
-    assert home.link.get([mark_key(home, mark) for mark in marks]) == {}
+    keys = keys_of(queue)
+    assert keys.link.get([keys.mark(mark) for mark in marks]) == {}
 
 
 def old_page(page: bytes) -> bytes:
@@ -620,11 +702,11 @@ def old_page(page: bytes) -> bytes:
 def test_a_page_from_before_there_were_holders_is_read(broker: Broker, queue: Queue) -> None:
     queue.send_many([b"1", b"2", b"3"])
     (first,) = queue.receive(holder="worker")
-    home = home_of(queue)
-    key = home.key("p", 0)
-    before = home.link.get([key])[key]
+    keys = keys_of(queue)
+    key = keys.key("p", 0)
+    before = keys.link.get([key])[key]
     assert len(old_page(before)) == 33 * SLOTS
-    raw(home).set(key, old_page(before))
+    raw(keys).set(key, old_page(before))
     seen = {message.body: message for message in queue.peek(3)}
     assert (seen[b"1"].delivery, seen[b"1"].receives, seen[b"1"].holder) == (first.delivery % 2**31, 1, None)
     assert [message.receives for message in (seen[b"2"], seen[b"3"])] == [0, 0]

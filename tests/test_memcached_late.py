@@ -68,7 +68,7 @@ def before_command(broker: Broker, at: int | str, act: Callable[[], object]) -> 
 
     Returns a function that tells whether it was done.
     """
-    (link,) = broker.store._links  # type: ignore[attr-defined]
+    (link,) = broker.store._session.links  # type: ignore[attr-defined]
     send, commands = link._send, count(1)
     done: list[bool] = []
 
@@ -112,12 +112,12 @@ def test_the_others_come_as_far_as_they_should(memcached: MemcachedServer, far: 
         others = Others(broker, "orders", far)
         others.begin(SLOTS + 6)
         seen: list[bytes | None] = []
-        home = broker.store._homes["orders"]  # type: ignore[attr-defined]
+        keys = broker.store._catalogue.recall("orders").keys  # type: ignore[attr-defined]
         slot = (SLOTS + 7) % SLOTS
 
         def go_on() -> None:
             others.go_on()
-            seen.append(home.link.get([home.key("p", 1)]).get(home.key("p", 1)))
+            seen.append(keys.link.get([keys.key("p", 1)]).get(keys.key("p", 1)))
 
         before_command(late, "set_many", go_on)  # once it has its number
         queue.send(b"late")
@@ -204,9 +204,9 @@ def test_a_page_that_a_late_receiver_makes_again_takes_no_message(memcached: Mem
             others.receive()
             assert others.got[b"late"] >= 1, f"slow at command {at}"
             assert queue.stats().lost == 0
-            home = broker.store._homes["orders"]  # type: ignore[attr-defined]
-            left = home.link.get([home.key("p", 1), home.key("tail")])
-            assert dies or home.key("p", 1) not in left or left[home.key("tail")] == b"1", f"slow at command {at}: it stays"
+            keys = broker.store._catalogue.recall("orders").keys  # type: ignore[attr-defined]
+            left = keys.link.get([keys.key("p", 1), keys.key("tail")])
+            assert dies or keys.key("p", 1) not in left or left[keys.key("tail")] == b"1", f"slow at command {at}: it stays"
         if not was_slow():
             break
     assert at > 4

@@ -27,7 +27,8 @@ VSQS, SPOOL, SIDECAR, LOCKS = "stores/files/vsqs.py", "stores/files/spool.py", "
 MARKS, SWEEPING, RECORDS = "stores/files/marks.py", "stores/files/sweeping.py", "stores/files/records.py"
 FILE_QUEUE, FILE_HISTORY, READING = "stores/files/queue.py", "stores/files/history.py", "stores/files/reading.py"
 RESERVE = "stores/reserve.py"
-SENDING, PAGES, CACHED_MESSAGES = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/messages.py"
+SENDING, PAGES, CONTENTS = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/contents.py"
+MOVING, MEMCACHED_QUEUE, SWEEPING = "stores/memcached/moving.py", "stores/memcached/queue.py", "stores/memcached/sweeping.py"
 MEMORY = "stores/memory/tables.py"
 PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
 LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
@@ -332,7 +333,7 @@ MUTANTS = [
     cached(
         "settled at once, it is hidden for a minute",
         "random_calls",
-        (CACHED_MESSAGES, "                message.visible_at = FOREVER\n", "                pass\n"),
+        (MEMCACHED_QUEUE, "                message.visible_at = FOREVER\n", "                pass\n"),
     ),
     mutant(
         "a claim is counted twice",
@@ -1254,8 +1255,8 @@ MUTANTS = [
         "threads or processes",
         (
             SENDING,
-            'if home.link.cas(home.key("p", at), page.pack(), token):',
-            'home.link.put({home.key("p", at): page.pack()})\n            if True:',
+            'if keys.link.cas(keys.key("p", at), page.pack(), token):',
+            'keys.link.put({keys.key("p", at): page.pack()})\n            if True:',
         ),
     ),
     cached(
@@ -1263,29 +1264,29 @@ MUTANTS = [
         "threads or processes or one_wins",
         (
             PAGES,
-            'return home.link.cas(home.key("p", number), packed, token)\n        except',
-            'return home.link.put({home.key("p", number): packed}) is None\n        except',
+            "return self._link.cas(key, packed, token)\n        except",
+            "return self._link.put({key: packed}) is None\n        except",
         ),
     ),
     cached(
         "the mark of a dead putter counts",
         "killed_between",
         (
-            SENDING,
-            "        if page.states[slot] == EMPTY:\n            page = self._help",
-            "        if False:\n            page = self._help",
+            CONTENTS,
+            "        if page.states[slot] == EMPTY:\n            page = self.finish_send",
+            "        if False:\n            page = self.finish_send",
         ),
-        (SENDING, "return number if page.is_live(slot) else 0", "return number"),
+        (CONTENTS, "return number if page.is_live(slot) else 0", "return number"),
     ),
     cached(
         "a mark is set without comparing",
         "add_a_member",
-        (SENDING, "if home.link.cas(key, value, token, seconds):", "home.link.put({key: value})\n        if True:"),
+        (SENDING, "if link.cas(key, value, token, seconds):", "link.put({key: value})\n    if True:"),
     ),
     cached(
         "an evicted message is not counted",
         "evicted_message",
-        (PAGES, 'if home.link.incr(home.key("lost"), 1) is None:', "if False:"),
+        (PAGES, 'if self._link.incr(self._keys.key("lost"), 1) is None:', "if False:"),
     ),
     cached(
         "an evicted page stays lost",
@@ -1295,21 +1296,21 @@ MUTANTS = [
     cached(
         "another's lock is deleted",
         "new_holder",
-        ("stores/memcached/catalogue.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
+        ("stores/memcached/link.py", "link.delete_if(key, token.__eq__)", "link.forget([key])"),
     ),
     cached(
         "nothing is spared for a full server",
         "still_be_emptied",
         (
             PAGES,
-            "for spare in range(SPARES):\n                home.link.forget",
-            "for spare in range(0):\n                home.link.forget",
+            "for spare in range(SPARES):\n                self._link.forget",
+            "for spare in range(0):\n                self._link.forget",
         ),
     ),
     cached(
         "a move that was cut short is made again",
         "killed_between",
-        (CACHED_MESSAGES, "if page.state(number % SLOTS) != VOID:", "if False:"),
+        (MOVING, "if self._target.finish_send(number).state(number % SLOTS) != VOID:", "if False:"),
     ),
     mutant("the ledger is not looked at", "published_once", (PUBLISHING, "batch <= last", "False")),
     mutant("the ledger is not written", "published_once", (PUBLISHING, "            self._note(now)\n", "            pass\n")),
@@ -1339,8 +1340,7 @@ MUTANTS = [
     cached(
         "who publishes does not renew its lock",
         "outlasts_its_lock",
-        ("stores/memcached/outbox.py", "            self._store._renew(_lock(writer))\n            link", "            link"),
-        ("stores/memcached/outbox.py", "            self._store._renew(_lock(writer))\n\n", "\n"),
+        ("stores/memcached/outbox.py", '        self.session.renew(f"writer:{writer}")\n', "        pass\n"),
     ),
     cached(
         "marks that have served stay",
@@ -1502,7 +1502,7 @@ MUTANTS = [
     ),
     relayed(
         "a late mover takes along what another has moved",
-        (CACHED_MESSAGES, "if not self._give_up(there, head, record):", "if self._discard(there, {head: record}):"),
+        (MOVING, "if not self._give_up(head, self._record):", "if records.discard(record):"),
     ),
     handled("a dead thread is kept", "started_again", ("workers/producer.py", " or not self._thread.is_alive()", "")),
     handled("all is pushed at once", "than_a_batch_holds", ("workers/producer.py", "[: policy.MAX_BATCH]", "[:]")),
@@ -1619,7 +1619,7 @@ MUTANTS = [
     cached(
         "any receipt tells how a message ended (memcached)",
         "unfinished_has_failed",
-        ("stores/memcached/messages.py", "in SETTLED and delivery in (None, page.delivery[slot])", "in SETTLED"),
+        (CONTENTS, "in states and delivery in (None, page.delivery[slot])", "in states"),
     ),
     shared(
         "of a batch that was sent once, the first alone is known",
@@ -1688,18 +1688,16 @@ MUTANTS = [
     cached(
         "memcached: a redriven message stands beside an equal one",
         "an_equal_message_is_in_its_queue",
-        (CACHED_MESSAGES, "FOREVER and self._in_force(there, value, 0):", "FOREVER and False:"),
+        (MOVING, "FOREVER and self._target.in_force(value, 0):", "FOREVER and False:"),
     ),
-    cached(
-        "memcached: a letter that stays is hidden", "stays_as_long", (CACHED_MESSAGES, "page.become(slot, *before[0])", "pass")
-    ),
+    cached("memcached: a letter that stays is hidden", "stays_as_long", (MOVING, "page.become(slot, *before[0])", "pass")),
     cached(
         "memcached: the history ends a window",
         "big_message",
         (
-            CACHED_MESSAGES,
-            "            if record.is_marked:\n                self._unmark",
-            "            if True:\n                self._unmark",
+            CONTENTS,
+            "                if record.is_marked:\n",
+            "                if True:\n",
         ),
     ),
     Mutant(
@@ -1895,12 +1893,12 @@ MUTANTS = [
     late(
         "memcached: a page that is past takes a message",
         "makes_again",
-        (SENDING, "if self._is_past(home, at, found):", "if False:"),
+        (SENDING, "if pages.is_past(at, found):", "if False:"),
     ),
     late(
         "memcached: a page that is past is made again, and stays",
         "makes_again",
-        (PAGES, "if self._is_past(home, number, found):", "if False:"),
+        (PAGES, "if self.is_past(number, found):", "if False:"),
     ),
     late(
         "memcached: a late sender is a duplicate of itself",
@@ -1910,14 +1908,14 @@ MUTANTS = [
     late(
         "memcached: a mark counts whose message was never there",
         "past_and_died",
-        (SENDING, "return 0 if self._records(home, [number]) else number", "return number"),
+        (CONTENTS, "return 0 if self.records.load_one(number) else number", "return number"),
     ),
     cached(
         "memcached: processes have a clock each",
         "wall_clock or agree_about",
         (
-            "stores/memcached/catalogue.py",
-            "return machine_clock(CachedClock(self.batch, self._links[0], self._prefix, str(self)))",
+            "stores/memcached/store.py",
+            "return machine_clock(MemcachedClock(self._session))",
             "return super().clock()",
         ),
     ),
@@ -2129,40 +2127,64 @@ MUTANTS = [
     cached(
         "memcached: a signal handler reads the answers of the call that it has interrupted",
         "handler",
-        ("stores/memcached/catalogue.py", "                refuse_handlers(self, self._opener)\n", "                pass\n"),
+        ("stores/memcached/link.py", "                refuse_handlers(self, self._opener)\n", "                pass\n"),
     ),
     relayed(
         "memcached: what is being moved is received",
-        (CACHED_MESSAGES, "if self._resume_page(home, at, page, slots, now):", "if False:"),
+        (MEMCACHED_QUEUE, "if not Mover(self._catalogue, contents).resume(at, page, slots, now):", "if True:"),
     ),
     relayed(
         "memcached: a redrive does not see that a move was cut short",
-        (CACHED_MESSAGES, "            if page.states[slot] & MOVING:\n                return False\n", ""),
+        (MOVING, "            if page.states[slot] & MOVING:\n                return False\n", ""),
     ),
     relayed(
         "memcached: a late mover moves what was taken from it",
-        (CACHED_MESSAGES, "            if latest > attempt:\n", "            if False:\n"),
+        (MOVING, "            if latest > attempt:\n", "            if False:\n"),
     ),
     relayed(
         "memcached: a move is undone without telling a late mover",
-        (CACHED_MESSAGES, "if there.link.cas(key, MARK.pack(0, attempt), token, MOVED_SECONDS):", "if True:"),
+        (MOVING, "if self._link.cas(self._note, MARK.pack(0, attempt), token, MOVED_SECONDS):", "if True:"),
     ),
     relayed(
         "memcached: nobody knows that a moved message has been and gone",
-        ("stores/memcached/records.py", "            self._tell_movers(home, records)\n", ""),
+        ("stores/memcached/records.py", "        self._tell_movers(records)\n", ""),
     ),
     relayed(
         "memcached: a move to a server that is gone blocks the others",
-        (CACHED_MESSAGES, "with suppress(StoreError):  # the other queue's", "if True:  # the other queue's"),
+        (MOVING, "with suppress(StoreError):  # the other queue's", "if True:  # the other queue's"),
     ),
     cached(
         "memcached: what a killed process has given back is never seen",
         "killed_between and give_up",
-        ("stores/memcached/store.py", "if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:", "if False:"),
+        (SWEEPING, "if min(page.visible) < self._survey.bound(at):", "if False:"),
+    ),
+    cached(
+        "memcached: one sweep clears the whole history",
+        "a_slice_at_a_time",
+        (SWEEPING, "            if left <= 0:\n                break\n", ""),
+    ),
+    cached(
+        "memcached: one sweep deletes all that a dropped queue has left",
+        "dropped_queue_goes",
+        ("stores/memcached/catalogue.py", "end = min(survey.tail + CLEARED, survey.last + 1)", "end = survey.last + 1"),
+    ),
+    cached(
+        "memcached: a sweep clears what was settled since it looked",
+        "settled_during_a_sweep",
+        (
+            CONTENTS,
+            "[slot for slot in old if page.state(slot) in SETTLED]",
+            "[slot for slot in range(SLOTS) if page.state(slot) in SETTLED]",
+        ),
+    ),
+    cached(
+        "memcached: what a reader hid for ever stays hidden",
+        "confirmation_that_was_cut_short",
+        (SWEEPING, "        self._give_back(at, page)\n", ""),
     ),
     relayed(
         "memcached: a sweep leaves a move that was cut short",
-        ("stores/memcached/store.py", "                self._resume_page(home, at, page, page.ready(now), now)\n", ""),
+        (SWEEPING, "        self._mover.resume(at, page, page.ready(self._now), self._now)\n", ""),
     ),
     Mutant(
         "the filter of the crash tests does not have a call",

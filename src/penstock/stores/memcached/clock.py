@@ -6,31 +6,26 @@ of the machine: its clock then starts from the wall clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 from penstock.clock import Course
-from penstock.stores.memcached.link import Link
+from penstock.stores.memcached.link import Session
 
 
-class CachedClock:
-    def __init__(self, batch: Callable[[], AbstractContextManager[None]], link: Link, prefix: str, whose: str) -> None:
-        self._batch = batch
-        self._link = link
-        self._prefix = prefix
-        self._whose = whose
+class MemcachedClock:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._link = session.links[0]
 
     def __str__(self) -> str:
-        return self._whose
+        return str(self._session)
 
     def read(self, boot: str) -> Course | None:
         key = self._key(boot)
-        with self._batch():
+        with self._session.batch():
             return Course.unpack(self._link.get([key]).get(key))
 
     def create(self, boot: str, course: Course) -> Course:
         key = self._key(boot)
-        with self._batch():
+        with self._session.batch():
             self._link.add(key, course.pack())
             found = Course.unpack(self._link.get([key]).get(key))  # ours or another's; an answer may have been lost, too
             if found is None:
@@ -38,7 +33,7 @@ class CachedClock:
             return found or course
 
     def replace(self, boot: str, course: Course, now: int) -> None:  # noqa: ARG002
-        with self._batch():
+        with self._session.batch():
             self._link.put({self._key(boot): course.pack()})
 
     def touch(self, boot: str, course: Course, now: int) -> None: ...
@@ -47,4 +42,4 @@ class CachedClock:
         return 0
 
     def _key(self, boot: str) -> str:
-        return f"{self._prefix}:clock:{boot}"
+        return f"{self._session.prefix}:clock:{boot}"

@@ -18,9 +18,11 @@ did not come is VOID; if the sender comes after all, it takes another number.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from array import array
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from penstock.message import FOREVER, Entry, Message, State
@@ -47,35 +49,30 @@ class Record(NamedTuple):
     sent_at: int
     visible_at: int
     expires_at: int
-    deadline_at: int | None
-    moved_at: int | None
-    received_at: int | None
-    first_received_at: int | None
-    mark_until: int
-    delivery: int
-    head: bytes | None
-    group: str | None
-    mark: bytes | None
-    body: bytes
+    deadline_at: int | None = None
+    moved_at: int | None = None
+    received_at: int | None = None
+    first_received_at: int | None = None
+    mark_until: int = 0
+    delivery: int = 0
+    head: bytes | None = None
+    group: str | None = None
+    mark: bytes | None = None
+    body: bytes = b""
     intact: bool = True
 
     @classmethod
     def of(cls, entry: Entry) -> Record:
-        head = pack_head(Head(entry.content_type, entry.attributes, entry.visibility))
         return cls(
             entry.sent_at,
             entry.visible_at,
             entry.expires_at,
             entry.deadline_at,
-            None,
-            None,
-            None,
-            entry.mark_until,
-            0,
-            head,
-            entry.group,
-            entry.mark,
-            entry.body,
+            mark_until=entry.mark_until,
+            head=pack_head(Head(entry.content_type, entry.attributes, entry.visibility)),
+            group=entry.group,
+            mark=entry.mark,
+            body=entry.body,
         )
 
     def pack(self) -> bytes:
@@ -102,40 +99,25 @@ class Record(NamedTuple):
         """The length of the record that begins with this part."""
         if len(start) < HEADER.size:
             return len(start)
-        *_, head, group, mark, body = HEADER.unpack_from(start)
-        return int(HEADER.size + head + group + mark + body)
+        return int(HEADER.size + sum(HEADER.unpack_from(start)[-4:]))
 
     @classmethod
     def unpack(cls, packed: bytes) -> Record:
         if len(packed) < HEADER.size:
-            return cls(0, 0, 0, None, None, None, None, 0, 0, None, None, None, packed, intact=False)
+            return cls(0, 0, 0, body=packed, intact=False)
         sent_at, visible_at, expires_at, *rest = HEADER.unpack_from(packed)
-        deadline_at, moved_at, received_at, first_received_at = (None if at == NONE else at for at in rest[:4])
-        mark_until, delivery, check, heads, groups, marks, _ = rest[4:]
+        instants = [None if at == NONE else at for at in rest[:4]]
+        mark_until, delivery, check, *sizes, _ = rest[4:]
         if mark_until < 0:
             mark_until, delivery = 0, -mark_until
-        at = HEADER.size
-        head = packed[at : at + heads] or None
-        group = packed[at + heads : at + heads + groups] or None
-        mark = packed[at + heads + groups : at + heads + groups + marks] or None
-        body = packed[at + heads + groups + marks :]
-        intact = check == checksum(body, head, group, mark, sent_at, deadline_at)
-        return cls(
-            sent_at,
-            visible_at,
-            expires_at,
-            deadline_at,
-            moved_at,
-            received_at,
-            first_received_at,
-            mark_until,
-            delivery,
-            head if intact else None,
-            group.decode() if group and intact else None,
-            mark,
-            body,
-            intact,
-        )
+        ends = list(accumulate(sizes, initial=HEADER.size))
+        head, group, mark = (packed[start:end] or None for start, end in pairwise(ends))
+        body = packed[ends[-1] :]
+        intact = check == checksum(body, head, group, mark, sent_at, instants[0])
+        if not intact:
+            head = group = None
+        text = group.decode() if group else None
+        return cls._make((sent_at, visible_at, expires_at, *instants, mark_until, delivery, head, text, mark, body, intact))
 
     @property
     def moved_id(self) -> str | None:
@@ -159,6 +141,10 @@ class Record(NamedTuple):
         if self.mark is None or self.mark[:1] != b"m":
             return self.mark is not None and self.mark_until == FOREVER
         return self.mark.partition(b" ")[2][:1] == b"+"
+
+
+def digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:40]
 
 
 def moved_mark(id: str, born: int, number: int, own: bytes | None, *, lasts: bool) -> bytes:

@@ -1,16 +1,27 @@
-"""The connection to one memcached server: the few commands that we use, with its errors as Penstock errors.
+"""The connections of one process to its memcached servers: commands, batches and locks.
 
 If an answer is lost, `cas` returns None and `add` False, as if another process had been faster, and the caller looks again. A
 command that is safe to repeat is retried once, as the server may have dropped the connection long ago.
+
+    PREFIX:lock:NAME      a lock: a token and an expiry
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from threading import RLock
+from types import FrameType
 from typing import Any
+from zlib import crc32
 
-from penstock.errors import MissingExtra, StoreClosed, StoreError, StoreFull, StoreUnreachable
+from penstock.errors import MissingExtra, StoreBusy, StoreClosed, StoreError, StoreFull, StoreUnreachable
+from penstock.forking import watch
+from penstock.guarded import guarded
+from penstock.stores.callers import find_caller, refuse_handlers
+from penstock.stores.memcached.formats import digest
 
 try:
     from pymemcache.client.base import Client
@@ -24,9 +35,14 @@ GONE_AT_ONCE = -1
 MAX_PIECE = 500_000
 ITEM_OVERHEAD = 512
 """What an item takes besides its value: key, header, flags."""
+LOCK_SECONDS = 5
+"""A lock whose holder died expires after this. Holders write by compare-and-swap, so being late does no harm."""
+LOCK_POLL = 0.003
 
 
 class Link:
+    """The connection to one server: the few commands that we use, with its errors as Penstock errors."""
+
     def __init__(self, host: str, port: int, timeout: float) -> None:
         self.name = f"{host}:{port}"
         self._timeout = timeout
@@ -38,11 +54,13 @@ class Link:
         return f"memcached at {self.name}"
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
-        return self._ask(self._client.get_many, keys, again=True)  # type: ignore[no-any-return]
+        wanted = list(keys)
+        return self._ask(self._client.get_many, wanted, again=True) if wanted else {}
 
     def gets(self, keys: Iterable[str]) -> Found:
         """Values with their tokens for `cas`. The server reads them in the order of the keys."""
-        return self._ask(self._client.gets_many, keys, again=True)  # type: ignore[no-any-return]
+        wanted = list(keys)
+        return self._ask(self._client.gets_many, wanted, again=True) if wanted else {}
 
     def add(self, key: str, value: bytes, expire: int = 0) -> bool:
         return bool(self._ask(self._client.add, key, value, expire, unsure=False))
@@ -122,3 +140,95 @@ class Link:
         if "too large" in error:
             return StoreFull(f"{self}: its items are too small for us (-I); they must hold 8 KB at least")
         return StoreError(f"{self}: {error}")
+
+
+class Session:
+    """Owns the connections, the batch that is open, and the locks that it has taken."""
+
+    def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, timeout: float) -> None:
+        self.prefix = prefix
+        self.links = [Link(host, port, timeout) for host, port in servers]
+        self._timeout = timeout
+        self._lock = RLock()
+        self._depth = 0
+        self._opener: FrameType | None = None
+        self._locks: dict[str, tuple[Link, bytes]] = {}
+        self._closed = False
+        watch(self)
+
+    def __str__(self) -> str:
+        return f"memcached at {','.join(link.name for link in self.links)}"
+
+    def link(self, name: str) -> Link:
+        """The server that keeps a queue, or a writer."""
+        return self.links[crc32(name.encode()) % len(self.links)]
+
+    @guarded
+    def batch(self) -> Generator[None]:
+        with self._lock:
+            if self._closed:
+                raise StoreClosed(f"{self} was closed")
+            depth = self._depth
+            if depth:
+                refuse_handlers(self, self._opener)
+            try:
+                self._depth = depth + 1
+                if not depth:
+                    self._opener = find_caller()  # from here on, signal handlers are refused: they would read our answers
+                yield
+            finally:
+                try:
+                    if not depth:
+                        self._unlock()
+                finally:
+                    self._depth = depth
+                    if not depth:
+                        self._opener = None
+
+    def lock(self, name: str) -> None:
+        """SimpleMessageQueue's lock, until the batch ends. It keeps other processes out of the same steps. Each of their writes
+        is a compare-and-swap all the same."""
+        key = self._lock_key(name)
+        if key in self._locks or not self._depth:
+            return
+        link, token = self.link(name), secrets.token_bytes(16)
+        give_up_at = time.monotonic() + LOCK_SECONDS + self._timeout
+        while not link.add(key, token, LOCK_SECONDS):
+            if link.get([key]).get(key) == token:  # the answer was lost, but the lock is ours
+                break
+            if time.monotonic() > give_up_at:
+                raise StoreBusy(f"{self}: queue {name!r} was locked by others for {LOCK_SECONDS + self._timeout:g} s")
+            time.sleep(LOCK_POLL)
+        self._locks[key] = link, token
+
+    def renew(self, name: str) -> None:
+        """Extend a lock, if we have it. Raises `StoreBusy` if it had expired, since another process may have it."""
+        key = self._lock_key(name)
+        if key not in self._locks:
+            return
+        link, token = self._locks[key]
+        found, seen = link.gets([key]).get(key, (b"", b""))
+        if found != token or not link.cas(key, token, seen, LOCK_SECONDS):
+            raise StoreBusy(f"{self}: the lock {name!r} expired after {LOCK_SECONDS} s, and another process may have it")
+
+    def _unlock(self) -> None:
+        while self._locks:
+            key, (link, token) = self._locks.popitem()
+            with suppress(StoreError):  # it expires
+                link.delete_if(key, token.__eq__)  # if it is still ours
+
+    def _lock_key(self, name: str) -> str:
+        return f"{self.prefix}:lock:{digest(name.encode())}"
+
+    def close(self) -> None:
+        self._closed = True
+        for link in self.links:
+            link.close()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        for link in self.links:
+            link.drop_connection()
+
+    def after_fork(self, *, child: bool) -> None:  # noqa: ARG002
+        self._lock.release()

@@ -16,10 +16,11 @@ from typing import Any
 from penstock.guarded import guarded
 from penstock.message import FOREVER, Entry, Settings
 from penstock.stores.marked import insert_marked
-from penstock.stores.memcached.catalogue import CachedCatalogue, digest
-from penstock.stores.memcached.listed import ListedRecords
-from penstock.stores.memcached.records import mark_key
-from penstock.stores.ports import Ledger, Staged, Staging, Step
+from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.documents import Documents
+from penstock.stores.memcached.formats import digest
+from penstock.stores.memcached.link import Session
+from penstock.stores.ports import Ledger, Staged, Staging, Step, Store
 
 KEPT = 7 * 86400
 """Seconds after which memcached itself forgets a segment."""
@@ -32,24 +33,32 @@ class Writer:
     staged: list[list[Any]] = field(default_factory=list)
 
 
-def _writers(store: CachedCatalogue) -> ListedRecords[Writer]:
-    prefix = store._prefix
-    return ListedRecords(lambda _: Writer(), store._link, f"{prefix}:w", store._links[0], f"{prefix}:writers")
+class Writers:
+    """Owns what is known about each writer, and its lock."""
 
+    def __init__(self, session: Session) -> None:
+        prefix = session.prefix
+        self.session = session
+        self.documents = Documents(Writer, session.link, f"{prefix}:w", (session.links[0], f"{prefix}:writers"))
 
-def _lock(writer: str) -> str:
-    return f"writer:{writer}"  # no queue has such a name
+    def lock(self, writer: str) -> None:
+        self.session.lock(f"writer:{writer}")  # no queue has such a name
+
+    def renew(self, writer: str) -> None:
+        self.session.renew(f"writer:{writer}")
 
 
 class MemcachedStaging(Staging):
-    def __init__(self, store: CachedCatalogue) -> None:
-        self._store = store
-        self._writers = _writers(store)
+    def __init__(self, writers: Writers) -> None:
+        self._writers = writers
+        self._documents = writers.documents
+        self._link = writers.session.link
+        self._batch = writers.session.batch
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
-        with self._store.batch():
-            self._store._renew(_lock(writer))
-            link = self._store._link(writer)
+        with self._batch():
+            self._writers.renew(writer)
+            link = self._link(writer)
             parts = [segment[at : at + link.piece()] for at in range(0, len(segment), link.piece())]
             link.put({self._part(writer, batch, name, at): part for at, part in enumerate(parts)}, KEPT)
 
@@ -57,84 +66,83 @@ class MemcachedStaging(Staging):
                 known.staged = [found for found in known.staged if found[:2] != [batch, name]]
                 known.staged.append([batch, name, len(parts), now])
 
-            self._writers.change(writer, change)
+            self._documents.change(writer, change)
 
     def staged(self, writer: str | None = None) -> list[Staged]:
-        with self._store.batch():
+        with self._batch():
             return [
                 Staged(one, batch, name, staged_at)
-                for one in (self._writers.names() if writer is None else [writer])
-                for batch, name, _, staged_at in self._writers.load(one)[0].staged
+                for one in (self._documents.names() if writer is None else [writer])
+                for batch, name, _, staged_at in self._documents.load(one).staged
             ]
 
     def fetch(self, writer: str, batch: int, name: str) -> bytes | None:
-        with self._store.batch():
-            for found in self._writers.load(writer)[0].staged:
+        with self._batch():
+            for found in self._documents.load(writer).staged:
                 if found[:2] == [batch, name]:
                     keys = [self._part(writer, batch, name, at) for at in range(found[2])]
-                    parts = self._store._link(writer).get(keys) if keys else {}
+                    parts = self._link(writer).get(keys)
                     return b"".join(parts[key] for key in keys) if len(parts) == len(keys) else None
             return None
 
     def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
-        with self._store.batch():
-            gone: list[str] = []
+        gone: list[str] = []
 
-            def is_meant(found: list[Any]) -> bool:
-                return found[0] <= batch if names is None else found[0] == batch and found[1] in names
+        def change(known: Writer) -> None:
+            gone.clear()
+            staged, known.staged = known.staged, []
+            for found in staged:
+                if found[0] <= batch if names is None else found[0] == batch and found[1] in names:
+                    gone.extend(self._part(writer, found[0], found[1], at) for at in range(found[2]))
+                else:
+                    known.staged.append(found)
 
-            def change(known: Writer) -> None:
-                gone[:] = [
-                    self._part(writer, found[0], found[1], at)
-                    for found in known.staged
-                    if is_meant(found)
-                    for at in range(found[2])
-                ]
-                known.staged = [found for found in known.staged if not is_meant(found)]
-
-            if self._writers.load(writer)[1] is not None:
-                self._writers.change(writer, change)
-                self._store._link(writer).forget(gone)
+        with self._batch():
+            if self._documents.find(writer) is not None:
+                self._documents.change(writer, change)
+                self._link(writer).forget(gone)
 
     def _part(self, writer: str, batch: int, name: str, part: int) -> str:
-        return f"{self._writers.key(writer)}.{batch}.{digest(name.encode())}.{part}"
+        return f"{self._documents.key(writer)}.{batch}.{digest(name.encode())}.{part}"
 
 
 class MemcachedLedger(Ledger):
-    def __init__(self, store: CachedCatalogue) -> None:
+    def __init__(self, writers: Writers, store: Store, catalogue: Catalogue) -> None:
+        self._writers = writers
+        self._documents = writers.documents
+        self._batch = writers.session.batch
         self._store = store
-        self._writers = _writers(store)
+        self._catalogue = catalogue
 
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
-        with self._store.batch():
-            self._store.reserve(_lock(writer))
-            yield self._writers.load(writer)[0].published
+        with self._batch():
+            self._writers.lock(writer)
+            yield self._documents.load(writer).published
 
     def note(self, writer: str, batch: int, keep_until: int) -> None:
-        with self._store.batch():
-            self._store._renew(_lock(writer))
+        def change(known: Writer) -> None:
+            known.published, known.keep_until = batch, keep_until
 
-            def change(known: Writer) -> None:
-                known.published, known.keep_until = batch, keep_until
-
-            self._writers.change(writer, change)
+        with self._batch():
+            self._writers.renew(writer)
+            self._documents.change(writer, change)
 
     def forget(self, now: int) -> None:
-        with self._store.batch():
-            for writer in self._writers.names():
-                known = self._writers.load(writer)[0]
+        with self._batch():
+            for writer in self._documents.names():
+                known = self._documents.load(writer)
                 if (known.keep_until <= now or known.published is None) and not known.staged:
-                    self._writers.forget(writer)
+                    self._documents.forget(writer)
 
     def insert_once(
         self, step: Step, queue: str, entries: Sequence[Entry], now: int, settings: Settings
     ) -> Callable[[], object] | None:
-        with self._store.batch():
-            self._store._renew(_lock(step[0]))
+        with self._batch():
+            self._writers.renew(step[0])
             return insert_marked(self._store, self._unmark, step, queue, entries, now, settings)
 
     def _unmark(self, queue: str, marks: Sequence[bytes]) -> None:
-        with self._store.batch():
-            home = self._store._home(queue)[0]
-            home.link.forget([mark_key(home, mark) for mark in marks])
+        with self._batch():
+            keys = self._catalogue.find(queue)[0].keys
+            keys.link.forget([keys.mark(mark) for mark in marks])

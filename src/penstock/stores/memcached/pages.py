@@ -16,70 +16,115 @@ from contextlib import suppress
 
 from penstock.errors import StoreFull
 from penstock.message import State
-from penstock.stores.memcached.catalogue import SPARES, Home, logger
-from penstock.stores.memcached.formats import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, VOID, Page, Record
+from penstock.stores.memcached.formats import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, VOID, Page
 from penstock.stores.memcached.link import Found
-from penstock.stores.memcached.records import SMALL, CachedRecords, is_mark_of, mark_key
+from penstock.stores.memcached.records import FAN, SMALL, SPARES, Keyspace, Records, Report
 
-FAN = 256
-"""Pages per block."""
 NEAR = 4096
 """How many numbers may be given out whose senders are not done; an evicted head skips this far ahead."""
+AT_ONCE = 64
+"""Pages per command when all of them are read."""
 Read = dict[int, tuple[Page, bytes | None]]
 
 
 class Survey:
-    """Where a queue begins and ends, and what its blocks say."""
+    """Where a queue begins and ends, and which of its pages may have a visible message."""
 
-    def __init__(self, head: int, tail: int) -> None:
+    def __init__(self, keys: Keyspace, head: int, tail: int) -> None:
         self.head = head
         self.tail = tail
         self.last = head // SLOTS
-        self.blocks: dict[int, array[int]] = {}
+        self._keys = keys
+        self._blocks: dict[int, array[int]] = {}
+
+    def learn(self, block: int, raw: bytes) -> None:
+        self._blocks[block] = _block(raw)
+
+    def candidates(self, now: int) -> Iterator[int]:
+        """The pages that may have a visible message, in order."""
+        at = self.tail
+        while at <= self.last:
+            bounds = self._bounds(at // FAN)
+            end = min(at - at % FAN + FAN, self.last + 1)
+            for page in range(at, end):
+                if bounds[page % FAN] <= now:
+                    yield page
+            at = end
+
+    def bound(self, page: int) -> int:
+        """An instant before which the page has nothing visible; 0 if it is not known."""
+        return self._bounds(page // FAN)[page % FAN]
+
+    def _bounds(self, block: int) -> array[int]:
+        if block not in self._blocks:
+            wanted = range(block, min(block + 16, self.last // FAN + 1))
+            found = self._keys.link.get([self._keys.key("b", number) for number in wanted])
+            for number in wanted:
+                self.learn(number, found.get(self._keys.key("b", number), b""))
+        return self._blocks[block]
 
 
-class CachedPages(CachedRecords):
+class Pages:
+    """Owns the pages, blocks and counters of one queue."""
+
+    def __init__(self, keys: Keyspace, records: Records, report: Report) -> None:
+        self._keys = keys
+        self._link = keys.link
+        self._records = records
+        self._report = report
+
     # finding
 
-    def _claim_keys(self, home: Home) -> Sequence[str]:
-        """The block comes before the page: see above."""
-        return [home.key("b", home.tail // FAN), home.key("head"), home.key("tail"), home.key("p", home.page)]
-
-    def _survey(self, home: Home, found: Found) -> Survey:
-        head, tail = found.get(home.key("head")), found.get(home.key("tail"))
-        if head is None or tail is None:
-            self._recover(home)
-            return self._survey(home, home.link.gets(self._claim_keys(home)))
-        survey = Survey(int(head[0]), int(tail[0]))
-        block = home.tail // FAN
-        home.tail = survey.tail
+    def survey(self, found: Found | None = None) -> Survey:
+        """From the values of `Keyspace.first_reads`."""
+        keys = self._keys
+        while True:
+            found = self._link.gets(keys.first_reads()) if found is None else found
+            head, tail = found.get(keys.key("head")), found.get(keys.key("tail"))
+            if head is not None and tail is not None:
+                break
+            self.recover()
+            found = None
+        survey = Survey(keys, int(head[0]), int(tail[0]))
+        block = keys.tail // FAN
+        keys.tail = survey.tail
         if block == survey.tail // FAN:
-            survey.blocks[block] = _block(found.get(home.key("b", block), (b"", b""))[0])
+            survey.learn(block, found.get(keys.key("b", block), (b"", b""))[0])
         return survey
 
-    def _candidates(self, home: Home, survey: Survey, now: int) -> Iterator[int]:
-        """The pages that may have a visible message, in order."""
-        number = survey.tail
-        while number <= survey.last:
-            bounds = self._bounds(home, survey, number // FAN)
-            start = number % FAN
-            for place in range(start, min(FAN, survey.last - number + start + 1)):
-                if bounds[place] <= now:
-                    yield number + place - start
-            number += FAN - start
+    def all(self, survey: Survey, start: int = 0) -> Iterator[tuple[int, Page]]:
+        """All pages, or those from ``start`` on."""
+        first = max(survey.tail, start)
+        for at in range(first, survey.last + 1, AT_ONCE):
+            for number, (page, _) in self.read(range(at, min(at + AT_ONCE, survey.last + 1))).items():
+                yield number, page
 
-    def _bounds(self, home: Home, survey: Survey, block: int) -> array[int]:
-        if block not in survey.blocks:
-            wanted = range(block, min(block + 16, survey.last // FAN + 1))
-            found = home.link.get([home.key("b", number) for number in wanted])
-            for number in wanted:
-                survey.blocks[number] = _block(found.get(home.key("b", number), b""))
-        return survey.blocks[block]
+    def read(self, numbers: Sequence[int]) -> Read:
+        found = self._link.gets([self._keys.key("p", number) for number in numbers])
+        return {number: self.page(number, found) for number in numbers}
 
-    def _raise(self, home: Home, number: int) -> None:
+    def read_one(self, number: int) -> tuple[Page, bytes | None]:
+        return self.read([number])[number]
+
+    def page(self, number: int, found: Found) -> tuple[Page, bytes | None]:
+        value = found.get(self._keys.key("p", number))
+        if value is None:
+            return self._rebuild(number)
+        self._keys.seen = max(self._keys.seen, number)
+        return Page(value[0]), value[1]
+
+    def page_to_fill(self, number: int, found: Found) -> tuple[Page, bytes | None]:
+        """A page that was never there is new, and has no token."""
+        if number > self._keys.seen and self._keys.key("p", number) not in found:
+            return Page.new(number), None
+        return self.page(number, found)
+
+    # blocks
+
+    def raise_bound(self, number: int) -> None:
         """Record the first instant at which a full page has a visible message."""
-        block, key = home.key("b", number // FAN), home.key("p", number)
-        found = home.link.gets([block, key])
+        block, key = self._keys.key("b", number // FAN), self._keys.key("p", number)
+        found = self._link.gets([block, key])
         raw, token = found.get(block, (b"", None))
         if key in found:
             page = Page(found[key][0])
@@ -87,62 +132,51 @@ class CachedPages(CachedRecords):
             first = min(page.visible)
             if page.is_sealed() and bounds[number % FAN] != first:
                 bounds[number % FAN] = first
-                home.link.cas(block, bounds.tobytes(), token)  # if this fails, the next one will do it
+                self._link.cas(block, bounds.tobytes(), token)  # if this fails, the next claim will do it
 
-    def _lower(self, home: Home, numbers: Iterable[int]) -> None:
+    def lower_bounds(self, numbers: Iterable[int]) -> None:
         """Something in these pages becomes visible earlier than the blocks may say."""
         for block in {number // FAN for number in numbers}:
-            key = home.key("b", block)
+            key = self._keys.key("b", block)
             while True:
-                raw, token = home.link.gets([key]).get(key, (b"", None))
+                raw, token = self._link.gets([key]).get(key, (b"", None))
                 bounds = _block(raw)
                 for number in numbers:
                     if number // FAN == block:
                         bounds[number % FAN] = 0
-                if home.link.cas(key, bounds.tobytes(), token):  # even if it changes nothing: see above
+                if self._link.cas(key, bounds.tobytes(), token):  # even if it changes nothing: see above
                     break
-        home.link.nudge(home.key("stir"))
+        self._link.nudge(self._keys.key("stir"))
 
     # changing
 
-    def _read(self, home: Home, numbers: Sequence[int]) -> Read:
-        found = home.link.gets([home.key("p", number) for number in numbers])
-        return {number: self._page(home, number, found) for number in numbers}
-
-    def _page(self, home: Home, number: int, found: Found) -> tuple[Page, bytes | None]:
-        value = found.get(home.key("p", number))
-        if value is None:
-            return self._rebuild(home, number)
-        home.seen = max(home.seen, number)
-        return Page(value[0]), value[1]
-
-    def _edit(self, home: Home, number: int, edit: Callable[[Page], bool]) -> Page:
+    def edit(self, number: int, edit: Callable[[Page], bool]) -> Page:
         """Change a page, retrying while others are faster. ``edit`` returns whether there is something to change."""
         while True:
-            page, token = self._read(home, [number])[number]
-            if not edit(page) or token is None or self._write(home, number, page, token):
+            page, token = self.read_one(number)
+            if not edit(page) or token is None or self.write(number, page, token):
                 return page  # without a token the tail has passed the page: it must not be recreated
 
-    def _write(self, home: Home, number: int, page: Page, token: bytes | None) -> bool | None:
+    def write(self, number: int, page: Page, token: bytes | None) -> bool | None:
         """A new page needs memory before the old one's is freed. If there is none, give up a spare."""
-        packed = page.pack()
+        key, packed = self._keys.key("p", number), page.pack()
         try:
-            return home.link.cas(home.key("p", number), packed, token)
+            return self._link.cas(key, packed, token)
         except StoreFull:
             for spare in range(SPARES):
-                home.link.forget([home.key("spare", spare)])
+                self._link.forget([self._keys.key("spare", spare)])
                 with suppress(StoreFull):
-                    done = home.link.cas(home.key("p", number), packed, token)
-                    self._spare(home)
+                    done = self._link.cas(key, packed, token)
+                    self.fill_spares()
                     return done
             raise
 
-    def _spare(self, home: Home) -> None:
+    def fill_spares(self) -> None:
         with suppress(StoreFull):
             for spare in range(SPARES):
-                home.link.add(home.key("spare", spare), bytes(PAGE_BYTES))
+                self._link.add(self._keys.key("spare", spare), bytes(PAGE_BYTES))
 
-    def _void(self, home: Home, survey: Survey, number: int, page: Page) -> bool:
+    def void(self, survey: Survey, number: int, page: Page) -> bool:
         """Void the slots whose senders did not come, long after others did. Returns whether the page is full then."""
         if page.is_sealed() or survey.head < (number + 2) * SLOTS:
             return page.is_sealed()
@@ -153,107 +187,95 @@ class CachedPages(CachedRecords):
                     page.clear(slot, VOID)
             return True
 
-        self._retire(home, self._edit(home, number, edit))
+        self.retire(self.edit(number, edit))
         return True
 
-    def _retire(self, home: Home, page: Page) -> None:
+    def retire(self, page: Page) -> None:
         """An empty page is a tombstone. The tail moves past tombstones, and then they are deleted."""
-        if not page.is_dead():
-            return
-        while True:
-            value, token = home.link.gets([home.key("tail")]).get(home.key("tail"), (b"", None))
+        keys, tail = self._keys, self._keys.key("tail")
+        while page.is_dead():
+            value, token = self._link.gets([tail]).get(tail, (b"", None))
             if token is None:
                 return
-            start = home.tail = int(value)
+            start = keys.tail = int(value)
             ahead = range(start, start + 16)
-            found = home.link.get([home.key("p", at) for at in ahead])
+            found = self._link.get([keys.key("p", at) for at in ahead])
             dead = 0
-            while dead < len(ahead) and _is_tombstone(found.get(home.key("p", ahead[dead]))):
+            while dead < len(ahead) and _is_tombstone(found.get(keys.key("p", ahead[dead]))):
                 dead += 1
             if not dead:
                 return
-            if home.link.cas(home.key("tail"), b"%d" % (start + dead), token):
-                home.tail = start + dead
-                self._remove(home, range(max(0, start - 1), start + dead))  # one more, left by a process that died
+            if self._link.cas(tail, b"%d" % (start + dead), token):
+                keys.tail = start + dead
+                self.remove(range(max(0, start - 1), start + dead))  # one more, left by a process that died
                 if dead < len(ahead):
                     return
 
-    def _remove(self, home: Home, pages: range) -> None:
+    def remove(self, pages: range) -> None:
         numbers = range(pages.start * SLOTS, pages.stop * SLOTS)
-        self._discard(home, self._records(home, numbers), dead=True)
-        blocks = [home.key("b", number // FAN) for number in pages if number % FAN == FAN - 1]
-        home.link.forget([*[home.key("p", number) for number in pages], *blocks])
+        self._records.discard(self._records.load(numbers), dead=True)
+        blocks = [self._keys.key("b", number // FAN) for number in pages if number % FAN == FAN - 1]
+        self._link.forget([*[self._keys.key("p", number) for number in pages], *blocks])
 
     # repairing
 
-    def _rebuild(self, home: Home, number: int) -> tuple[Page, bytes | None]:
+    def _rebuild(self, number: int) -> tuple[Page, bytes | None]:
         """A missing page was never made, was passed by the tail, or was evicted; the records tell what was in it."""
-        key = home.key("p", number)
+        key = self._keys.key("p", number)
         while True:
-            survey = self._survey(home, home.link.gets(self._claim_keys(home)))
+            survey = self.survey()
             if not survey.tail <= number <= survey.last:
                 return Page.new(number, VOID), None
             near = survey.head < (number + 1) * SLOTS + NEAR
             page = Page.new(number, EMPTY if near else GONE)
             numbers = range(number * SLOTS, (number + 1) * SLOTS)
-            records = self._records(home, numbers)
-            settled = home.link.get([home.key("h", at) for at in numbers])
+            records = self._records.load(numbers)
+            settled = self._link.get([self._keys.key("h", at) for at in numbers])
             for at, record in records.items():
-                if self._is_orphan(home, at, record):
+                if self._records.is_orphan(at, record):
                     continue
                 page.fill(at % SLOTS, record, parted=len(record.pack()) > SMALL)
                 page.delivery[at % SLOTS] += 1 << 20  # no earlier receipt matches
-                if home.key("h", at) in settled:
+                if self._keys.key("h", at) in settled:
                     page.become(at % SLOTS, State.PROCESSED, NEVER)
-            home.link.add(key, page.pack())
-            found = home.link.gets([key, home.key("tail")])
-            if self._is_past(home, number, found):  # the tail has passed it since: nobody looks here any more
-                home.link.forget([key])
+            self._link.add(key, page.pack())
+            found = self._link.gets([key, self._keys.key("tail")])
+            if self.is_past(number, found):  # the tail has passed it since: nobody looks here any more
+                self._link.forget([key])
             elif key in found:
-                if number <= home.seen:
-                    logger.error(
-                        "%s has evicted page %d of queue %r; it was rebuilt with %d messages",
-                        home.link,
-                        number,
-                        home.name,
-                        len(records),
-                    )
-                self._lower(home, [number])
-                return self._page(home, number, found)
+                if number <= self._keys.seen:
+                    self._evicted(f"page {number}", f"it was rebuilt with {len(records)} messages")
+                self.lower_bounds([number])
+                return self.page(number, found)
 
-    def _is_past(self, home: Home, number: int, found: Found) -> bool:
-        return number < int(found.get(home.key("tail"), (b"0", b""))[0])
+    def is_past(self, number: int, found: Found | None = None) -> bool:
+        """Whether the tail has passed a page: nobody will look there any more."""
+        tail = self._keys.key("tail")
+        found = self._link.gets([tail]) if found is None else found
+        return number < int(found.get(tail, (b"0", b""))[0])
 
-    def _is_orphan(self, home: Home, number: int, record: Record) -> bool:
-        """Whether this is a copy of a moved message whose mover died, and which another process moved again."""
-        if record.moved_id is None:
-            return False
-        key = mark_key(home, record.note)
-        note = home.link.get([key]).get(key)
-        return note is not None and not is_mark_of(number, note)
-
-    def _recover(self, home: Home) -> None:
+    def recover(self) -> None:
         """Find the ends of a queue whose counters were evicted: its pages are contiguous."""
-        link = home.link
-        if home.key("tail") not in link.get([home.key("tail")]):
-            head = int(link.get([home.key("head")]).get(home.key("head"), b"%d" % (home.seen * SLOTS)))
-            first = last = max(0, head // SLOTS)
-            while first > 0 and (found := self._there(home, range(max(0, first - SLOTS), first))):
-                first = min(found)
-            link.add(home.key("tail"), b"%d" % min(first, last))
-            logger.error("%s has evicted where queue %r begins; it was found again at page %d", link, home.name, first)
-        if home.key("head") not in link.get([home.key("head")]):
-            last = int(link.get([home.key("tail")]).get(home.key("tail"), b"0"))
-            while found := self._there(home, range(last, last + SLOTS)):
-                last = max(found) + 1
-            link.add(home.key("head"), b"%d" % (last * SLOTS + NEAR))
-            logger.error("%s has evicted where queue %r ends; it was found again at page %d", link, home.name, last)
+        keys, link = self._keys, self._link
+        head, tail = keys.key("head"), keys.key("tail")
+        if tail not in link.get([tail]):
+            first = last = max(0, int(link.get([head]).get(head, b"%d" % (keys.seen * SLOTS))) // SLOTS)
+            while first > 0 and (there := self._existing(range(max(0, first - SLOTS), first))):
+                first = min(there)
+            link.add(tail, b"%d" % min(first, last))
+            self._evicted("where it begins", f"it was found again at page {first}")
+        if head not in link.get([head]):
+            last = int(link.get([tail]).get(tail, b"0"))
+            while there := self._existing(range(last, last + SLOTS)):
+                last = max(there) + 1
+            link.add(head, b"%d" % (last * SLOTS + NEAR))
+            self._evicted("where it ends", f"it was found again at page {last}")
 
-    def _there(self, home: Home, pages: range) -> list[int]:
-        found = home.link.get([home.key("p", number) for number in pages])
-        return [number for number in pages if home.key("p", number) in found]
+    def _existing(self, pages: range) -> list[int]:
+        found = self._link.get([self._keys.key("p", number) for number in pages])
+        return [number for number in pages if self._keys.key("p", number) in found]
 
-    def _lose(self, home: Home, numbers: Iterable[int]) -> None:
+    def lose(self, numbers: Iterable[int]) -> None:
         """Count messages as lost, because their records were evicted."""
         for number in numbers:
 
@@ -261,10 +283,13 @@ class CachedPages(CachedRecords):
                 page.clear(slot)
                 return True
 
-            self._retire(home, self._edit(home, number // SLOTS, edit))
-            if home.link.incr(home.key("lost"), 1) is None:
-                home.link.add(home.key("lost"), b"1")
-            logger.error("%s has lost message %s of queue %r: it was evicted", home.link, home.ids.make(number), home.name)
+            self.retire(self.edit(number // SLOTS, edit))
+            if self._link.incr(self._keys.key("lost"), 1) is None:
+                self._link.add(self._keys.key("lost"), b"1")
+            self._evicted(f"message {self._keys.ids.make(number)}", "the message is lost")
+
+    def _evicted(self, what: str, outcome: str) -> None:
+        self._report(f"queue {self._keys.name!r}: {self._link} has evicted {what}; {outcome}")
 
 
 def _block(raw: bytes) -> array[int]:

@@ -13,8 +13,8 @@ from struct import Struct
 from typing import Any
 
 from penstock.message import Held, Receipt
-from penstock.stores.memcached.catalogue import Home, logger
-from penstock.stores.memcached.listed import ListedRecords
+from penstock.stores.memcached.documents import Documents
+from penstock.stores.memcached.records import Keyspace, Report
 
 HOLD = Struct("<qq")
 PART = 4000
@@ -22,7 +22,7 @@ PART = 4000
 
 @dataclass(slots=True)
 class Reader:
-    name: str
+    name: str = ""
     settled: int | None = None
     claims: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -32,33 +32,32 @@ class Reader:
 
 
 class ReaderRecords:
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._link = home.link
-        self._records = ListedRecords(Reader, lambda _: home.link, home.key("r"), home.link, home.key("readers"))
-        self.names, self.load = self._records.names, self._records.load
-        self.change, self.forget = self._records.change, self._records.forget
+    """Owns the readers of one queue, and the list of messages of each of their claims."""
+
+    def __init__(self, keys: Keyspace, report: Report) -> None:
+        self._keys = keys
+        self._link = keys.link
+        self._report = report
+        self.documents = Documents(Reader, lambda _: keys.link, keys.key("r"), (keys.link, keys.key("readers")))
 
     def put_holds(self, reader: str, epoch: int, receipts: Sequence[Held]) -> None:
         """Write the list of a claim's messages."""
         # Messages know their number; a moved message's id belongs to another number.
-        numbers = [getattr(receipt, "number", None) or self._home.ids.number(receipt.id) or 0 for receipt in receipts]
+        numbers = [getattr(receipt, "number", None) or self._keys.ids.number(receipt.id) or 0 for receipt in receipts]
         holds = zip(numbers, receipts, strict=True)
         packed = b"".join(HOLD.pack(number, receipt.delivery or 0) for number, receipt in holds)
         starts = range(0, len(packed), PART)
         self._link.put({self._part(reader, epoch, at): packed[start : start + PART] for at, start in enumerate(starts)})
 
     def holds(self, reader: str, epoch: int) -> list[Receipt]:
-        claim = self.load(reader)[0].claims.get(str(epoch))
-        if claim is None:
-            return []
-        home = self._home
-        keys = [self._part(reader, epoch, at) for at in range(-(-claim[0] * HOLD.size // PART))]
-        found = self._link.get(keys) if keys else {}
+        claim = self.documents.load(reader).claims.get(str(epoch))
+        keys = [] if claim is None else [self._part(reader, epoch, at) for at in range(-(-claim[0] * HOLD.size // PART))]
+        found = self._link.get(keys)
+        name, ids = self._keys.name, self._keys.ids
         if len(found) < len(keys):
-            logger.error("%s has evicted part of claim %d of reader %r of queue %r", self._link, epoch, reader, home.name)
+            self._report(f"queue {name!r}: {self._link} has evicted a part of claim {epoch} of reader {reader!r}")
         packed = b"".join(found.get(key, b"") for key in keys)
-        return [Receipt(home.name, home.ids.make(number), delivery) for number, delivery in HOLD.iter_unpack(packed)]
+        return [Receipt(name, ids.make(number), delivery) for number, delivery in HOLD.iter_unpack(packed)]
 
     def forget_holds(self, reader: str, epochs: Sequence[int]) -> None:
         for epoch in epochs:
@@ -67,21 +66,23 @@ class ReaderRecords:
                 parts += 1
             self._link.forget([self._part(reader, epoch, part) for part in range(parts)])
 
-    def held_numbers(self) -> dict[int, int]:
-        """The messages of all named claims, with the deliveries under which they were claimed."""
+    def held(self, lapsed_by: int | None = None) -> dict[int, int]:
+        """The numbers of the messages in named claims, with the deliveries under which they were claimed. With ``lapsed_by``,
+        only those in claims that had lapsed by then and were not confirmed."""
         return {
-            self._home.ids.number(hold.id) or 0: hold.delivery or 0
-            for name in self.names()
-            for epoch in self.load(name)[0].claims
+            self._keys.ids.number(hold.id) or 0: hold.delivery or 0
+            for name in self.documents.names()
+            for epoch, (_, confirmed, lapses_at) in self.documents.load(name).claims.items()
+            if lapsed_by is None or (lapses_at <= lapsed_by and not confirmed)
             for hold in self.holds(name, int(epoch))
         }
 
     def clear(self) -> None:
         """Delete everything, after the queue was dropped."""
-        for name in self.names():
-            self.forget_holds(name, list(map(int, self.load(name)[0].claims)))
-            self._link.forget([self._records.key(name)])
-        self._link.forget([self._home.key("readers")])
+        for name in self.documents.names():
+            self.forget_holds(name, list(map(int, self.documents.load(name).claims)))
+            self._link.forget([self.documents.key(name)])
+        self._link.forget([self._keys.key("readers")])
 
     def _part(self, reader: str, epoch: int, part: int) -> str:
-        return f"{self._records.key(reader)}.{epoch}.{part}"
+        return f"{self.documents.key(reader)}.{epoch}.{part}"

@@ -1,16 +1,26 @@
-"""The records of messages in memcached, in parts if they are big, and what points to them: marks, and the ids of moved ones."""
+"""The keys of one queue in memcached, and the records of its messages: in parts if they are big, with their marks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from struct import Struct
 
 from penstock.errors import StoreFull
+from penstock.message import Settings
 from penstock.policy import MAX_BODY
-from penstock.stores.memcached.catalogue import CachedCatalogue, Home, digest
-from penstock.stores.memcached.formats import STATE, Record
+from penstock.stores.encoding import unpack_settings
+from penstock.stores.memcached.formats import PAGE_BYTES, STATE, Record, digest
+from penstock.stores.memcached.link import Link
+from penstock.stores.ports import Ids
 
+Report = Callable[[str], object]
+"""Tells the layer above what the server has lost."""
+FAN = 256
+"""Pages per block."""
+SPARES = 3
+"""Page-sized items that are given up when memory runs out, so that a full queue can still be emptied."""
+ECHOES = 3
 SMALL = 4000
 """Records up to this size are one item on any server."""
 MAX_RECORD = 4 * MAX_BODY
@@ -21,99 +31,179 @@ ARRIVED = -1
 """In the note of a move, instead of an instant: the message was here, and has left."""
 
 
-class CachedRecords(CachedCatalogue):
-    def _store_records(self, home: Home, records: Mapping[int, Record]) -> set[int]:
+class Keyspace:
+    """The keys of a queue, and what this process knows about the queue.
+
+    head   the last number given out               pN   page N: the slots of 64 numbers (`penstock.stores.memcached.formats`)
+    tail   the first page that is not all gone     bN   for each of 256 pages, an instant before which it has nothing visible
+    stir   changes when something is visible early mN   the record of message N; mN.1, mN.2 …: its further parts
+    lost   how many messages the server lost       hN   how and when message N was settled, where history is kept
+    kMARK  the number that carries a mark          readers, rNAME, rNAME.EPOCH: the named claims
+    spareN what is given up when memory runs out   iID  the number of a message that was moved here with its id
+    vN     the queue that message N is being moved to
+    """
+
+    def __init__(self, name: str, prefix: str, link: Link, salt: int) -> None:
+        self.name = name
+        self.link = link
+        self.salt = salt
+        """Random bits, so that a queue that is dropped and created again has other keys."""
+        self.ids = Ids(salt)
+        self.birth = self.packed = ""
+        self.raw = b""
+        """The bucket of the catalogue from which `learn` took the settings."""
+        self.settings = Settings()
+        self.tail = 0
+        """The first page, as far as this process knows; it only grows."""
+        self.page = 0
+        """Where the last message was claimed."""
+        self.seen = -1
+        """The last page known to exist: if it is missing, it was evicted."""
+        self.count = 0
+        """How many messages there are, as far as this process knows."""
+        self.swept = 0
+        """The page at which the next sweep begins."""
+        self.latest = 0
+        """The latest instant that a caller passed to this process."""
+        self._root = f"{prefix}:{salt:015x}:"
+        self._news: dict[str, bytes] = {}
+        self._echoes = 0
+
+    def key(self, kind: str, number: int | str = "") -> str:
+        return f"{self._root}{kind}{number}"
+
+    def mark(self, mark: bytes) -> str:
+        return self.key("k", digest(mark))
+
+    def alias(self, id: str) -> str:
+        """The key of the number of a message that was moved here with its id."""
+        return self.key("i", digest(id.encode(errors="replace")))
+
+    def first_reads(self) -> list[str]:
+        """What a claim reads first. The block comes before the page: see `penstock.stores.memcached.pages`."""
+        return [self.key("b", self.tail // FAN), self.key("head"), self.key("tail"), self.key("p", self.page)]
+
+    def learn(self, birth: str, packed: str, raw: bytes) -> None:
+        """Take over what the catalogue says."""
+        self.birth, self.packed, self.raw = birth, packed, raw
+        self.settings = unpack_settings(packed)
+
+    def lay(self, lost: int = 0) -> None:
+        """Write the counters of a new queue."""
+        counters = {"head": b"0", "tail": b"0", "stir": b"0", "lost": b"%d" % lost}
+        spares = {f"spare{number}": bytes(PAGE_BYTES) for number in range(SPARES)}
+        self.link.put({self.key(kind): value for kind, value in (counters | spares).items()})
+
+    def look(self) -> tuple[object, ...]:
+        """A value that changes when there may be something new to receive. The head changes before the message is there, so a
+        change of it also counts for the next few looks."""
+        found = self.link.get([self.key("head"), self.key("stir")])
+        if found != self._news:
+            self._news, self._echoes = found, ECHOES if self._news else 0
+        self._echoes = max(0, self._echoes - 1)
+        return *found.values(), self._echoes
+
+
+class Records:
+    """Owns the records of one queue, and their marks."""
+
+    def __init__(self, keys: Keyspace) -> None:
+        self._keys = keys
+        self._link = keys.link
+
+    def store(self, records: Mapping[int, Record]) -> set[int]:
         """Write records. Returns which of them are in parts."""
         items: dict[str, bytes] = {}
         parted = set()
         for number, record in records.items():
             packed = record.pack()
-            key = home.key("m", number)
-            piece = home.link.piece() if len(packed) > SMALL else SMALL
+            key = self._keys.key("m", number)
+            piece = self._link.piece() if len(packed) > SMALL else SMALL
             items[key] = packed[:piece]
             for part, start in enumerate(range(piece, len(packed), piece), start=1):
                 items[f"{key}.{part}"] = packed[start : start + piece]
                 parted.add(number)
         try:
-            home.link.put(items)
+            self._link.put(items)
         except StoreFull:
-            home.link.forget(items)
+            self._link.forget(items)
             raise
         return parted
 
-    def _records(self, home: Home, numbers: Iterable[int]) -> dict[int, Record]:
+    def load(self, numbers: Iterable[int]) -> dict[int, Record]:
         """The records that exist and are complete."""
-        keys = {number: home.key("m", number) for number in numbers}
-        found = home.link.get(keys.values())
+        keys = {number: self._keys.key("m", number) for number in numbers}
+        found = self._link.get(keys.values())
         records = {}
         for number, key in keys.items():
             packed = found.get(key)
             if packed is not None:
                 parts = _parts(key, packed)
-                more = home.link.get(parts) if parts else {}
+                more = self._link.get(parts)
                 if len(more) == len(parts):
                     records[number] = Record.unpack(b"".join([packed, *[more[part] for part in parts]]))
         return records
 
-    def _discard(self, home: Home, records: Mapping[int, Record], *, dead: bool = False) -> None:
+    def load_one(self, number: int) -> Record | None:
+        return self.load([number]).get(number)
+
+    def discard(self, records: Mapping[int, Record], *, dead: bool = False) -> None:
         """Delete records, and the marks that last as long as they do and still point to them; with ``dead``, any mark.
 
         The marks go first: a mark whose page the tail has passed, and that has no record, belongs to a message that was there.
         """
         keys = []
         for number, record in records.items():
-            key = home.key("m", number)
-            keys += [key, home.key("h", number), home.key("v", number)]
+            key = self._keys.key("m", number)
+            keys += [key, self._keys.key("h", number), self._keys.key("v", number)]
             size = len(record.pack())
             if size > SMALL:
-                keys += [f"{key}.{part}" for part in range(1, -(-size // home.link.piece()))]
+                keys += [f"{key}.{part}" for part in range(1, -(-size // self._link.piece()))]
             if dead or record.is_marked:
-                self._unmark(home, number, record)
+                self.unmark(number, record)
             if record.moved_id is not None:
-                home.link.delete_if(alias_key(home, record.moved_id), (b"%d" % number).__eq__)
+                self._link.delete_if(self._keys.alias(record.moved_id), (b"%d" % number).__eq__)
                 if dead:
-                    home.link.delete_if(mark_key(home, record.note), partial(is_mark_of, number))
-        if keys:
-            home.link.forget(keys)
+                    self._link.delete_if(self._keys.mark(record.note), partial(is_mark_of, number))
+        self._link.forget(keys)
 
-    def _unmark(self, home: Home, number: int, record: Record) -> None:
+    def unmark(self, number: int, record: Record) -> None:
         if record.own_mark is not None:
-            home.link.delete_if(mark_key(home, record.own_mark), partial(is_mark_of, number))
+            self._link.delete_if(self._keys.mark(record.own_mark), partial(is_mark_of, number))
 
-    def _discard_slots(self, home: Home, slots: Iterable[tuple[int, int]]) -> None:
-        """Delete the records of messages that have gone, given their numbers and their former slot status."""
+    def drop(self, slots: Iterable[tuple[int, int]]) -> None:
+        """Delete the records of messages that have left the queue, given their numbers and their former slot status."""
         flagged: list[int] = []
-        plain: list[int] = []
+        plain: list[str] = []
         for number, status in slots:
-            (flagged if status & ~STATE else plain).append(number)
-            home.there -= 1
-        if flagged:
-            records = self._records(home, flagged)
-            self._tell_movers(home, records)
-            self._discard(home, records)
-        if plain:
-            home.link.forget([home.key("m", number) for number in plain])
+            if status & ~STATE:
+                flagged.append(number)
+            else:
+                plain.append(self._keys.key("m", number))
+        records = self.load(flagged)
+        self._tell_movers(records)
+        self.discard(records)
+        self._link.forget(plain)
 
-    def _tell_movers(self, home: Home, records: Mapping[int, Record]) -> None:
+    def _tell_movers(self, records: Mapping[int, Record]) -> None:
         """Note that messages which were moved here have left, so that a process that resumes an interrupted move knows, even if
         the page is gone by then."""
-        keys = {mark_key(home, record.note): number for number, record in records.items() if record.moved_id is not None}
-        for key, (note, token) in home.link.gets(keys).items() if keys else ():
+        keys = {self._keys.mark(record.note): number for number, record in records.items() if record.moved_id is not None}
+        for key, (note, token) in self._link.gets(keys).items():
             if is_mark_of(keys[key], note):
-                home.link.cas(key, MARK.pack(keys[key], ARRIVED), token, MOVED_SECONDS)
+                self._link.cas(key, MARK.pack(keys[key], ARRIVED), token, MOVED_SECONDS)
 
+    def is_orphan(self, number: int, record: Record) -> bool:
+        """Whether this is a copy of a moved message whose mover died, and which another process moved again."""
+        if record.moved_id is None:
+            return False
+        key = self._keys.mark(record.note)
+        note = self._link.get([key]).get(key)
+        return note is not None and not is_mark_of(number, note)
 
-def mark_key(home: Home, mark: bytes) -> str:
-    return home.key("k", digest(mark))
-
-
-def alias_key(home: Home, id: str) -> str:
-    """The key of the number of a message that was moved here with its id."""
-    return home.key("i", digest(id.encode(errors="replace")))
-
-
-def id_of(home: Home, number: int, record: Record) -> str:
-    return record.moved_id or home.ids.make(number)
+    def id_of(self, number: int, record: Record | None) -> str:
+        """A message that was moved here has kept its id."""
+        return (record and record.moved_id) or self._keys.ids.make(number)
 
 
 def is_mark_of(number: int, value: bytes) -> bool:

@@ -2,106 +2,90 @@
 
     memcached://host:port[,host:port…]/prefix
 
-The layers, from the bottom: `link` is the connection; `formats` has pages and records; `catalogue` the queues and locks;
-`pages` finds messages; `sending`, `messages` and `views` operate on them; this module cleans up. `readers` keeps the named
-claims and `outbox` what writers stage and publish, both in the records of `listed`.
+    store ─► queue ─► sending  moving  sweeping  history  readers
+      │         └────────┴─────────┴───────┴────────┴───────┴──► catalogue ─► contents ─► pages  records  reader_records
+      └─► outbox, clock ──────────────────────────────────────────► session ─► link
+
+`session` is one process's connections, batches and locks; the `catalogue` finds the `contents` of a queue; `keyspace` has their
+keys and `formats` their values.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
-from penstock.message import FOREVER
-from penstock.stores.memcached.catalogue import Home, logger
-from penstock.stores.memcached.formats import MARKED, SETTLED, SLOTS, Page
-from penstock.stores.memcached.outbox import MemcachedLedger, MemcachedStaging
-from penstock.stores.memcached.pages import FAN
-from penstock.stores.memcached.reader_records import ReaderRecords
-from penstock.stores.memcached.readers import MemcachedReaders
-from penstock.stores.memcached.records import MARK, mark_key
-from penstock.stores.memcached.views import CachedViews
-from penstock.stores.ports import Outbox, Readers
+from penstock.clock import Clock, machine_clock
+from penstock.message import Settings
+from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.clock import MemcachedClock
+from penstock.stores.memcached.link import Session
+from penstock.stores.memcached.outbox import MemcachedLedger, MemcachedStaging, Writers
+from penstock.stores.memcached.queue import MemcachedQueue
+from penstock.stores.ports import Outbox, Store, StoredQueue
+from penstock.stores.roster import LocalRoster
 
-SWEEP_PAGES = 32
+LOOK_SECONDS = 0.04
+"""Asking a server costs ten times a look at a file, so only every second look of a waiting receiver asks it."""
 
 
-class MemcachedStore(CachedViews):
+class MemcachedStore(Store):
+    durable = False
+    ordered = False
+    groups = False
+    atomic = False
+
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
-        super().__init__(servers, prefix, timeout=timeout)
-        self.outbox = Outbox(MemcachedStaging(self), MemcachedLedger(self))
+        self.roster = LocalRoster()
+        self._session = Session(servers, prefix, timeout)
+        self._catalogue = Catalogue(self._session, self._report)
+        writers = Writers(self._session)
+        self.outbox = Outbox(MemcachedStaging(writers), MemcachedLedger(writers, self, self._catalogue))
+        self._looked = 0.0
+        self._version = 0
 
-    def readers(self, queue: str) -> Readers:
-        return MemcachedReaders(self, queue)
+    def __str__(self) -> str:
+        return str(self._session)
 
-    # cleaning up
+    def _report(self, damage: str) -> None:
+        self.on_damage(damage)
 
-    def sweep(self, queue: str, now: int) -> bool:
-        """Process a part of the queue each time: remove old history, and repair what was lost or interrupted."""
-        with self.batch():
-            home, found = self._home(queue, self._claim_keys)
-            survey = self._survey(home, found)
-            start = home.swept if survey.tail <= home.swept <= survey.last else survey.tail
-            home.swept = min(start + SWEEP_PAGES, survey.last + 1)
-            more = False
-            pages = list(range(start, home.swept))
-            for at, (page, _) in (self._read(home, pages) if pages else {}).items():
-                self._resume_page(home, at, page, page.ready(now), now)
-                if min(page.visible) < self._bounds(home, survey, at // FAN)[at % FAN]:
-                    self._lower(home, [at])  # a process may have died between the page and the block
-                more |= self._sweep_history(home, at, page, now)
-                self._sweep_marks(home, at, page)
-                self._void(home, survey, at, page)
-                if at == survey.tail:
-                    self._retire(home, page)  # the process that deleted its last message may have died
-            MemcachedReaders(self, queue).sweep(home, now)
-            self._spare(home)
-            for bucket in self._buckets():
-                for name, born in bucket["gone"]:
-                    self._bury(name, born)
-            return more
+    def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002
+        return self._session.batch()
 
-    def _sweep_history(self, home: Home, at: int, page: Page, now: int) -> bool:
-        notes = self._notes(home, at, page)
-        kept = {number for number, note in notes.items() if note[3] > now}
-        before: list[tuple[int, int]] = []
+    def queue(self, name: str) -> StoredQueue:
+        return MemcachedQueue(self._catalogue, name, self._report)
 
-        def edit(page: Page) -> bool:
-            before.clear()
-            for slot in range(SLOTS):
-                if page.state(slot) in SETTLED and at * SLOTS + slot not in kept:
-                    before.append((at * SLOTS + slot, page.states[slot]))
-                    page.clear(slot)
-            return bool(before)
+    def save(self, name: str, settings: Settings, *, create: bool) -> bool:
+        with self._session.batch():
+            return self._catalogue.save(name, settings, create=create)
 
-        if len(kept) < sum(page.state(slot) in SETTLED for slot in range(SLOTS)):
-            changed = self._edit(home, at, edit)
-            records = self._records(home, [number for number, _ in before])
-            self._tell_movers(home, records)
-            self._discard(home, records)
-            home.link.forget([home.key("h", number) for number, _ in before])
-            self._retire(home, changed)
-        return bool(before)
+    def load(self, name: str) -> Settings | None:
+        with self._session.batch():
+            contents = self._catalogue.get(name)
+            return None if contents is None else contents.keys.settings
 
-    def _sweep_marks(self, home: Home, at: int, page: Page) -> None:
-        """Rewrite marks that were evicted."""
-        numbers = [at * SLOTS + slot for slot in page.live() if page.states[slot] & MARKED]
-        if not numbers:
-            return
-        records = self._records(home, numbers)
-        marks = {number: mark for number, record in records.items() if (mark := record.own_mark) is not None}
-        there = home.link.get([mark_key(home, mark) for mark in marks.values()])
-        for number, mark in marks.items():
-            if mark_key(home, mark) not in there and home.link.add(mark_key(home, mark), MARK.pack(number, FOREVER)):
-                logger.error("%s has evicted a mark of queue %r; it was written again", home.link, home.name)
+    def reserve(self, name: str) -> None:
+        self._session.lock(name)
 
-    def _clear(self, home: Home) -> None:
-        """Delete everything that a dropped queue has left."""
-        found = home.link.gets(self._claim_keys(home))
-        if home.key("head") not in found:
-            return
-        survey = self._survey(home, found)
-        for at in range(survey.tail, survey.last + 1):
-            self._remove(home, range(at, at + 1))
-        ReaderRecords(home).clear()
-        ends = ["tail", "stir", "lost", f"b{survey.last // 256}", "spare0", "spare1", "spare2", "head"]
-        home.link.forget([home.key(kind) for kind in ends])
+    def names(self) -> list[str]:
+        with self._session.batch():
+            return self._catalogue.names()
+
+    def drop(self, name: str) -> bool:
+        with self._session.batch():
+            return self._catalogue.drop(name)
+
+    def version(self) -> int:
+        with self._session.batch():
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._looked = time.monotonic()
+                self._version = hash(tuple(contents.keys.look() for contents in self._catalogue.known()))
+            return self._version
+
+    def clock(self) -> Clock:
+        return machine_clock(MemcachedClock(self._session))
+
+    def close(self) -> None:
+        self._session.close()
