@@ -2,8 +2,10 @@
 
 import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 
@@ -88,6 +90,19 @@ def test_old_history_goes_a_part_at_a_time(url: str, monkeypatch: pytest.MonkeyP
             left.append(len(queue.settled()))
         assert left == [3, 0]
         assert all(message.state is State.PROCESSED for message in queue.settled())
+
+
+def test_a_settled_claim_is_cleared_though_the_queue_is_not_due(url: str, tmp_path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"x"] * 5)
+        wait_for_tenders()
+        queue.claim("reader", 1, 10)
+        queue.confirm("reader", 1)
+        assert queue.settle("reader", 1) == 5
+        wait_for_tenders()
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as file:
+        assert file.execute("SELECT count(*) FROM penstock_message").fetchone() == (0,)
 
 
 def test_closing_finishes_a_slice_and_ends_the_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -641,6 +641,12 @@ MUTANTS = [
         ("tests/test_retention.py",),
     ),
     Mutant(
+        "what a reader settled stays until the queue is due",
+        "though_the_queue_is_not_due",
+        (("queue/named_claims.py", "        self._queue.tend_after_settling()\n", ""),),
+        ("tests/test_retention.py",),
+    ),
+    Mutant(
         "old history goes all at once",
         "a_part_at_a_time",
         ((MESSAGES, '{**fields, "now": found[0][0]} if found else fields', "fields"),),
@@ -1391,6 +1397,11 @@ MUTANTS = [
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
     spark("two copies of SQLite meet", "copy_of_sqlite", (SQLITE, "yield not any(", "yield True or any(")),
+    spark(
+        "a claim is forgotten when the next one fails",
+        "is_not_forgotten",
+        ("spark/stream.py", "self._claimed[name] = epoch  #", "pass  #"),
+    ),
     spark(
         "a batch is not settled by the next", "set_back_is_noticed", ("spark/stream.py", "        self._settle(start)\n", "")
     ),

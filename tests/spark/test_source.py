@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 import penstock
-from penstock import Broker, PenstockError, QueueNotFound
+from penstock import Broker, Claim, PenstockError, Queue, QueueNotFound, StoreBusy
 from penstock.spark import columns
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
@@ -378,6 +378,35 @@ def test_a_driver_that_starts_again_finds_what_it_had_claimed(embedded: tuple[Br
     assert again.latestOffset(offsets[1], ReadMaxRows(9)) == end
     assert read_bodies(again, offsets[1], end) == numbered(3, 1)
     assert again.latestOffset(end, ReadMaxRows(9)) == end
+
+
+def test_when_one_of_two_claims_fails_the_other_is_not_forgotten(
+    broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        broker.create(name).send(b"1")
+    reader = reader_of(url, queue="first,second")
+    kind = type(broker["orders"])
+    claim, failures = kind.claim, [StoreBusy("try again")]
+
+    def fail(queue: Queue, *arguments: Any, **how: Any) -> Claim:
+        if queue.name == "second" and failures:
+            raise failures.pop()
+        return claim(queue, *arguments, **how)
+
+    monkeypatch.setattr(kind, "claim", fail)
+    start = reader.initialOffset()
+    with pytest.raises(StoreBusy):
+        reader.latestOffset(start, ReadMaxRows(10))
+    read_so_far = []
+    for _ in range(2):
+        end = reader.latestOffset(start, ReadMaxRows(10))
+        read_so_far += read_bodies(reader, start, end)
+        reader.commit(end)
+        broker["first"].send(b"2")
+        start = end
+    assert sorted(read_so_far) == [b"1", b"1", b"2"]
+    reader.stop()
 
 
 def test_an_idle_poll_takes_no_write_lock(embedded: tuple[Broker, str]) -> None:

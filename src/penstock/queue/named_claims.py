@@ -121,6 +121,7 @@ class NamedClaims:
                     self._readers.give_back(reader, claim.epoch, claim.lapses_at)
             gone = self._readers.settle(reader, epoch, settlement(self._queue.read_settings(), State.PROCESSED, None, now))
         self._queue.waiting.notify()
+        self._queue.tend_after_settling()
         return gone
 
     def give_up(self, reader: str) -> int:

@@ -54,6 +54,9 @@ class OpenQueue:
         """Have the queue cleared. Call this when `Retention.due_at` has passed."""
         self._tender.ask(self.retention, self.clock())
 
+    def tend_after_settling(self) -> None:
+        self._tender.ask_after_settling(self.retention, self.clock())
+
     @guarded
     def joining(self, connection: object) -> Generator[OpenQueue]:
         """This queue, inside the caller's open transaction."""

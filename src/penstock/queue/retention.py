@@ -1,6 +1,7 @@
 """Retention: messages that have outlived it are settled, and what no longer counts is cleared away, beside the callers' path.
 
-    send, receive ──every TEND_EVERY──► Tender ──► a slice ──► a rest, as long as the slice took ──► the next slice
+    send, receive ──every TEND_EVERY──┐
+    settle (of a named claim) ────────┴► Tender ──► a slice ──► a rest, as long as the slice took ──► the next slice
 
 A caller only asks. The work is done by a thread that lives as long as there is something to do. A send or a receive that comes
 meanwhile waits for one slice at most, and a slice takes a few milliseconds.
@@ -112,6 +113,12 @@ class Tender:
             if not self._end.is_set() and (self._thread is None or not self._thread.is_alive()):
                 self._thread = Thread(target=self._run, name="penstock tender", daemon=True)
                 self._thread.start()
+
+    def ask_after_settling(self, retention: Retention, now: int) -> None:
+        """Clear this queue soon, because a whole named claim was settled, and a store may have left its messages where they
+        are. Without a thread, wait until the queue is due: this caller should not have to clear them."""
+        if self._beside or now >= retention.due_at:
+            self.ask(retention, now)
 
     def stop(self) -> None:
         """Finish the slice that was begun; what is left waits for the next process that uses the queue."""

@@ -121,10 +121,7 @@ class Columnar:
         self._dialect = dialect
         self._present = PRESENT if dialect == "sqlite" else "penstock_message"
         if dialect == "sqlite":
-            from penstock.stores.sqlite.store import MAPPED
-
             self._value(f"PRAGMA busy_timeout = {WAIT}")
-            self._value(f"PRAGMA mmap_size = {MAPPED}")
         connection.set_autocommit(False)
         if dialect == "postgresql":
             # The planner underestimates the rows of a scan, and parallel workers would pass each of them to the leader.

@@ -14,7 +14,6 @@ from penstock.message import FOREVER
 from penstock.spark import columns, reading
 from penstock.spark.filters import Wanted
 from penstock.spark.options import ReadOptions
-from penstock.stores.ports import Store
 
 DENSE = 8
 """If a queue has at least one number in eight, it is read by a table scan."""
@@ -39,7 +38,7 @@ class Browse(DataSourceReader):
     def partitions(self) -> list[Range]:
         ranges: list[Range] = []
         with self._options.open() as broker:
-            splits = not isinstance(broker.store, Store) or broker.store.ordered
+            splits = broker.store.ordered
             names = [
                 name for name in self._options.queues(broker) if self._wanted.queues is None or name in self._wanted.queues
             ]

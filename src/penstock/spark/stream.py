@@ -7,7 +7,6 @@ partitions      confirm the claims, which never lapse from then on
 read            the messages of a claim, by place: a replay reads the same ones in the same order
 (Spark commits the batch)
 commit          settle; the last batch of all is settled by the latestOffset that finds nothing more
-(meanwhile)     remove settled messages, if the store defers that
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +24,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.broker import Broker
-from penstock.errors import BadInput, ClaimError, ClaimLapsed, QueueNotFound, ReaderSetBack, StoreError
+from penstock.errors import BadInput, ClaimError, ClaimLapsed, QueueNotFound, ReaderSetBack
 from penstock.message import Claim
 from penstock.spark import columns, reading
 from penstock.spark.options import ReadOptions
-from penstock.stores.ports import Store
-from penstock.stores.sqlite.store import SqliteStore
 
 logger = logging.getLogger("penstock.spark")
 
@@ -69,14 +64,13 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_settled: int | None = None
         """The last epoch that was settled in the queues when this run began; a checkpoint is set back only between runs."""
         self._claimed: dict[str, int] = {}
-        """The last claimed epoch of each queue. Until Spark has logged it, the same claim is returned again."""
+        """The last epoch for which each queue was asked. Until Spark has logged it, the same claim is returned again."""
         self._settled = 0
         """The last epoch that this process has settled, so that an idle poll need not ask."""
-        self._tidying: Thread | None = None
         self._count: tuple[float, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_broker": None, "_tidying": None}
+        return {**self.__dict__, "_broker": None}
 
     # what Spark calls, in the order of the list above
 
@@ -106,13 +100,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         claims: dict[str, int] = {}
         if ready:
             share = max_bytes and max(1, max_bytes // len(ready))
-            with self._batch(broker):
-                for name, visible_by in ready:
-                    if most > sum(claims.values()):
-                        left = most - sum(claims.values())
-                        claim = self._claim(broker, name, start["reader"], epoch, left, share, visible_by)
-                        claims[name] = claim.size
-        self._claimed.update(dict.fromkeys(claims, epoch))
+            for name, visible_by in ready:
+                if most > sum(claims.values()):
+                    left = most - sum(claims.values())
+                    self._claimed[name] = epoch  # even if the answer is lost, or the next claim fails
+                    claim = self._claim(broker, name, start["reader"], epoch, left, share, visible_by)
+                    claims[name] = claim.size
         held = {name: size for name, size in claims.items() if size}
         # If all claimed messages are expired or buried, the claim is empty: there is nothing to read, and the next settle
         # covers it.
@@ -163,8 +156,6 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"visible": self._count[1] if self._count else 0, "oldest_age": max(0, *ages, 0) / 1_000_000}
 
     def stop(self) -> None:
-        if self._tidying is not None:
-            self._tidying.join()
         if self._broker is not None:
             self._broker.close()
             self._broker = None
@@ -174,14 +165,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> Broker:
         if self._broker is None:
             self._broker = self._options.open()
-            if isinstance(self._broker.store, SqliteStore):
-                self._broker.store.map_file()
         return self._broker
-
-    @staticmethod
-    def _batch(broker: Broker) -> AbstractContextManager[None]:
-        """One commit for the claims of all queues, unless the store is behind HTTP."""
-        return broker.store.batch() if isinstance(broker.store, Store) else nullcontext()
 
     def _ready(self, broker: Broker, epoch: int) -> list[tuple[str, int | None]]:
         """The queues that have messages. Queues where the epoch is already claimed come first, then the one that has waited
@@ -209,18 +193,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         broker = self._open()
         if done["epoch"] <= self._settled:
             return
-        with self._batch(broker):
-            for name in sorted(done["claims"]):
-                try:
-                    broker.queue(name).settle(done["reader"], done["epoch"])
-                except ClaimLapsed:  # never confirmed, and so never read: see _confirm
-                    logger.info("nothing of queue %r was read in epoch %d, so nothing is settled", name, done["epoch"])
-                except QueueNotFound:
-                    logger.warning("queue %r is gone, and with it what the stream had read of it", name)
+        for name in sorted(done["claims"]):
+            try:
+                broker.queue(name).settle(done["reader"], done["epoch"])
+            except ClaimLapsed:  # never confirmed, and so never read: see _confirm
+                logger.info("nothing of queue %r was read in epoch %d, so nothing is settled", name, done["epoch"])
+            except QueueNotFound:
+                logger.warning("queue %r is gone, and with it what the stream had read of it", name)
         self._settled = done["epoch"]
-        if isinstance(broker.store, SqliteStore) and not (self._tidying and self._tidying.is_alive()):
-            self._tidying = Thread(target=_tidy, args=(broker.store, sorted(done["claims"])), daemon=True)
-            self._tidying.start()
 
     def _confirm(self, name: str, end: Offset, size: int) -> int:
         """Make the claim permanent; returns how many messages it has."""
@@ -297,10 +277,3 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "`penstock readers QUEUE` shows who holds what"
             )
         logger.warning("%s; skipped, as failOnDataLoss is false", what)
-
-
-def _tidy(store: SqliteStore, queues: Sequence[str]) -> None:
-    for queue in queues:
-        with suppress(QueueNotFound, StoreError):  # the next user of the queue can do it
-            while store.tidy(queue):
-                pass
