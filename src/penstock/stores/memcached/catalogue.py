@@ -90,7 +90,7 @@ class Catalogue:
             return None
         salt, packed = entry
         if known is None or known.keys.salt != salt:
-            known = self._known[name] = Contents(self._keyspace(name, salt), self._report)
+            known = self._known[name] = Contents(self._keyspace(name, salt))
         known.keys.learn(bucket["birth"], packed, raw)
         return known
 
@@ -99,10 +99,10 @@ class Catalogue:
         salt = keys.salt
         if self._birth(keys.link) != keys.birth:
             salt = Ids.salt()
-            self._report(f"queue {keys.name!r}: {keys.link} was restarted or flushed, and all messages of the queue are lost")
+            keys.report("was restarted or flushed, and all messages of the queue are lost")
             self._keyspace(keys.name, salt).lay(lost=keys.count)
         else:
-            self._report(f"queue {keys.name!r}: {keys.link} has evicted its entry in the catalogue; it was restored")
+            keys.report("has evicted its entry in the catalogue; it was restored")
 
         while True:
             bucket, token = self._load(keys.name)
@@ -114,7 +114,7 @@ class Catalogue:
         return self.get(keys.name)
 
     def _keyspace(self, name: str, salt: int) -> Keyspace:
-        return Keyspace(name, self._prefix, self.session.link(name), salt)
+        return Keyspace(name, self._prefix, self.session.link(name), salt, self._report)
 
     # buckets
 
@@ -195,7 +195,7 @@ class Catalogue:
     def _clear(self, name: str, salt: int) -> bool:
         """Delete a part of what a dropped queue has left. Returns whether there is more. If a process dies here, the name stays
         among those that are gone, and a sweep continues."""
-        contents = Contents(self._keyspace(name, salt), self._report)
+        contents = Contents(self._keyspace(name, salt))
         keys, pages = contents.keys, contents.pages
         found = keys.link.gets(keys.first_reads())
         if keys.key("head") in found:

@@ -11,7 +11,7 @@ from penstock.stores.memcached.formats import EMPTY, GONE, LIVE, NEVER, SETTLED,
 from penstock.stores.memcached.link import Found
 from penstock.stores.memcached.pages import Pages
 from penstock.stores.memcached.reader_records import ReaderRecords
-from penstock.stores.memcached.records import MARK, Keyspace, Records, Report
+from penstock.stores.memcached.records import MARK, Keyspace, Records
 
 Wanted = dict[int, tuple[int, int | None]]
 """Messages of one page: for the place of each receipt, the number and the delivery."""
@@ -22,12 +22,12 @@ Slots = list[tuple[int, int]]
 class Contents:
     """Owns the pages, the records and the named claims of one queue."""
 
-    def __init__(self, keys: Keyspace, report: Report) -> None:
+    def __init__(self, keys: Keyspace) -> None:
         self.keys = keys
         self.link = keys.link
         self.records = Records(keys)
-        self.pages = Pages(keys, self.records, report)
-        self.readers = ReaderRecords(keys, report)
+        self.pages = Pages(keys, self.records)
+        self.readers = ReaderRecords(keys)
 
     def message(self, page: Page, number: int, record: Record) -> Message:
         return page.message(number % SLOTS, self.records.id_of(number, record), number, self.keys.name, record)

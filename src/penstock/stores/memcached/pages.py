@@ -18,7 +18,7 @@ from penstock.errors import StoreFull
 from penstock.message import State
 from penstock.stores.memcached.formats import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, VOID, Page
 from penstock.stores.memcached.link import Found
-from penstock.stores.memcached.records import FAN, SMALL, SPARES, Keyspace, Records, Report
+from penstock.stores.memcached.records import FAN, SMALL, SPARES, Keyspace, Records
 
 NEAR = 4096
 """How many numbers may be given out whose senders are not done; an evicted head skips this far ahead."""
@@ -67,11 +67,10 @@ class Survey:
 class Pages:
     """Owns the pages, blocks and counters of one queue."""
 
-    def __init__(self, keys: Keyspace, records: Records, report: Report) -> None:
+    def __init__(self, keys: Keyspace, records: Records) -> None:
         self._keys = keys
         self._link = keys.link
         self._records = records
-        self._report = report
 
     # finding
 
@@ -244,7 +243,7 @@ class Pages:
                 self._link.forget([key])
             elif key in found:
                 if number <= self._keys.seen:
-                    self._evicted(f"page {number}", f"it was rebuilt with {len(records)} messages")
+                    self._keys.report(f"has evicted page {number}; it was rebuilt with {len(records)} messages")
                 self.lower_bounds([number])
                 return self.page(number, found)
 
@@ -263,13 +262,13 @@ class Pages:
             while first > 0 and (there := self._existing(range(max(0, first - SLOTS), first))):
                 first = min(there)
             link.add(tail, b"%d" % min(first, last))
-            self._evicted("where it begins", f"it was found again at page {first}")
+            keys.report(f"has evicted where it begins; it was found again at page {first}")
         if head not in link.get([head]):
             last = int(link.get([tail]).get(tail, b"0"))
             while there := self._existing(range(last, last + SLOTS)):
                 last = max(there) + 1
             link.add(head, b"%d" % (last * SLOTS + NEAR))
-            self._evicted("where it ends", f"it was found again at page {last}")
+            keys.report(f"has evicted where it ends; it was found again at page {last}")
 
     def _existing(self, pages: range) -> list[int]:
         found = self._link.get([self._keys.key("p", number) for number in pages])
@@ -286,10 +285,7 @@ class Pages:
             self.retire(self.edit(number // SLOTS, edit))
             if self._link.incr(self._keys.key("lost"), 1) is None:
                 self._link.add(self._keys.key("lost"), b"1")
-            self._evicted(f"message {self._keys.ids.make(number)}", "the message is lost")
-
-    def _evicted(self, what: str, outcome: str) -> None:
-        self._report(f"queue {self._keys.name!r}: {self._link} has evicted {what}; {outcome}")
+            self._keys.report(f"has evicted message {self._keys.ids.make(number)}, which is lost")
 
 
 def _block(raw: bytes) -> array[int]:

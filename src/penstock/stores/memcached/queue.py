@@ -18,7 +18,7 @@ from penstock.stores.memcached.formats import MARKED, NEVER, SETTLED, SLOTS, Pag
 from penstock.stores.memcached.moving import BRIEFLY, Mover
 from penstock.stores.memcached.pages import Survey
 from penstock.stores.memcached.readers import MemcachedReaders
-from penstock.stores.memcached.records import MARK, Keyspace, Report
+from penstock.stores.memcached.records import MARK, Keyspace
 from penstock.stores.memcached.sending import Sender
 from penstock.stores.memcached.sweeping import Slice
 from penstock.stores.ports import START, Claimed, Claiming, History, StoredQueue, Swept, scan_of, span_of
@@ -59,13 +59,12 @@ class MemcachedHistory(History):
 
 
 class MemcachedQueue(StoredQueue):
-    def __init__(self, catalogue: Catalogue, name: str, report: Report) -> None:
+    def __init__(self, catalogue: Catalogue, name: str) -> None:
         self.readers = MemcachedReaders(catalogue, name)
         self.history = MemcachedHistory(catalogue, name)
         self._catalogue = catalogue
         self._open = partial(catalogue.open, name)
         self._name = name
-        self._report = report
 
     @guarded
     def _survey(self) -> Generator[tuple[Contents, Survey]]:
@@ -271,7 +270,7 @@ class MemcachedQueue(StoredQueue):
 
     def sweep(self, now: int) -> Swept:
         with self._survey() as (contents, survey):
-            cleared = Slice(self._catalogue, contents, survey, now, self._report).sweep()
+            cleared = Slice(self._catalogue, contents, survey, now).sweep()
             return Swept(self._catalogue.clear_dropped() or cleared)
 
 

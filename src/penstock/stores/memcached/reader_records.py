@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.message import Held, Receipt
 from penstock.stores.memcached.documents import Documents
-from penstock.stores.memcached.records import Keyspace, Report
+from penstock.stores.memcached.records import Keyspace
 
 HOLD = Struct("<qq")
 PART = 4000
@@ -34,10 +34,9 @@ class Reader:
 class ReaderRecords:
     """Owns the readers of one queue, and the list of messages of each of their claims."""
 
-    def __init__(self, keys: Keyspace, report: Report) -> None:
+    def __init__(self, keys: Keyspace) -> None:
         self._keys = keys
         self._link = keys.link
-        self._report = report
         self.documents = Documents(Reader, lambda _: keys.link, keys.key("r"), (keys.link, keys.key("readers")))
 
     def put_holds(self, reader: str, epoch: int, receipts: Sequence[Held]) -> None:
@@ -55,7 +54,7 @@ class ReaderRecords:
         found = self._link.get(keys)
         name, ids = self._keys.name, self._keys.ids
         if len(found) < len(keys):
-            self._report(f"queue {name!r}: {self._link} has evicted a part of claim {epoch} of reader {reader!r}")
+            self._keys.report(f"has evicted a part of claim {epoch} of reader {reader!r}")
         packed = b"".join(found.get(key, b"") for key in keys)
         return [Receipt(name, ids.make(number), delivery) for number, delivery in HOLD.iter_unpack(packed)]
 

@@ -15,7 +15,6 @@ from penstock.stores.memcached.link import Link
 from penstock.stores.ports import Ids
 
 Report = Callable[[str], object]
-"""Tells the layer above what the server has lost."""
 FAN = 256
 """Pages per block."""
 SPARES = 3
@@ -43,7 +42,7 @@ class Keyspace:
     vN     the queue that message N is being moved to
     """
 
-    def __init__(self, name: str, prefix: str, link: Link, salt: int) -> None:
+    def __init__(self, name: str, prefix: str, link: Link, salt: int, report: Report) -> None:
         self.name = name
         self.link = link
         self.salt = salt
@@ -65,6 +64,7 @@ class Keyspace:
         """The page at which the next sweep begins."""
         self.latest = 0
         """The latest instant that a caller passed to this process."""
+        self._report = report
         self._root = f"{prefix}:{salt:015x}:"
         self._news: dict[str, bytes] = {}
         self._echoes = 0
@@ -102,6 +102,10 @@ class Keyspace:
             self._news, self._echoes = found, ECHOES if self._news else 0
         self._echoes = max(0, self._echoes - 1)
         return *found.values(), self._echoes
+
+    def report(self, damage: str) -> None:
+        """Tell the layer above what the server has lost."""
+        self._report(f"queue {self.name!r}: {self.link} {damage}")
 
 
 class Records:

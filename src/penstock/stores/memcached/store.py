@@ -4,10 +4,9 @@
 
     store ─► queue ─► sending  moving  sweeping  history  readers
       │         └────────┴─────────┴───────┴────────┴───────┴──► catalogue ─► contents ─► pages  records  reader_records
-      └─► outbox, clock ──────────────────────────────────────────► session ─► link
+      └─► outbox, clock ──────────────────────────────────────────► link
 
-`session` is one process's connections, batches and locks; the `catalogue` finds the `contents` of a queue; `keyspace` has their
-keys and `formats` their values.
+The `Session` owns this process's connections, the open batch and the locks. The catalogue finds the contents of a queue.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class MemcachedStore(Store):
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
         self.roster = LocalRoster()
         self._session = Session(servers, prefix, timeout)
-        self._catalogue = Catalogue(self._session, self._report)
+        self._catalogue = Catalogue(self._session, lambda damage: self.on_damage(damage))
         writers = Writers(self._session)
         self.outbox = Outbox(MemcachedStaging(writers), MemcachedLedger(writers, self, self._catalogue))
         self._looked = 0.0
@@ -48,14 +47,11 @@ class MemcachedStore(Store):
     def __str__(self) -> str:
         return str(self._session)
 
-    def _report(self, damage: str) -> None:
-        self.on_damage(damage)
-
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002
         return self._session.batch()
 
     def queue(self, name: str) -> StoredQueue:
-        return MemcachedQueue(self._catalogue, name, self._report)
+        return MemcachedQueue(self._catalogue, name)
 
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
         with self._session.batch():

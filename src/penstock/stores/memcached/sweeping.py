@@ -8,7 +8,7 @@ from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import MARKED, SETTLED, SLOTS, STATE, Page
 from penstock.stores.memcached.moving import Mover
 from penstock.stores.memcached.pages import Survey
-from penstock.stores.memcached.records import MARK, Report
+from penstock.stores.memcached.records import MARK
 
 PAGES, RECORDS = 32, 256
 """A slice ends after so many pages, or so many messages that cost a look at their record or note."""
@@ -17,13 +17,12 @@ PAGES, RECORDS = 32, 256
 class Slice:
     """One slice of a sweep. Goes on where the last one of this process ended."""
 
-    def __init__(self, catalogue: Catalogue, contents: Contents, survey: Survey, now: int, report: Report) -> None:
+    def __init__(self, catalogue: Catalogue, contents: Contents, survey: Survey, now: int) -> None:
         self._contents = contents
         self._keys = contents.keys
         self._mover = Mover(catalogue, contents)
         self._survey = survey
         self._now = now
-        self._report = report
         self._lapsed: dict[int, int] | None = None
 
     def sweep(self) -> bool:
@@ -62,7 +61,7 @@ class Slice:
         there = keys.link.get(marks.values())
         for number, key in marks.items():
             if key not in there and keys.link.add(key, MARK.pack(number, FOREVER)):
-                self._report(f"queue {keys.name!r}: {keys.link} has evicted a mark; it was written again")
+                keys.report("has evicted a mark; it was written again")
 
     def _give_back(self, at: int, page: Page) -> None:
         """Release messages that a reader hid for ever when it died in the middle of a confirmation."""
