@@ -420,6 +420,24 @@ def test_restarted_empty_the_queue_is_usable_and_says_that_it_was_lost(caplog: p
         assert broker.queues().names == ["orders"]
 
 
+def test_an_exchange_whose_receive_fails_returns_what_it_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MemcachedServer() as server, penstock.open(server.new_url()) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"1", b"2"])
+        (held,) = queue.receive()
+        delete = Contents.delete
+
+        def stop_after(self: Contents, *arguments: Any) -> list[bool]:
+            answers = delete(self, *arguments)
+            server.stop()
+            return answers
+
+        monkeypatch.setattr(Contents, "delete", stop_after)
+        assert queue.exchange([held]) == ([True], [])
+        with pytest.raises(StoreUnreachable):
+            queue.receive()
+
+
 def test_a_slow_server_is_an_error_in_time_and_mends_itself() -> None:
     with MemcachedServer() as server, penstock.open(server.new_url(), timeout=0.2) as broker:
         queue = broker.create("orders")

@@ -1316,7 +1316,7 @@ MUTANTS = [
     cached(
         "a move that was cut short is made again",
         "killed_between",
-        (MOVING, "if self._target.finish_send(number).state(number % SLOTS) != VOID:", "if False:"),
+        (MOVING, "if self._target.finish_send(number, records.load_one(number)).state(number % SLOTS) != VOID:", "if False:"),
     ),
     mutant("the ledger is not looked at", "published_once", (PUBLISHING, "batch <= last", "False")),
     mutant("the ledger is not written", "published_once", (PUBLISHING, "            self._note(now)\n", "            pass\n")),
@@ -2168,6 +2168,11 @@ MUTANTS = [
         "memcached: what a killed process has given back is never seen",
         "killed_between and give_up",
         (SWEEPING, "if min(page.visible) < self._survey.bound(at):", "if False:"),
+    ),
+    cached(
+        "memcached: an exchange forgets what it deleted",
+        "exchange_whose_receive_fails",
+        (MEMCACHED_QUEUE, "        except StoreError:  # the deletion", "        except KeyError:  # the deletion"),
     ),
     cached(
         "memcached: one sweep clears the whole history",

@@ -208,16 +208,15 @@ class Contents:
         slot, at = number % SLOTS, number // SLOTS
         page, token = self.pages.read_one(at)
         if page.states[slot] == EMPTY:
-            page = self.finish_send(number)
+            page = self.finish_send(number, self.records.load_one(number))
         if until == FOREVER:
             return number if page.is_live(slot) else 0
         if token is None and at < self.keys.tail:  # a deleted message has no record; this one is left by a late sender
             return 0 if self.records.load_one(number) else number
         return number if page.is_live(slot) or page.state(slot) in (*SETTLED, GONE) else 0
 
-    def finish_send(self, number: int) -> Page:
-        """Finish the send of a slow or dead process. Without a record there is nothing to send."""
-        record = self.records.load_one(number)
+    def finish_send(self, number: int, record: Record | None) -> Page:
+        """Finish the send of a slow or dead process. Without a record there is nothing to send, and the slot is void."""
         slot = number % SLOTS
 
         def edit(page: Page) -> bool:

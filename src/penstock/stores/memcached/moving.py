@@ -163,7 +163,7 @@ class Arrival:
                         self._link.forget([self._note])
                         return Moved.DUPLICATE
                 self._put_alias(number)
-                if self._target.finish_send(number).state(number % SLOTS) != VOID:
+                if self._target.finish_send(number, records.load_one(number)).state(number % SLOTS) != VOID:
                     return Moved.DONE
             if not put:
                 if self._link.cas(self._note, MARK.pack(0, attempt), token, MOVED_SECONDS):
@@ -195,15 +195,7 @@ class Arrival:
 
     def _give_up(self, number: int, record: Record) -> bool:
         """Remove a message that must not arrive, as an equal one is there. Returns False if another mover has let it arrive."""
-        slot = number % SLOTS
-
-        def edit(page: Page) -> bool:
-            empty = page.states[slot] == EMPTY
-            if empty:
-                page.clear(slot, VOID)
-            return empty
-
-        if self._target.pages.edit(number // SLOTS, edit).state(slot) != VOID:
+        if self._target.finish_send(number, None).state(number % SLOTS) != VOID:
             return False
         self._target.records.discard({number: record})
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import partial
 from itertools import islice
@@ -14,7 +15,7 @@ from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved
 from penstock.policy import same_settings
 from penstock.stores.memcached.catalogue import Catalogue
 from penstock.stores.memcached.contents import Contents
-from penstock.stores.memcached.formats import MARKED, NEVER, SETTLED, SLOTS, Page
+from penstock.stores.memcached.formats import LIVE, MARKED, NEVER, SETTLED, SLOTS, STATE, Page
 from penstock.stores.memcached.moving import BRIEFLY, Mover
 from penstock.stores.memcached.pages import Survey
 from penstock.stores.memcached.readers import MemcachedReaders
@@ -96,6 +97,7 @@ class MemcachedQueue(StoredQueue):
             keys, pages = contents.keys, contents.pages
             if claiming.known is not None and not same_settings(keys.settings, claiming.known):
                 return None
+            keys.latest = max(keys.latest, now)
             survey = pages.survey(found)
             candidates = survey.candidates(now)
             messages: list[Message] = []
@@ -209,23 +211,17 @@ class MemcachedQueue(StoredQueue):
         with self._survey() as (contents, survey):
             keys = contents.keys
             keys.latest = max(keys.latest, now)
-            states = dict.fromkeys(State, 0)
+            states: Counter[int] = Counter()
             visible = in_flight = 0
             oldest = None
             for at, page in contents.pages.all(survey):
+                states.update(status & STATE for status in page.states)
                 live = page.live()
-                for slot in live:
-                    state = page.state(slot)
-                    states[State(state)] += 1
-                    if page.visible[slot] <= now:
-                        visible += 1
-                    elif state == State.CONSUMED:
-                        in_flight += 1
-                if len(live) < SLOTS:
-                    states[State.PROCESSED] += sum(page.state(slot) in SETTLED for slot in range(SLOTS))
+                visible += sum(page.visible[slot] <= now for slot in live)
+                in_flight += sum(page.visible[slot] > now and page.state(slot) == State.CONSUMED for slot in live)
                 if oldest is None and live:
                     oldest = next(iter(contents.messages(at, page, live[:1]).values()), None)
-            messages = keys.count = states[State.QUEUED] + states[State.CONSUMED] + states[State.DAMAGED]
+            messages = keys.count = sum(states[state] for state in LIVE)
             return Counts(
                 messages=messages,
                 visible=visible,
@@ -233,27 +229,18 @@ class MemcachedQueue(StoredQueue):
                 delayed=messages - visible - in_flight - states[State.DAMAGED],
                 blocked=0,
                 damaged=states[State.DAMAGED],
-                settled=states[State.PROCESSED],
+                settled=sum(states[state] for state in SETTLED),
                 oldest_at=None if oldest is None else oldest.sent_at,
                 lost=int(keys.link.get([keys.key("lost")]).get(keys.key("lost"), b"0")),
             )
 
     def due(self) -> int | None:
         with self._survey() as (contents, survey):
+            candidates = survey.candidates(NEVER - 1)
             first = NEVER
-            unknown: list[int] = []
-            for at in survey.candidates(NEVER - 1):
-                bound = survey.bound(at)
-                if bound:
-                    first = min(first, bound)
-                else:
-                    unknown.append(at)
-                if len(unknown) == AT_ONCE:
-                    first = min(first, _first(contents, unknown))
-                    unknown.clear()
-                if first <= contents.keys.latest:
-                    return first
-            first = min(first, _first(contents, unknown))
+            while first > contents.keys.latest and (chunk := list(islice(candidates, AT_ONCE))):
+                unknown = contents.pages.read([at for at in chunk if not survey.bound(at)])
+                first = min(first, *(min(unknown[at][0].visible) if at in unknown else survey.bound(at) for at in chunk))
             return None if first >= FOREVER else first
 
     # clearing
@@ -272,11 +259,6 @@ class MemcachedQueue(StoredQueue):
         with self._survey() as (contents, survey):
             cleared = Slice(self._catalogue, contents, survey, now).sweep()
             return Swept(self._catalogue.clear_dropped() or cleared)
-
-
-def _first(contents: Contents, pages: Sequence[int]) -> int:
-    """When the first message of these pages becomes visible."""
-    return min((min(page.visible) for page, _ in contents.pages.read(pages).values()), default=NEVER)
 
 
 def _purge_page(contents: Contents, at: int, limit: int, held: dict[int, int]) -> int:

@@ -10,7 +10,7 @@ from penstock.stores.memcached.moving import Mover
 from penstock.stores.memcached.pages import Survey
 from penstock.stores.memcached.records import MARK
 
-PAGES, RECORDS = 32, 256
+PAGES, RECORDS = 32, 128
 """A slice ends after so many pages, or so many messages that cost a look at their record or note."""
 
 
