@@ -28,7 +28,8 @@ MARKS, SWEEPING, RECORDS = "stores/files/marks.py", "stores/files/sweeping.py", 
 FILE_QUEUE, FILE_HISTORY, READING = "stores/files/queue.py", "stores/files/history.py", "stores/files/reading.py"
 RESERVE = "stores/reserve.py"
 SENDING, PAGES, CONTENTS = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/contents.py"
-MOVING, MEMCACHED_QUEUE, SWEEPING = "stores/memcached/moving.py", "stores/memcached/queue.py", "stores/memcached/sweeping.py"
+MOVING, MEMCACHED_QUEUE = "stores/memcached/moving.py", "stores/memcached/queue.py"
+SLICES = "stores/memcached/sweeping.py"
 MEMORY = "stores/memory/tables.py"
 PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
 LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
@@ -2167,7 +2168,7 @@ MUTANTS = [
     cached(
         "memcached: what a killed process has given back is never seen",
         "killed_between and give_up",
-        (SWEEPING, "if min(page.visible) < self._survey.bound(at):", "if False:"),
+        (SLICES, "if min(page.visible) < self._survey.bound(at):", "if False:"),
     ),
     cached(
         "memcached: an exchange forgets what it deleted",
@@ -2177,7 +2178,7 @@ MUTANTS = [
     cached(
         "memcached: one sweep clears the whole history",
         "a_slice_at_a_time",
-        (SWEEPING, "            if left <= 0:\n                break\n", ""),
+        (SLICES, "            if left <= 0:\n                break\n", ""),
     ),
     cached(
         "memcached: one sweep deletes all that a dropped queue has left",
@@ -2196,11 +2197,11 @@ MUTANTS = [
     cached(
         "memcached: what a reader hid for ever stays hidden",
         "confirmation_that_was_cut_short",
-        (SWEEPING, "        self._give_back(at, page)\n", ""),
+        (SLICES, "        self._give_back(at, page)\n", ""),
     ),
     relayed(
         "memcached: a sweep leaves a move that was cut short",
-        (SWEEPING, "        self._mover.resume(at, page, page.ready(self._now), self._now)\n", ""),
+        (SLICES, "        self._mover.resume(at, page, page.ready(self._now), self._now)\n", ""),
     ),
     Mutant(
         "the filter of the crash tests does not have a call",
