@@ -20,7 +20,7 @@ from penstock.bench.machine import file_system
 from penstock.bench.report import acceptance, cell, markdown
 from penstock.bench.runs import QUICK, Bench, Plan, Results
 from penstock.bench.targets import BARE, BARE_MEMCACHED, OURS, PEERS, STORES, TARGETS
-from penstock.bench.workloads import Course, Row, Session, Tally, Unverified, Verb, plan, repeat
+from penstock.bench.workloads import MeasuredQueue, Timing, Trial, Unverified, Verb, Workload, plan, repeat
 from penstock.testing.serving import until
 
 CONNECTIONS = {
@@ -84,12 +84,12 @@ def test_a_peer_syncs_every_commit(target: bench.Target, tmp_path: Path) -> None
 def test_a_peer_that_does_not_sync_is_not_reported(tmp_path: Path) -> None:
     peer = next(target for target in PEERS if target.name == "litequeue")
 
-    def open_unsynced(path: Path) -> Session:
+    def open_unsynced(path: Path) -> MeasuredQueue:
         session = peer.open(path)
         session._queue.conn.execute("PRAGMA synchronous = NORMAL")  # type: ignore[attr-defined]
         return session
 
-    row = Row(Verb.SEND, 1, 100)
+    row = Workload(Verb.SEND, 1, 100)
     results = Bench(QUICK, [row], [TARGETS[BARE], replace(peer, open=open_unsynced)], tmp_path).run()
     assert results.rates.keys() == {(row, BARE)}
     assert "litequeue is not reported" in markdown(results, {"file system": "ext4"})
@@ -115,7 +115,7 @@ def test_a_round_runs_every_verb_and_leaves_the_queue_as_it_was(
     if "memcached" in target.name:
         request.getfixturevalue("memcached")  # skips the test if it is missing
     session = target.open(tmp_path / "queue")
-    course = Course(target, session, [Row(verb, batch, 100) for verb in sorted(target.verbs)], seconds=60)
+    course = Trial(target, session, [Workload(verb, batch, 100) for verb in sorted(target.verbs)], seconds=60)
     assert course.round(), "there is time left"
     sent = course.tallies.pop(Verb.SEND).count
     assert sent > 0
@@ -148,7 +148,7 @@ def test_every_row_has_its_own_name() -> None:
 
 
 def test_a_peer_without_batches_shows_its_single_rate_with_a_star() -> None:
-    single, batch = Row(Verb.SEND, 1, 100), Row(Verb.SEND, 100, 100)
+    single, batch = Workload(Verb.SEND, 1, 100), Workload(Verb.SEND, 100, 100)
     results = Results([single, batch], [TARGETS[BARE], TARGETS["huey"]])
     results.rates = {(single, BARE): [200.0], (batch, BARE): [1000.0], (single, "huey"): [100.0]}
     assert str(cell(results, single, TARGETS["huey"])) == "100 (0.50)"
@@ -156,7 +156,7 @@ def test_a_peer_without_batches_shows_its_single_rate_with_a_star() -> None:
 
 
 def test_a_ratio_is_of_neighbours_in_time() -> None:
-    row = Row(Verb.SEND, 1, 100)
+    row = Workload(Verb.SEND, 1, 100)
     results = Results([row], [TARGETS[BARE], TARGETS[OURS]])
     results.rates = {(row, BARE): [100.0, 1000.0, 10.0], (row, OURS): [50.0, 500.0, 5.0]}
     found = cell(results, row, TARGETS[OURS])
@@ -165,15 +165,15 @@ def test_a_ratio_is_of_neighbours_in_time() -> None:
 
 
 def test_what_stood_still_is_told_and_spoils_nothing() -> None:
-    row = Row(Verb.SEND, 1, 100)
+    row = Workload(Verb.SEND, 1, 100)
     results = Results([row], [TARGETS[BARE], TARGETS[OURS], TARGETS["huey"]])
     results.rates = {(row, BARE): [0.0], (row, OURS): [5.0], (row, "huey"): [0.0]}
     assert "| send-1x100B | 0 | 5 (inf) | 0 (inf) |" in markdown(results, {"file system": "ext4"})
 
 
 def test_the_acceptance_lines_say_met_not_met_or_not_measured() -> None:
-    send, cycle = Row(Verb.SEND, 100, 100), Row(Verb.CYCLE, 100, 100)
-    near, far = (Row(Verb.DELETE, 1, 100, backlog=backlog) for backlog in (100, 1_000_000))
+    send, cycle = Workload(Verb.SEND, 100, 100), Workload(Verb.CYCLE, 100, 100)
+    near, far = (Workload(Verb.DELETE, 1, 100, backlog=backlog) for backlog in (100, 1_000_000))
     results = Results([send, cycle, near, far], [TARGETS[BARE], TARGETS[OURS], TARGETS["litequeue"]])
     results.rates = {
         (send, BARE): [100.0],
@@ -194,8 +194,8 @@ def test_the_acceptance_lines_say_met_not_met_or_not_measured() -> None:
 
 
 def test_a_rate_needs_time() -> None:
-    assert Tally().rate == 0
-    assert Tally(10, 2).rate == 5
+    assert Timing().rate == 0
+    assert Timing(10, 2).rate == 5
 
 
 def test_a_library_is_missed_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from penstock.server.auth import read_tokens
 from penstock.testing import FakeClock
 from penstock.testing.http import SETTINGS, Http
 from penstock.testing.model import Player, configurations, steps
-from penstock.testing.publishing import Publishing
+from penstock.testing.publishing import PublishingChapter
 
 serial = itertools.count()
 
@@ -92,7 +92,7 @@ def _public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
-class TestPublishing(Publishing):
+class TestPublishing(PublishingChapter):
     """The contract's chapter, with the HTTP client as the broker."""
 
     @pytest.fixture(params=["memory:", "sqlite"])

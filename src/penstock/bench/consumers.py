@@ -35,7 +35,7 @@ FILL = 1000
 
 
 @dataclass(slots=True)
-class Handled:
+class HandledTasks:
     """How many tasks a worker has handled, and when it handled the first and the last, by the monotonic clock."""
 
     count: int = 0
@@ -48,11 +48,11 @@ class Handled:
         self.count += 1
 
 
-Work = Callable[[Path, int, Handled, Callable[[], Any]], None]
+Work = Callable[[Path, int, HandledTasks, Callable[[], Any]], None]
 """Open, report ready and wait for the others, then work until the queue is empty."""
 
 
-def penstock_consumer(path: Path, batch: int, handled: Handled, ready: Callable[[], Any]) -> None:
+def penstock_consumer(path: Path, batch: int, handled: HandledTasks, ready: Callable[[], Any]) -> None:
     with penstock.open(schema_url(path)) as broker:
         consumer = broker.consumer("bench", batch_size=batch)
         consumer.process(lambda _, __: handled.one())
@@ -60,7 +60,7 @@ def penstock_consumer(path: Path, batch: int, handled: Handled, ready: Callable[
         consumer.run(until_empty=True)
 
 
-def loop(name: str, path: Path, batch: int, handled: Handled, ready: Callable[[], Any]) -> None:
+def loop(name: str, path: Path, batch: int, handled: HandledTasks, ready: Callable[[], Any]) -> None:
     with closing(KNOWN[name].open(path)) as session:
         ready()
         while held := session.receive(batch):
@@ -69,7 +69,7 @@ def loop(name: str, path: Path, batch: int, handled: Handled, ready: Callable[[]
             session.delete(held)
 
 
-def procrastinate_worker(path: Path, batch: int, handled: Handled, ready: Callable[[], Any]) -> None:
+def procrastinate_worker(path: Path, batch: int, handled: HandledTasks, ready: Callable[[], Any]) -> None:
     import procrastinate
 
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=schema_url(path)))
@@ -88,7 +88,7 @@ def procrastinate_worker(path: Path, batch: int, handled: Handled, ready: Callab
     asyncio.run(work())
 
 
-def pgqueuer_manager(path: Path, batch: int, handled: Handled, ready: Callable[[], Any]) -> None:
+def pgqueuer_manager(path: Path, batch: int, handled: HandledTasks, ready: Callable[[], Any]) -> None:
     import psycopg
     from pgqueuer.adapters.drivers.psycopg import PsycopgDriver
     from pgqueuer.qm import QueueManager
@@ -135,7 +135,7 @@ def rate(name: str, path: Path, tasks: int, workers: int, batch: int) -> float:
         process.join()
     if any(process.exitcode for process in processes):
         raise RuntimeError(f"{name}: a worker died; it has said why on stderr")
-    handled: list[Handled] = [answers.get() for _ in processes]
+    handled: list[HandledTasks] = [answers.get() for _ in processes]
     count = sum(one.count for one in handled)
     if count < tasks:
         raise RuntimeError(f"{name}: {count} of {tasks} tasks were handled")
@@ -143,7 +143,7 @@ def rate(name: str, path: Path, tasks: int, workers: int, batch: int) -> float:
 
 
 def _work(name: str, path: Path, batch: int, barrier: Any, answers: Any) -> None:
-    handled = Handled()
+    handled = HandledTasks()
     try:
         WORKERS[name](path, batch, handled, barrier.wait)
     except BaseException:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.workloads import Session, Unverified
+from penstock.bench.workloads import MeasuredQueue, Unverified
 from penstock.stores.disk import sync_file_system
 
 WAIT = 60
@@ -42,7 +42,7 @@ def read_settings(connection: sqlite3.Connection) -> str:
     return f"journal_mode={journal}, synchronous={synchronous} (FULL), secure_delete={secure}"
 
 
-class BareSqlite(Session):
+class BareSqlite(MeasuredQueue):
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -92,7 +92,7 @@ class BareSqlite(Session):
         self._connection.close()
 
 
-class BareFiles(Session):
+class BareFiles(MeasuredQueue):
     """Each message is a file: create, write, fsync, rename, fsync the folder; a batch syncs the whole file system once."""
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +125,7 @@ class BareFiles(Session):
         os.close(self._folder)
 
 
-class Append(Session):
+class Append(MeasuredQueue):
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.workloads import Session, Unverified
+from penstock.bench.workloads import MeasuredQueue, Unverified
 from penstock.stores.memcached.formats import PAGE_BYTES, SLOTS
 from penstock.testing.servers import MemcachedServer, Missing
 
@@ -38,7 +38,7 @@ def url(path: Path) -> str:
     return f"memcached://{address()}/{path.parent.name[-20:].strip('.')}.{path.name}"
 
 
-class BareMemcached(Session):
+class BareMemcached(MeasuredQueue):
     def __init__(self, path: Path) -> None:
         from pymemcache.client.base import Client
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.limits import WAIT, equalise, read_settings
-from penstock.bench.workloads import Session
+from penstock.bench.workloads import MeasuredQueue
 
 PRUNE_OVER = 2000
 
 
-class LiteQueue(Session):
+class LiteQueue(MeasuredQueue):
     def __init__(self, path: Path) -> None:
         from litequeue import LiteQueue as Queue
 
@@ -55,7 +55,7 @@ class LiteQueue(Session):
         self._queue.close()
 
 
-class PersistQueue(Session):
+class PersistQueue(MeasuredQueue):
     def __init__(self, path: Path) -> None:
         from persistqueue import SQLiteAckQueue
         from persistqueue.exceptions import Empty
@@ -94,7 +94,7 @@ class PersistQueue(Session):
         self._queue.close()
 
 
-class PersistFiles(Session):
+class PersistFiles(MeasuredQueue):
     def __init__(self, path: Path) -> None:
         from persistqueue import Queue
         from persistqueue.exceptions import Empty
@@ -135,7 +135,7 @@ class PersistFiles(Session):
         self._queue.tailf.close()
 
 
-class Huey(Session):
+class Huey(MeasuredQueue):
     def __init__(self, path: Path) -> None:
         from huey import SqliteHuey
 

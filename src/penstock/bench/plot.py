@@ -8,7 +8,7 @@ from typing import Any
 from penstock.bench.report import cell
 from penstock.bench.runs import Results
 from penstock.bench.targets import BARE, OURS
-from penstock.bench.workloads import Row, Verb
+from penstock.bench.workloads import Verb, Workload
 
 COLOURS = ("#1b6ca8", "#8fb8de", "#555555", "#bbbbbb", "#e08e45", "#c0504d", "#7a9a4f", "#8064a2", "#4bacc6")
 
@@ -32,7 +32,7 @@ def draw(results: Results, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _single(results: Results, verb: Verb, size: int) -> list[Row]:
+def _single(results: Results, verb: Verb, size: int) -> list[Workload]:
     return [r for r in results.rows if (r.verb, r.size, r.processes, r.backlog) == (verb, size, 1, None)]
 
 
@@ -42,7 +42,7 @@ def _draw_ratios(panel: Any, results: Results, size: int) -> None:
     batches = sorted({row.batch for row in results.rows})
     width = 0.8 / max(1, len(batches))
     for place, batch in enumerate(batches):
-        cells = [cell(results, Row(verb, batch, size), target) for target in ours for verb in verbs]
+        cells = [cell(results, Workload(verb, batch, size), target) for target in ours for verb in verbs]
         heights = [found.ratio or 0 if found else 0 for found in cells]
         places = [index + place * width for index in range(len(heights))]
         bars = panel.bar(places, heights, width, label=f"by {batch}", color=f"C{place}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.targets import Penstock
-from penstock.bench.workloads import ACKED, ONCE, Session, Target, Unverified, Verb
+from penstock.bench.workloads import ACKED, ONCE, MeasuredQueue, Target, Unverified, Verb
 from penstock.testing.servers import PostgresqlServer
 
 BARE = "bare psycopg"
@@ -42,11 +42,11 @@ def schema_url(path: Path) -> str:
     return f"{server}?options=-csearch_path%3D{name}"
 
 
-def open_penstock(path: Path) -> Session:
+def open_penstock(path: Path) -> MeasuredQueue:
     return Penstock(schema_url(path))
 
 
-class OnServer(Session):
+class OnServer(MeasuredQueue):
     """A session on a psycopg connection; it verifies that commits wait for the disk."""
 
     def __init__(self, path: Path, schema: str) -> None:
@@ -212,7 +212,7 @@ class Procrastinate(OnServer):
             self._connection.execute("SELECT procrastinate_finish_job_v1(%s, 'succeeded', true)", (number,))
 
 
-class Pgqueuer(Session):
+class Pgqueuer(MeasuredQueue):
     """Through its public `Queries`, in our own event loop."""
 
     def __init__(self, path: Path) -> None:

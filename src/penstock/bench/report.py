@@ -11,7 +11,7 @@ from typing import Any
 from penstock.bench import postgresql
 from penstock.bench.machine import UNJOURNALED
 from penstock.bench.runs import BODY, Results
-from penstock.bench.workloads import Row, Target, Verb
+from penstock.bench.workloads import Target, Verb, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AcceptanceLine:
     """An acceptance line; ``met`` is None when the run did not measure it."""
 
     text: str
@@ -40,7 +40,7 @@ class Line:
         return f"* {self.text}: {self.found or '–'}: **{answer}**"
 
 
-def cell(results: Results, row: Row, target: Target) -> Cell | None:
+def cell(results: Results, row: Workload, target: Target) -> Cell | None:
     rates = results.rates.get((row, target.name))
     single = rates is None and row.verb in target.verbs and row.batch > 1
     if single:
@@ -119,7 +119,7 @@ def _reading(results: Results) -> Iterator[str]:
     yield from (f"* {note}" for note in results.notes)
 
 
-def _table(results: Results, rows: list[Row]) -> Iterator[str]:
+def _table(results: Results, rows: list[Workload]) -> Iterator[str]:
     targets = [target for target in results.targets if any(cell(results, row, target) for row in rows)]
     yield f"| row | {' | '.join(target.name for target in targets)} |"
     yield f"|---|{'---:|' * len(targets)}"
@@ -129,7 +129,7 @@ def _table(results: Results, rows: list[Row]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Goals:
     """What a store must reach: shares of its limit, and the cost of a verb at a large backlog over a small one."""
 
     shares: tuple[tuple[Verb, int, float], ...]
@@ -140,15 +140,15 @@ class Wanted:
     """The share of receive and delete by 100 together."""
 
 
-FILES = Wanted(((Verb.SEND, 100, 0.6), (Verb.SEND, 1, 0.8)), {Verb.SEND: 1.5, Verb.RECEIVE: 2}, 0, 100_000)
+FILES = Goals(((Verb.SEND, 100, 0.6), (Verb.SEND, 1, 0.8)), {Verb.SEND: 1.5, Verb.RECEIVE: 2}, 0, 100_000)
 WANTED = {
-    "penstock sqlite": Wanted(
+    "penstock sqlite": Goals(
         ((Verb.SEND, 100, 0.6), (Verb.CYCLE, 100, 0.4), (Verb.SEND, 1, 0.7)),
         {Verb.RECEIVE: 1.3, Verb.DELETE: 1.3},
         100,
         1_000_000,
     ),
-    "penstock memcached": Wanted(
+    "penstock memcached": Goals(
         ((Verb.CYCLE, 1, 0.6), (Verb.SEND, 1, 0.6)),
         {Verb.SEND: 1.3, Verb.RECEIVE: 1.3, Verb.DELETE: 1.3},
         100,
@@ -156,21 +156,21 @@ WANTED = {
     ),
     "penstock vsqs": FILES,
     "penstock spool": FILES,
-    postgresql.OURS: Wanted(
+    postgresql.OURS: Goals(
         ((Verb.SEND, 100, 0.6), (Verb.SEND, 1, 0.7)), {Verb.RECEIVE: 1.3, Verb.DELETE: 1.3}, 100, 1_000_000, both=0.6
     ),
 }
 
 
-def acceptance(results: Results) -> list[Line]:
+def acceptance(results: Results) -> list[AcceptanceLine]:
     return [line for target in results.targets if target.name in WANTED for line in _lines(results, target)]
 
 
-def _lines(results: Results, ours: Target) -> Iterator[Line]:
+def _lines(results: Results, ours: Target) -> Iterator[AcceptanceLine]:
     wanted = WANTED[ours.name]
     for size in sorted({row.size for row in results.rows}):
         for verb, batch, least in wanted.shares:
-            found = cell(results, Row(verb, batch, size), ours)
+            found = cell(results, Workload(verb, batch, size), ours)
             yield _share(f"{verb} by {batch}, {size} B", found.ratio if found else None, least, ours)
         if wanted.both:
             yield _share(f"receive and delete by 100, {size} B", _both(results, size, ours), wanted.both, ours)
@@ -182,44 +182,44 @@ def _lines(results: Results, ours: Target) -> Iterator[Line]:
             yield _ahead(results, ours, peer)
 
 
-def _share(what: str, ratio: float | None, least: float, ours: Target) -> Line:
+def _share(what: str, ratio: float | None, least: float, ours: Target) -> AcceptanceLine:
     text = f"{ours.name}: {what}: at least {least:.0%} of {ours.limit}"
-    return Line(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least)
+    return AcceptanceLine(text, f"{ratio:.0%}" if ratio else "", None if ratio is None else ratio >= least)
 
 
 def _both(results: Results, size: int, ours: Target) -> float | None:
     """The ratio of the time that receive and delete take together."""
     spent = []
     for name in (ours.limit or "", ours.name):
-        rates = [results.rates.get((Row(verb, 100, size), name)) for verb in (Verb.RECEIVE, Verb.DELETE)]
+        rates = [results.rates.get((Workload(verb, 100, size), name)) for verb in (Verb.RECEIVE, Verb.DELETE)]
         if not all(rates):
             return None
         spent.append([sum(1 / rate for rate in pair) for pair in zip(*filter(None, rates), strict=True)])
     return median(map(_over, *spent))
 
 
-def _flatness(results: Results, ours: Target, verb: Verb, batch: int, most: float) -> Line:
+def _flatness(results: Results, ours: Target, verb: Verb, batch: int, most: float) -> AcceptanceLine:
     wanted = WANTED[ours.name]
 
     def cost(name: str) -> float | None:
         backlogs = (wanted.near, wanted.far)
-        near, far = (results.rates.get((Row(verb, batch, BODY, backlog=backlog), name)) for backlog in backlogs)
+        near, far = (results.rates.get((Workload(verb, batch, BODY, backlog=backlog), name)) for backlog in backlogs)
         return median(map(_over, near, far)) if near and far else None
 
     mine, bare = cost(ours.name), cost(ours.limit or "")
     found = "" if mine is None else f"{mine:.2f}×" + ("" if bare is None else f" ({ours.limit}: {bare:.2f}×)")
     text = f"{ours.name}: {verb} by {batch} at a backlog of {wanted.far} costs at most {most} × that at {wanted.near}"
-    return Line(text, found, None if mine is None else mine <= most)
+    return AcceptanceLine(text, found, None if mine is None else mine <= most)
 
 
-def _ahead(results: Results, ours: Target, peer: Target) -> Line:
+def _ahead(results: Results, ours: Target, peer: Target) -> AcceptanceLine:
     both = [(row, cell(results, row, ours), cell(results, row, peer)) for row in results.rows]
     shared = [(row, _over(mine.rate, theirs.rate)) for row, mine, theirs in both if mine and theirs]
     behind = [f"{row.name} ({times:.2f}×)" for row, times in shared if times < 1]
     found = f"ahead on {len(shared) - len(behind)} of {len(shared)} rows" if shared else ""
     if behind:
         found += "; behind on " + ", ".join(behind)
-    return Line(f"{ours.name}: ahead of {peer.name} on every row", found, not behind if shared else None)
+    return AcceptanceLine(f"{ours.name}: ahead of {peer.name} on every row", found, not behind if shared else None)
 
 
 def document(results: Results, facts: dict[str, str]) -> dict[str, Any]:

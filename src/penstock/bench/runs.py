@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.workloads import Course, Driver, Row, Session, Tally, Target, Unverified, Verb, plan, repeat
+from penstock.bench.workloads import Driver, MeasuredQueue, Target, Timing, Trial, Unverified, Verb, Workload, plan, repeat
 
 FILL_BATCH = 10_000
 FILL_SECONDS = 90
@@ -38,19 +38,19 @@ class Plan:
     backlogs: tuple[int, ...] = (0, 100, 100_000, 1_000_000)
     backlog_batches: tuple[int, ...] = (1, 100)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Workload]:
         for processes in (1, self.processes):
             for size in self.sizes:
                 for batch in self.batches:
                     for verb in Verb:
                         # Settling at once is measured for the peer that has no other mode, and it has no batches.
                         if batch == 1 or verb not in (Verb.RECEIVE_ONCE, Verb.CYCLE_ONCE):
-                            yield Row(verb, batch, size, processes)
+                            yield Workload(verb, batch, size, processes)
         for backlog in self.backlogs:
             for batch in self.backlog_batches:
                 for verb in (Verb.SEND, Verb.RECEIVE, Verb.DELETE, Verb.RECEIVE_ONCE):
                     if batch == 1 or verb is not Verb.RECEIVE_ONCE:
-                        yield Row(verb, batch, BODY, backlog=backlog)
+                        yield Workload(verb, batch, BODY, backlog=backlog)
 
 
 QUICK = Plan(
@@ -68,20 +68,20 @@ QUICK = Plan(
 class Results:
     """All rates by row and target, in the order of the repeats, and notes on them."""
 
-    rows: list[Row]
+    rows: list[Workload]
     targets: list[Target]
-    rates: dict[tuple[Row, str], list[float]] = field(default_factory=dict)
+    rates: dict[tuple[Workload, str], list[float]] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, target: Target, row: Row, rate: float) -> None:
+    def add(self, target: Target, row: Workload, rate: float) -> None:
         self.rates.setdefault((row, target.name), []).append(rate)
 
 
 class Bench:
     """One run of the benchmark: its plan, its targets, its files and its results."""
 
-    def __init__(self, plan: Plan, rows: Sequence[Row], targets: Sequence[Target], folder: Path) -> None:
+    def __init__(self, plan: Plan, rows: Sequence[Workload], targets: Sequence[Target], folder: Path) -> None:
         self._plan = plan
         self._folder = folder
         self._paths = 0
@@ -89,7 +89,7 @@ class Bench:
         self.results = Results(list(rows), list(targets))
 
     def run(self) -> Results:
-        alike: dict[tuple[int, int, int, bool], list[Row]] = {}
+        alike: dict[tuple[int, int, int, bool], list[Workload]] = {}
         for row in self.results.rows:
             alike.setdefault((row.processes, row.batch, row.size, row.backlog is not None), []).append(row)
         for (processes, *_, backlog), rows in alike.items():
@@ -105,16 +105,16 @@ class Bench:
         self._show("")
         return self.results
 
-    def _run_single(self, rows: list[Row]) -> None:
+    def _run_single(self, rows: list[Workload]) -> None:
         with ExitStack() as stack:
             sessions = self._open([t for t in self.results.targets if any(map(t.measures, rows))], stack)
             self._take_turns([(target, session, rows) for target, session in sessions])
 
-    def _run_backlogs(self, rows: list[Row], targets: list[Target]) -> None:
+    def _run_backlogs(self, rows: list[Workload], targets: list[Target]) -> None:
         # Every backlog has its own files, and all stay open, so that the backlogs take turns too.
         targets = [target for target in targets if any(map(target.measures, rows))]
         with ExitStack() as stack:
-            filled: list[tuple[int, Target, Session]] = []
+            filled: list[tuple[int, Target, MeasuredQueue]] = []
             for backlog in sorted({row.backlog for row in rows if row.backlog is not None}):
                 for target, session in self._open(targets, stack):
                     if self._fill(target, session, backlog):
@@ -125,14 +125,14 @@ class Bench:
                 }
                 self._take_turns([(target, session, alike[backlog]) for backlog, target, session in filled])
 
-    def _take_turns(self, work: list[tuple[Target, Session, list[Row]]]) -> None:
+    def _take_turns(self, work: list[tuple[Target, MeasuredQueue, list[Workload]]]) -> None:
         measured = [(target, session, [row for row in rows if target.measures(row)]) for target, session, rows in work]
         for _ in range(self._plan.repeats):
             courses = []
             for target, session, rows in measured:
                 if rows:
                     self.results.settings[target.name] = session.settings()  # raises Unverified if it does not sync
-                    courses.append((Course(target, session, rows, self._plan.seconds), rows))
+                    courses.append((Trial(target, session, rows, self._plan.seconds), rows))
             gc.collect()
             running = [course for course, _ in courses]
             while running:
@@ -142,7 +142,7 @@ class Bench:
                 for row in rows:
                     self.results.add(course.target, row, course.tallies[row.verb].rate)
 
-    def _fill(self, target: Target, session: Session, backlog: int) -> bool:
+    def _fill(self, target: Target, session: MeasuredQueue, backlog: int) -> bool:
         self._show(f"{target.name}: filling to {backlog}")
         began = time.monotonic()
         for done in range(0, backlog, FILL_BATCH):
@@ -152,7 +152,7 @@ class Bench:
                 return False
         return True
 
-    def _run_processes(self, rows: list[Row]) -> None:
+    def _run_processes(self, rows: list[Workload]) -> None:
         failed: set[str] = set()
         for _ in range(self._plan.process_repeats):
             for target in self.results.targets:
@@ -173,7 +173,7 @@ class Bench:
                 for row in here:
                     self.results.add(target, row, rates[row.verb])
 
-    def _open(self, targets: list[Target], stack: ExitStack) -> list[tuple[Target, Session]]:
+    def _open(self, targets: list[Target], stack: ExitStack) -> list[tuple[Target, MeasuredQueue]]:
         sessions = []
         for target in targets:
             session = stack.enter_context(closing(target.open(self._path())))
@@ -196,7 +196,7 @@ class WorkerDied(Exception):
     """One of several processes failed; it has printed the reason to stderr."""
 
 
-def run_processes(target: Target, path: Path, rows: list[Row], seconds: float) -> dict[Verb, float]:
+def run_processes(target: Target, path: Path, rows: list[Workload], seconds: float) -> dict[Verb, float]:
     """Messages a second of each verb, by all processes together; they start each verb at the same time."""
     verbs = {row.verb for row in rows}
     groups = plan(target, verbs, drain=False)
@@ -215,23 +215,29 @@ def run_processes(target: Target, path: Path, rows: list[Row], seconds: float) -
         ends.append(end)
         workers.append(worker)
     try:
-        answers: list[list[Tally]] = [end.recv() for end in ends]
+        answers: list[list[Timing]] = [end.recv() for end in ends]
     except EOFError:
         raise WorkerDied(f"{target.name}: a process died in {rows[0].name}") from None
     finally:
         for worker in workers:
             worker.join()
-    totals: dict[Verb, Tally] = {verb: Tally() for group in groups for verb in group}
+    totals: dict[Verb, Timing] = {verb: Timing() for group in groups for verb in group}
     for verb, *tallies in zip((verb for group in groups for verb in group), *answers, strict=True):
         # The slowest process counts: one that runs out of messages leaves the others more room.
-        totals[verb].add(Tally(sum(tally.count for tally in tallies), max(tally.seconds for tally in tallies)))
+        totals[verb].add(Timing(sum(tally.count for tally in tallies), max(tally.seconds for tally in tallies)))
     return {verb: totals[verb].rate for verb in verbs}
 
 
 def _work(
-    end: Connection, barrier: Any, target: Target, paths: list[Path], groups: list[tuple[Verb, ...]], row: Row, seconds: float
+    end: Connection,
+    barrier: Any,
+    target: Target,
+    paths: list[Path],
+    groups: list[tuple[Verb, ...]],
+    row: Workload,
+    seconds: float,
 ) -> None:
-    tallies: list[Tally] = []
+    tallies: list[Timing] = []
     try:
         for path, group in zip(paths, groups, strict=True):
             with closing(target.open(path)) as session:

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
             **drivers,
         )
         spark.sparkContext.setLogLevel("ERROR")
-        run = Run(spark, folder, server.url, arguments.rows, arguments.size, arguments.repeats)
+        run = SparkBench(spark, folder, server.url, arguments.rows, arguments.size, arguments.repeats)
         try:
             rates = run.measure()
         finally:
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-class Run:
+class SparkBench:
     def __init__(self, spark: SparkSession, folder: Path, database: str, rows: int, size: int, repeats: int) -> None:
         self.spark, self.folder, self.rows, self.size, self.repeats = spark, folder, rows, size, repeats
         self.urls = {"sqlite": f"sqlite:///{folder}/queue.db", "postgresql": database}
@@ -163,7 +163,7 @@ class Run:
         return float(median(spent[2:] or spent or [0]))
 
 
-def report(rates: dict[str, list[float]], run: Run) -> str:
+def report(rates: dict[str, list[float]], run: SparkBench) -> str:
     medians = {name: median(turns) for name, turns in rates.items()}
     lines = ["| | rows a second |", "|---|---:|", *(f"| {name} | {rate:,.0f} |" for name, rate in medians.items()), ""]
 

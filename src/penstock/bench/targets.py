@@ -14,14 +14,14 @@ from penstock.bench.limits import Append, BareFiles, BareSqlite
 from penstock.bench.memcached import BareMemcached
 from penstock.bench.memcached import url as memcached_url
 from penstock.bench.peers import Huey, LiteQueue, PersistFiles, PersistQueue
-from penstock.bench.workloads import ACKED, NOTHING, ONCE, Session, Target, Verb
+from penstock.bench.workloads import ACKED, NOTHING, ONCE, MeasuredQueue, Target, Verb
 
 BARE = "bare sqlite3"
 BARE_FILES = "bare files"
 BARE_MEMCACHED = "bare memcached"
 
 
-class Penstock(Session):
+class Penstock(MeasuredQueue):
     def __init__(self, url: str) -> None:
         self._broker = penstock.open(url)
         # Longer than any measurement, so that no claim lapses during one.
@@ -49,12 +49,12 @@ class Penstock(Session):
         self._broker.close()
 
 
-def _open(url: str, path: Path) -> Session:
+def _open(url: str, path: Path) -> MeasuredQueue:
     return Penstock(memcached_url(path) if url == "memcached:" else url.format(path=quote(str(path))))
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class MeasuredStore:
     """A store to measure: its URL, with a placeholder for a new path, and the target that is its limit."""
 
     url: str
@@ -77,11 +77,11 @@ class Store:
 
 
 STORES = {
-    "penstock sqlite": Store("sqlite:///{path}", limit=BARE),
-    "penstock vsqs": Store("vsqs:///{path}", limit=BARE_FILES),
-    "penstock spool": Store("spool:///{path}", limit=BARE_FILES),
-    "penstock memcached": Store("memcached:", durable=False, limit=BARE_MEMCACHED, module="pymemcache"),
-    "penstock memory": Store("memory:", shared=False, durable=False),
+    "penstock sqlite": MeasuredStore("sqlite:///{path}", limit=BARE),
+    "penstock vsqs": MeasuredStore("vsqs:///{path}", limit=BARE_FILES),
+    "penstock spool": MeasuredStore("spool:///{path}", limit=BARE_FILES),
+    "penstock memcached": MeasuredStore("memcached:", durable=False, limit=BARE_MEMCACHED, module="pymemcache"),
+    "penstock memory": MeasuredStore("memory:", shared=False, durable=False),
 }
 
 LIMITS = (

@@ -37,7 +37,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Workload:
     """One line of the table: a verb on ``batch`` messages a call with bodies of ``size`` bytes."""
 
     verb: Verb
@@ -56,7 +56,7 @@ class Row:
         return name
 
 
-class Session(ABC):
+class MeasuredQueue(ABC):
     """A queue that is open for measuring; verbs that it lacks are missing from its `Target`."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Target:
     """
 
     name: str
-    open: Callable[[Path], Session]
+    open: Callable[[Path], MeasuredQueue]
     verbs: frozenset[Verb]
     batched: frozenset[Verb]
     shared: bool = True
@@ -117,7 +117,7 @@ class Target:
     module: str | None = None
     note: str = ""
 
-    def measures(self, row: Row) -> bool:
+    def measures(self, row: Workload) -> bool:
         """Whether the row is measured, rather than impossible or derived from single calls."""
         if row.verb not in self.verbs or (row.processes > 1 and not self.shared):
             return False
@@ -132,11 +132,11 @@ class Target:
 
 
 @dataclass(slots=True)
-class Tally:
+class Timing:
     count: int = 0
     seconds: float = 0
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: Timing) -> None:
         self.count += other.count
         self.seconds += other.seconds
 
@@ -148,7 +148,7 @@ class Tally:
 class Driver:
     """The verbs of a session as calls that return how many messages they moved; 0 when none are left."""
 
-    def __init__(self, session: Session, row: Row) -> None:
+    def __init__(self, session: MeasuredQueue, row: Workload) -> None:
         self._session = session
         self._batch = row.batch
         self._bodies = [b"x" * row.size] * row.batch
@@ -200,7 +200,7 @@ def plan(target: Target, verbs: Collection[Verb], *, drain: bool) -> list[tuple[
     return groups
 
 
-def repeat(act: Callable[[], int], seconds: float, calls: int | None = None) -> Tally:
+def repeat(act: Callable[[], int], seconds: float, calls: int | None = None) -> Timing:
     """Call until the time or the number of calls is used up, or there is nothing left to do."""
     count = done = 0
     start = now = time.perf_counter()
@@ -211,18 +211,18 @@ def repeat(act: Callable[[], int], seconds: float, calls: int | None = None) -> 
         count += moved
         done += 1
         now = time.perf_counter()
-    return Tally(count, now - start)
+    return Timing(count, now - start)
 
 
-class Course:
+class Trial:
     """One target on one kind of rows: rounds of a few calls of each verb, until ``seconds`` a verb are used up.
 
     Rounds are short, so that targets can take turns: the speed of a shared disk changes within a second. Whole courses are
     compared, because a single round may miss the checkpoints."""
 
-    def __init__(self, target: Target, session: Session, rows: Sequence[Row], seconds: float) -> None:
+    def __init__(self, target: Target, session: MeasuredQueue, rows: Sequence[Workload], seconds: float) -> None:
         self.target = target
-        self.tallies = {row.verb: Tally() for row in rows}
+        self.tallies = {row.verb: Timing() for row in rows}
         self._session = session
         self._driver = Driver(session, rows[0])
         self._calls = max(2, min(50, 1000 // rows[0].batch))

@@ -12,7 +12,7 @@ import penstock
 from penstock.broker import without_password
 from penstock.cli import daemons, messages, pipeline, queues, sending, serving, watch, work
 from penstock.cli.output import complain
-from penstock.cli.parser import Parser, Run
+from penstock.cli.parser import Command, Parser
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
 
 __all__ = ["main"]
@@ -131,7 +131,7 @@ def build() -> Parser:
     _add_common(parser, store=None, json=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
 
-    def command(name: str, run: Run, help: str) -> Parser:
+    def command(name: str, run: Command, help: str) -> Parser:
         sub = subparsers.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False)
         _add_common(sub, store=argparse.SUPPRESS, json=argparse.SUPPRESS)  # so that it does not undo what stood before
         sub.set_defaults(run=run)

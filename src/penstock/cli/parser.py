@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 from penstock.broker import Broker
 from penstock.errors import BadInput
 
-Run = Callable[[argparse.Namespace, Broker], int]
+Command = Callable[[argparse.Namespace, Broker], int]
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Commands(Protocol):
-    def __call__(self, name: str, run: Run, help: str) -> Parser: ...
+    def __call__(self, name: str, run: Command, help: str) -> Parser: ...
 
 
 def seconds(text: str) -> float:

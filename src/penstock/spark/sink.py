@@ -38,7 +38,7 @@ HEADROOM = 256 * 1024
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedByTask(WriterCommitMessage):
     """The segments that one task has staged."""
 
     writer: str
@@ -51,10 +51,10 @@ class _Sink:
         self._options = options
         self._rows = Rows(schema, options.queue, options.bad_rows)
 
-    def _stage(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> Staged:
+    def _stage(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> StagedByTask:
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0"
-        staged = Staged(writer, batch, {})
+        staged = StagedByTask(writer, batch, {})
         with open_desk(self._options.url, **self._options.access()) as desk:
             for pieces in _gather(self._rows.convert(batches), desk.max_segment - HEADROOM):
                 name = f"{attempt}-{uuid.uuid4().hex}"
@@ -63,7 +63,7 @@ class _Sink:
                 staged.segments[name] = sum(piece.num_rows for piece in pieces)
         return staged
 
-    def _publish(self, messages: Sequence[Staged], *, once: bool) -> None:
+    def _publish(self, messages: Sequence[StagedByTask], *, once: bool) -> None:
         for writer, batch, named in _by_batch(messages):
             with self._options.open() as broker:
                 _insist(
@@ -72,7 +72,7 @@ class _Sink:
                     )
                 )
 
-    def _discard(self, messages: Sequence[Staged]) -> None:
+    def _discard(self, messages: Sequence[StagedByTask]) -> None:
         for writer, batch, named in _by_batch(messages):
             with self._options.open() as broker:
                 broker.unstage(writer, batch, list(named))
@@ -124,12 +124,12 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._discard(_only(messages))
 
 
-def _only(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def _only(messages: Sequence[WriterCommitMessage | None]) -> list[StagedByTask]:
     """Skip failed tasks, which have no message."""
-    return [message for message in messages if isinstance(message, Staged)]
+    return [message for message in messages if isinstance(message, StagedByTask)]
 
 
-def _by_batch(messages: Sequence[Staged]) -> list[tuple[str, int, dict[str, int]]]:
+def _by_batch(messages: Sequence[StagedByTask]) -> list[tuple[str, int, dict[str, int]]]:
     found: dict[tuple[str, int], dict[str, int]] = {}
     for message in messages:
         found.setdefault((message.writer, message.batch), {}).update(message.segments)

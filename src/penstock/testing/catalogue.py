@@ -10,7 +10,7 @@ from penstock.broker import LocalBroker
 from penstock.testing.clock import FakeClock
 
 
-class Catalogue:
+class CatalogueChapter:
     def test_a_queue_has_the_settings_it_was_made_with(self, broker: Broker) -> None:
         broker.create("dead")
         settings = broker.create(

@@ -10,26 +10,26 @@ import pytest
 import penstock
 from penstock.broker import Broker
 from penstock.queue.protocol import Queue
-from penstock.testing.catalogue import Catalogue
+from penstock.testing.catalogue import CatalogueChapter
 from penstock.testing.claims import Claims
 from penstock.testing.clock import FakeClock
 from penstock.testing.consuming import Consuming, Producing
 from penstock.testing.crashes import Crashes
-from penstock.testing.duplicates import Duplicates, Sets
+from penstock.testing.duplicates import Duplicates, SetsChapter
 from penstock.testing.file_crashes import FileCrashes
 from penstock.testing.groups import Groups, GroupsRefused
-from penstock.testing.history import History
+from penstock.testing.history import HistoryChapter
 from penstock.testing.holding import Holding
 from penstock.testing.model import Model
 from penstock.testing.power import PowerLoss
 from penstock.testing.publish_crashes import PublishCrashes
-from penstock.testing.publishing import Publishing, StagedSegments
+from penstock.testing.publishing import PublishingChapter, StagedSegments
 from penstock.testing.races import ProcessRaces, ThreadRaces
-from penstock.testing.receiving import Receiving
+from penstock.testing.receiving import ReceivingChapter
 from penstock.testing.redriving import Redriving, RedrivingGroups
 from penstock.testing.refusals import Refusals
-from penstock.testing.sending import Sending
-from penstock.testing.settling import Settling
+from penstock.testing.sending import SendingChapter
+from penstock.testing.settling import SettlingChapter
 from penstock.testing.stepping import Stepping, SteppingAcross
 from penstock.testing.steps import StepCrashes
 from penstock.testing.waking import Waking, WakingAcross
@@ -51,17 +51,17 @@ class Fixtures:
 
 
 class _Contract(
-    Catalogue,
-    Sending,
-    Receiving,
-    Settling,
+    CatalogueChapter,
+    SendingChapter,
+    ReceivingChapter,
+    SettlingChapter,
     Holding,
     Duplicates,
-    Sets,
+    SetsChapter,
     Redriving,
-    History,
+    HistoryChapter,
     Claims,
-    Publishing,
+    PublishingChapter,
     StagedSegments,
     Refusals,
     Waking,

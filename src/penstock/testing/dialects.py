@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.testing.http import ServerFixtures
-from penstock.testing.mqcore import MqCore
+from penstock.testing.mqcore import MqCoreChapter
 from penstock.testing.mqs import MqsMessages, MqsQueues
-from penstock.testing.serving import Serving
+from penstock.testing.serving import ServingChapter
 
 
-class DialectContract(MqsQueues, MqsMessages, MqCore, Serving, ServerFixtures):
+class DialectContract(MqsQueues, MqsMessages, MqCoreChapter, ServingChapter, ServerFixtures):
     """Give it a fixture ``url`` that names a new, empty store."""

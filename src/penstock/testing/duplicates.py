@@ -122,7 +122,7 @@ class Duplicates:
             assert broker.create(name, deduplicate=60).send(b"x").duplicate is False
 
 
-class Sets:
+class SetsChapter:
     def test_a_member_is_there_once(self, queue: Queue) -> None:
         assert queue.sadd("x") is True
         assert queue.sadd("x") is False

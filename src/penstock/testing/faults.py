@@ -108,7 +108,7 @@ class Fault:
 
 
 @dataclass
-class Run:
+class ChildResult:
     """The result of a child."""
 
     told: list[str] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Run:
         ]
 
 
-def run_child(work: Callable[[Callable[[str], None]], None], fault: Fault | None = None) -> Run:
+def run_child(work: Callable[[Callable[[str], None]], None], fault: Fault | None = None) -> ChildResult:
     """Run ``work`` in a child with an optional fault. What it reports (through the function it is given) outlives it."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sys.stdout.flush()
@@ -136,7 +136,7 @@ def run_child(work: Callable[[Callable[[str], None]], None], fault: Fault | None
     child = os.fork()
     if child == 0:
         _work(work, there)
-    run = Run()
+    run = ChildResult()
     with here:
         there.close()
         first, listeners, _, _ = socket.recv_fds(here, 2**16, 1)
@@ -205,7 +205,7 @@ def _names() -> dict[int, str]:
     return {number: name for number, name in found.items() if number is not None}
 
 
-def _supervise(listener: int, child: int, fault: Fault | None, run: Run) -> None:
+def _supervise(listener: int, child: int, fault: Fault | None, run: ChildResult) -> None:
     """Answer the child's calls until it ends."""
     names = _names()
     events = select.poll()
@@ -225,7 +225,7 @@ def _supervise(listener: int, child: int, fault: Fault | None, run: Run) -> None
                 raise
 
 
-def _answer(name: str, arguments: list[int], fault: Fault | None, run: Run) -> tuple[int, int] | None:
+def _answer(name: str, arguments: list[int], fault: Fault | None, run: ChildResult) -> tuple[int, int] | None:
     """The error and the flags to answer a call with; None means kill the child."""
     if name in FLAGS_AT and not arguments[FLAGS_AT[name]] & os.O_CREAT:
         return 0, GO_ON

@@ -24,7 +24,7 @@ import penstock
 from penstock import Broker, Queue, Sent, StoreError
 from penstock.broker import open_local
 from penstock.testing.clock import FakeClock
-from penstock.testing.faults import Fault, Run, run_child, short_lived, unsynced
+from penstock.testing.faults import ChildResult, Fault, run_child, short_lived, unsynced
 from penstock.testing.steps import prepare, steps
 
 ERRORS = ["EIO", "ENOSPC"]
@@ -131,7 +131,7 @@ class FileCrashes:
         errors: list[str],
         check: Callable[[str, list[str], str], None],
     ) -> None:
-        def work(url: str, fault: Fault | None = None) -> Run:
+        def work(url: str, fault: Fault | None = None) -> ChildResult:
             with unsynced(), penstock.open(url, clock=FakeClock()) as broker:
                 prepare(broker)
             return run_child(lambda tell: run_steps(program, url, tell), fault)

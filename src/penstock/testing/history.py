@@ -11,7 +11,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
 
-class History:
+class HistoryChapter:
     @pytest.fixture
     def kept(self, broker: Broker) -> Queue:
         return broker.create("kept", history=100)

@@ -16,7 +16,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.http import Http
 
 
-class MqCore:
+class MqCoreChapter:
     def test_a_queue_is_created_fetched_and_deleted(self, http: Http) -> None:
         assert http("GET", "/queue001").status == 404
         assert http("PUT", "/queue001", b"whatever this is, it is discarded").status == 201

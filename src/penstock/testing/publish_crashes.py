@@ -15,7 +15,7 @@ import penstock
 from penstock import Broker, Draft, StoreError
 from penstock.broker import open_local
 from penstock.publishing.segments import pack_drafts
-from penstock.testing.faults import Fault, Run, run_child, short_lived, unsynced
+from penstock.testing.faults import ChildResult, Fault, run_child, short_lived, unsynced
 
 PLAIN = [b"1", b"2", b"3"]
 ONCE = [b"4", b"5", b"5"]
@@ -65,7 +65,7 @@ class PublishCrashes:
         _check_all(make_url_in, lambda calls: calls.faults())
 
 
-def _check_all(make_url_in: Callable[[Path], str], choose: Callable[[Run], list[Fault]]) -> None:
+def _check_all(make_url_in: Callable[[Path], str], choose: Callable[[ChildResult], list[Fault]]) -> None:
     with short_lived(make_url_in) as url:
         faults = choose(_publish(url))
         check(url, "whole")
@@ -79,7 +79,7 @@ def _check_all(make_url_in: Callable[[Path], str], choose: Callable[[Run], list[
     assert came >= 0.9 * len(faults), f"only {came} of {len(faults)} faults came to pass"
 
 
-def _publish(url: str, fault: Fault | None = None) -> Run:
+def _publish(url: str, fault: Fault | None = None) -> ChildResult:
     def work(tell: Callable[[str], None]) -> None:
         with penstock.open(url) as broker:
             try:

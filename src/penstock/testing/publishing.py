@@ -33,7 +33,7 @@ def sorted_bodies(queue: Queue) -> list[bytes]:
     return sorted(message.body for message in queue.peek(1000))
 
 
-class Publishing:
+class PublishingChapter:
     """What clients can see; also true over HTTP."""
 
     def test_what_is_staged_is_in_no_queue(self, broker: Broker, queue: Queue) -> None:

@@ -10,7 +10,7 @@ def bodies(messages: list) -> list[bytes]:  # type: ignore[type-arg]
     return [message.body for message in messages]
 
 
-class Receiving:
+class ReceivingChapter:
     def test_an_empty_queue_gives_nothing(self, queue: Queue) -> None:
         assert queue.receive() == []
         assert queue.receive(10) == []

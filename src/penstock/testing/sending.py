@@ -12,7 +12,7 @@ from penstock.policy import MAX_BODY, SECOND
 from penstock.testing.clock import FakeClock
 
 
-class Sending:
+class SendingChapter:
     def test_a_batch_that_is_sent_once_is_known_by_its_token(self, queue: Queue, clock: FakeClock) -> None:
         for token, count in (("a", 3), ("a", 3), ("b", 6), ("a", 6)):
             queue.send_once([b"1", b"2", b"3"], token)

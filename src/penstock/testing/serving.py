@@ -38,7 +38,7 @@ def read_answer(client: socket.socket) -> bytes:
     return data
 
 
-class Serving:
+class ServingChapter:
     def test_concurrent_sends_are_each_there_once(self, server: BackgroundServer, broker: Broker) -> None:
         broker.create("orders")
 

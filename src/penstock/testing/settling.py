@@ -13,7 +13,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
 
-class Settling:
+class SettlingChapter:
     def test_a_deleted_message_is_gone(self, queue: Queue, clock: FakeClock) -> None:
         queue.send(b"x")
         (message,) = queue.receive()

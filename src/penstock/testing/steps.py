@@ -14,7 +14,7 @@ from typing import Any
 import penstock
 from penstock import Broker, Draft
 from penstock.testing.clock import FakeClock
-from penstock.testing.faults import Fault, Run, run_child, short_lived
+from penstock.testing.faults import ChildResult, Fault, run_child, short_lived
 
 
 def prepare(broker: Broker) -> None:
@@ -100,7 +100,7 @@ class StepCrashes:
                     assert look(broker) in seen[done : done + 2], f"{fault}: step {done} was left half done"
 
 
-def _run(url: str, fault: Fault | None = None) -> Run:
+def _run(url: str, fault: Fault | None = None) -> ChildResult:
     """Run the steps in a child, which reports the clock after each answer."""
 
     def work(tell: Callable[[str], None]) -> None:
