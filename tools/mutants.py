@@ -2030,6 +2030,24 @@ MUTANTS = [
         ("tests/test_own_store.py",),
     ),
     Mutant(
+        "a name may be in any Unicode form",
+        "bad_name",
+        ((POLICY, 'if not unicodedata.is_normalized("NFC", name):', "if False:"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "a mode is any word",
+        "bad_setting",
+        ((POLICY, "mode = Mode(settings.mode)", "mode = settings.mode  # type: ignore[assignment]"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
+        "an attribute may be infinite",
+        "bad_draft",
+        ((POLICY, "if isinstance(value, float) and not math.isfinite(value):", "if False:"),),
+        ("tests/test_memory.py",),
+    ),
+    Mutant(
         "a sweep in memory clears everything at once",
         "clears_a_part",
         (("stores/memory/table.py", "for _ in range(SLICE):", "for _ in range(10**9):"),),
