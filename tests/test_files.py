@@ -20,8 +20,8 @@ from penstock.publishing.segments import pack_drafts
 from penstock.stores.disk import remove_folder
 from penstock.stores.files import sweeping, transactions, vsqs
 from penstock.stores.files.file_times import ORPHANED, file_age
+from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
-from penstock.stores.files.reading import MessageFiles
 from penstock.stores.files.records import RECEIVED
 from penstock.stores.files.sending import Sending
 from penstock.testing import FakeClock
@@ -137,6 +137,25 @@ def test_old_history_goes_a_part_at_a_time(url: str, tmp_path: Path, monkeypatch
             swept = broker.store.queue("orders").sweep(clock() + 2_000_000)
             left.append((history_of(tmp_path / "root"), swept.more))
         assert left == [(3, True), (1, True), (0, False)]
+
+
+def test_a_store_that_is_closed_while_a_sweep_goes_on_leaves_no_folder_open(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "SLICE", 2)
+    with penstock.open(url) as broker:
+        fill_history(broker.create("orders", history=3600), 5)
+        assert broker.store.queue("orders").sweep(broker.clock()).more
+        assert str(tmp_path / "root" / ".penstock" / "orders" / "settled") in open_files()
+    assert not [path for path in open_files() if path.startswith(str(tmp_path))]
+
+
+def open_files() -> list[str]:
+    found = []
+    for handle in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(handle.readlink()))
+    return found
 
 
 def test_a_sweep_looks_at_a_part_of_a_long_history(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +354,7 @@ def test_a_message_whose_receive_was_interrupted_is_seen_at_once(url: str, monke
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(MessageFiles, "read_with_head", interrupted)
+            patched.setattr(Folder, "read_with_head", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 queue.receive(3, mode=mode)
         assert {message.body for message in queue.peek(9)} == {b"1", b"2", b"3"}

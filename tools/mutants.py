@@ -25,7 +25,7 @@ BATCHES, FILED_SENDS, HOLDING = "stores/files/transactions.py", "stores/files/se
 FOLDER, FILE_TIMES = "stores/files/folder.py", "stores/files/file_times.py"
 VSQS, SPOOL, SIDECAR, LOCKS = "stores/files/vsqs.py", "stores/files/spool.py", "stores/files/sidecar.py", "stores/locks.py"
 MARKS, SWEEPING, RECORDS = "stores/files/marks.py", "stores/files/sweeping.py", "stores/files/records.py"
-FILE_QUEUE, FILE_HISTORY, READING = "stores/files/queue.py", "stores/files/history.py", "stores/files/reading.py"
+FILE_QUEUE, FILE_HISTORY = "stores/files/queue.py", "stores/files/history.py"
 RESERVE = "stores/reserve.py"
 SENDING, PAGES, CONTENTS = "stores/memcached/sending.py", "stores/memcached/pages.py", "stores/memcached/contents.py"
 MOVING, MEMCACHED_QUEUE = "stores/memcached/moving.py", "stores/memcached/queue.py"
@@ -1029,11 +1029,11 @@ MUTANTS = [
     ),
     named("a fractional expiry is unreadable", "expiry", (VSQS, "if number is None or", "if True or")),
     named("two files of one number become one", "not_made_one", (VSQS, " or files[id] > 1", "")),
-    named("a pipe is read", "no_file", (READING, "if not stat.S_ISREG(status.st_mode):", "if False:")),
+    named("a pipe is read", "no_file", (FOLDER, "if not stat.S_ISREG(status.st_mode):", "if False:")),
     named(
         "a foreign id has the first retention",
         "retention_of_now",
-        (READING, "if since < number or undated][-1]", "if since < number][-1]"),
+        (FOLDER, "if since < number or undated][-1]", "if since < number][-1]"),
     ),
     named("a UUID of version 1 has no time", "version_1", (SPOOL, "_number_of_version_1(id) or ", "")),
     hurt(
@@ -1373,6 +1373,11 @@ MUTANTS = [
         "a sweep of files goes through everything at once",
         "part_at_a_time or part_of_a_long",
         (SWEEPING, "list(islice(records, SLICE))", "list(records)"),
+    ),
+    filed(
+        "a sweep leaves a folder open",
+        "leaves_no_folder_open",
+        (SWEEPING, "        self._records = None\n\n    def _begin", "        pass\n\n    def _begin"),
     ),
     filed(
         "a sweep that failed goes on where it was",

@@ -1,17 +1,21 @@
-"""This process's picture of one queue's files, and the lock under which Penstock's processes change their names."""
+"""This process's picture of one queue's files: which messages there are, and what is in them."""
 
 from __future__ import annotations
 
 import heapq
 import os
 import random
+import stat
 import time
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from penstock.message import Message, Settings, State
+from penstock.policy import key_of, micros
+from penstock.stores.disk import read_whole
 from penstock.stores.files.file_times import EXACT, is_recent
 from penstock.stores.files.layout import Layout, Stamp, stamp_of
-from penstock.stores.files.records import Received
+from penstock.stores.files.records import ASIDE, Extra, Received
 from penstock.stores.files.sidecar import Sidecar
 
 RELIST_SHARE = 10
@@ -77,6 +81,71 @@ class Folder:
         except FileNotFoundError:
             return False
         return True
+
+    # messages
+
+    def read(self, id: str, hidden: int) -> Message | None:
+        return self.read_with_head(id, hidden, self.received(id))[0]
+
+    def read_with_head(self, id: str, hidden: int, received: Received | None) -> tuple[Message | None, Any]:
+        """The message, and the record of its head if it has one. None if it is gone, or is not a message."""
+        layout = self.layout
+        path = layout.path(id, hidden)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:  # another process was first
+            return None, None
+        if not stat.S_ISREG(status.st_mode):  # another program's folder or, worse, a pipe that would block us
+            self.note(id, None)
+            self.foreign.append(path)
+            return None, None
+        body = read_whole(path)
+        if body is None:
+            return None, None
+        head = self.sidecar.read_json("head", id)
+        extra = Extra.unpack(head)
+        number = layout.number(id)
+        sent_at = extra.sent_at or (received.sent_at if received else layout.sent_at(id, status))
+        foreign = received is None and hidden > 0 and extra.visible_at != hidden  # claimed by a program that keeps no record
+        consumed = foreign if received is None else not received.released
+        seen = received if received and received.first_received_at else None
+        # Another program has not claimed it since.
+        ours = received is not None and hidden in (0, received.hidden_until, received.hidden_before)
+        shown = extra.visible_at if received is None or not received.hidden_until else received.hidden_until
+        aside = received is not None and received.released == ASIDE
+        message = Message(
+            id=id,
+            number=number,
+            queue=self.sidecar.queue,
+            body=body,
+            content_type=extra.head.content_type,
+            attributes=extra.head.attributes,
+            state=State.DAMAGED if aside else State.CONSUMED if consumed else State.QUEUED,
+            receives=received.receives if received else 0,
+            delivery=received.delivery if received else 0,
+            sent_at=sent_at,
+            visible_at=hidden or (sent_at if shown is None else shown),
+            expires_at=extra.expires_at or sent_at + self._retention(number),
+            deadline_at=extra.deadline_at,
+            visibility=extra.head.visibility,
+            group=extra.group,
+            key=key_of(extra.mark),
+            moved_at=extra.moved_at,
+            first_received_at=seen and seen.first_received_at,
+            received_at=seen and seen.received_at,
+            death=extra.head.death,
+            holder=received.holder if received and ours else None,
+            intact=extra.intact,
+        )
+        return message, head
+
+    def _retention(self, number: int) -> int:
+        """The retention that applied when the message was sent."""
+        record = self.sidecar.settings()
+        if not record:
+            return micros(Settings().retention)
+        undated = number < self.layout.undated
+        return micros([seconds for since, seconds in record["retentions"] if since < number or undated][-1])
 
     # the index
 

@@ -13,17 +13,16 @@ from penstock.message import Held, Message, Settlement, State
 from penstock.policy import MAX_NUMBER
 from penstock.stores.disk import read_whole, write_whole
 from penstock.stores.encoding import Head
-from penstock.stores.files.folder import Folder
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import DAMAGE, Extra, check_head, check_settled, is_instant, need
 from penstock.stores.ports import History, scan_of, span_of
 
 
 class FileHistory(History):
-    def __init__(self, folder: Folder, opening: Opening) -> None:
-        self._folder = folder
+    def __init__(self, opening: Opening) -> None:
         self._opening = opening
-        self._at = folder.sidecar.folder / "settled"
+        self._folder = opening.folder
+        self._at = self._folder.sidecar.folder / "settled"
 
     def browse(self, limit: int) -> list[Message]:
         with self._opening.visit(durable=False):

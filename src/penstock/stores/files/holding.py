@@ -8,36 +8,25 @@ from penstock.message import FOREVER, Death, Held, Message, Moved, Receipt, Sett
 from penstock.policy import next_delivery, readmit
 from penstock.stores.disk import is_full
 from penstock.stores.encoding import Head
-from penstock.stores.files.folder import Brief, Folder
+from penstock.stores.files.folder import Brief
 from penstock.stores.files.history import FileHistory
 from penstock.stores.files.marks import Marks, Row
 from penstock.stores.files.opening import Opening
-from penstock.stores.files.reading import MessageFiles
 from penstock.stores.files.records import ASIDE, Extra, Received
-from penstock.stores.files.transactions import Transactions
 from penstock.stores.ports import Claiming
 
 
 class Holding:
     """The messages of one queue that were received, and their receipts. Every method needs the queue's lock, except `look`."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        opening: Opening,
-        messages: MessageFiles,
-        marks: Marks,
-        history: FileHistory,
-        transactions: Transactions,
-    ) -> None:
-        self._folder = folder
-        self._layout = folder.layout
-        self._sidecar = folder.sidecar
+    def __init__(self, opening: Opening, marks: Marks, history: FileHistory) -> None:
         self._opening = opening
-        self._messages = messages
+        self._folder = opening.folder
+        self._layout = opening.folder.layout
+        self._sidecar = opening.folder.sidecar
+        self._transactions = opening.transactions
         self._marks = marks
         self._history = history
-        self._transactions = transactions
 
     def claim(self, claiming: Claiming, until: int) -> list[Message]:
         folder = self._folder
@@ -66,7 +55,7 @@ class Holding:
         return claimed
 
     def _came_after(self, id: str, at: int) -> bool:
-        message = self._messages.read(id, 0)
+        message = self._folder.read(id, 0)
         return message is not None and message.visible_at > at
 
     def _claim(self, id: str, now: int, until: int, holder: str | None) -> Message | None:
@@ -74,7 +63,7 @@ class Holding:
         folder.note(id, None)
         before = folder.received(id)
         # Read it first, because in the spool the claim's timer replaces the date.
-        message, _ = self._messages.read_with_head(id, 0, before)
+        message, _ = self._folder.read_with_head(id, 0, before)
         if message is None:
             return None
         try:
@@ -107,7 +96,7 @@ class Holding:
         while len(found) < claiming.limit and (id := folder.choose_ready()) is not None:
             folder.note(id, None)
             before = self._sidecar.received(id)
-            message, head = self._messages.read_with_head(id, 0, before)
+            message, head = self._folder.read_with_head(id, 0, before)
             if message is not None:
                 received = _receive(message, before, claiming.now, FOREVER, claiming.holder)
                 received = received._replace(hidden_until=0, hidden_before=0)
@@ -161,7 +150,7 @@ class Holding:
         brief = folder.brief.get(id)
         extra = None if brief and brief.alone else Extra.unpack(self._sidecar.read_json("head", id))
         if settlement is not None and settlement.keep_until is not None:
-            message = self._messages.read(id, hidden)
+            message = self._folder.read(id, hidden)
             if message is not None:
                 self._history.add(message, settlement)
         try:
@@ -199,7 +188,7 @@ class Holding:
     def move(self, receipt: Held, there: Holding, now: int, expires_at: int, death: Death | None) -> Moved:
         """``there`` is the same part of the target queue, whose lock is held too."""
         hidden = self._locate(receipt)
-        message = None if hidden is None else self._messages.read(receipt.id, hidden)
+        message = None if hidden is None else self._folder.read(receipt.id, hidden)
         if hidden is None or message is None or not message.intact:
             return Moved.STALE
         mark = Extra.unpack(self._sidecar.read_json("head", receipt.id)).mark

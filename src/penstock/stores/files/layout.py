@@ -120,15 +120,13 @@ class Format(ABC):
     queues: Path
     """It contains a folder for each queue."""
 
-    @abstractmethod
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027
         """Make the folders that all queues share."""
 
     @abstractmethod
     def layout(self, queue: str, sidecar: Sidecar) -> Layout: ...
 
-    @abstractmethod
-    def clear(self, queue: str) -> None:
+    def clear(self, queue: str) -> None:  # noqa: B027
         """Remove a queue's messages that are outside its folder."""
 
     @abstractmethod

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 from penstock.message import FOREVER
 from penstock.stores.disk import sync, sync_file_system
 from penstock.stores.files.file_times import is_orphaned
-from penstock.stores.files.folder import Folder
+from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import Extra
 from penstock.stores.files.sidecar import FEW, digest
-from penstock.stores.files.transactions import Transactions
 
 
 class Row(NamedTuple):
@@ -41,10 +40,10 @@ class Row(NamedTuple):
 class Marks:
     """The marks of one queue."""
 
-    def __init__(self, folder: Folder, transactions: Transactions) -> None:
-        self._folder = folder
-        self._sidecar = folder.sidecar
-        self._transactions = transactions
+    def __init__(self, opening: Opening) -> None:
+        self._folder = opening.folder
+        self._sidecar = opening.folder.sidecar
+        self._transactions = opening.transactions
 
     def write(self, rows: Sequence[Row]) -> None:
         """Needs the lock. Call it before any of them is published."""

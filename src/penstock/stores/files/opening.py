@@ -22,11 +22,11 @@ class Opening:
 
     def __init__(self, name: str, folder: Folder, format: Format, transactions: Transactions) -> None:
         self.name = name
+        self.folder = folder
+        self.transactions = transactions
         self.is_open = False
-        self._folder = folder
         self._sidecar = folder.sidecar
         self._format = format
-        self._transactions = transactions
         self._born: str | None = None
         self.on_open: list[Callable[[], object]] = []
         """Called under the lock when the queue is first used, and again after it was dropped."""
@@ -38,10 +38,10 @@ class Opening:
 
         Without ``check``, the caller looks into the queue's folder anyway and gets `FileNotFoundError` if it is gone. With
         ``drains``, it may use the disk space kept in reserve."""
-        with self._transactions.batch(durable=durable):
+        with self.transactions.batch(durable=durable):
             if drains:
-                self._transactions.draw_on_reserve()
-            self._transactions.visited.add(self._folder)
+                self.transactions.draw_on_reserve()
+            self.transactions.visited.add(self.folder)
             self._ensure_open(check=check)
             try:
                 yield
@@ -51,13 +51,13 @@ class Opening:
                 raise
 
     def _ensure_open(self, *, check: bool) -> None:
-        if self.is_open and (not check or self._folder.is_there()):
+        if self.is_open and (not check or self.folder.is_there()):
             return
         self.close()
-        if not self._folder.is_there():
+        if not self.folder.is_there():
             raise QueueNotFound(self.name)
         with self._sidecar.lock():
-            if self._owner() is not None or not self._folder.is_there():
+            if self._owner() is not None or not self.folder.is_there():
                 raise QueueNotFound(self.name)
             self._sidecar.make()
             self._sidecar.keep_copy()
@@ -69,12 +69,12 @@ class Opening:
     def close(self) -> None:
         """The next verb opens the queue again."""
         self.is_open = False
-        self._folder.doubt()
+        self.folder.doubt()
         self.on_close()
 
     def _is_lost(self) -> bool:
         """Whether a file is missing because another process has dropped the queue."""
-        if self._folder.is_there() and self.born() == self._born:
+        if self.folder.is_there() and self.born() == self._born:
             return False
         self.close()
         return True
@@ -93,21 +93,21 @@ class Opening:
         return _unpack(self._sidecar.settings())
 
     def load(self) -> Settings | None:
-        with self._transactions.batch(durable=False):
-            if not self._folder.is_there() or self._owner() is not None:
+        with self.transactions.batch(durable=False):
+            if not self.folder.is_there() or self._owner() is not None:
                 return None
             return self.settings()
 
     def save(self, settings: Settings, *, create: bool) -> bool:
-        with self._transactions.batch():
-            if not create and not self._folder.is_there():
+        with self.transactions.batch():
+            if not create and not self.folder.is_there():
                 return False
             with self._sidecar.lock():
-                there, owner = self._folder.is_there(), self._owner()
+                there, owner = self.folder.is_there(), self._owner()
                 if there and owner is not None:
                     if create:
                         raise BadName(
-                            f"queue name {self.name!r}: the file system of {self._transactions} does not distinguish it from "
+                            f"queue name {self.name!r}: the file system of {self.transactions} does not distinguish it from "
                             f"queue {owner!r}"
                         )
                     return False
@@ -120,9 +120,9 @@ class Opening:
         self._sidecar.clear()  # leftovers of an interrupted drop
         self._sidecar.make()
         self._save(settings, secrets.token_hex(8), [[0, settings.retention]])
-        for folder in (self._sidecar.folder, self._sidecar.folder.parent, self._transactions.root):
+        for folder in (self._sidecar.folder, self._sidecar.folder.parent, self.transactions.root):
             sync(folder)
-        self._folder.layout.folder.mkdir()
+        self.folder.layout.folder.mkdir()
         sync(self._format.queues)
         self.close()
 
@@ -131,9 +131,9 @@ class Opening:
         record = self._sidecar.settings()
         retentions = list(record["retentions"]) if record else [[0, Settings().retention]]  # another program made this queue
         if retentions[-1][1] != settings.retention:
-            self._folder.doubt()
-            self._folder.refresh()
-            last = max((self._folder.layout.number(id) for id in self._folder.index), default=0)
+            self.folder.doubt()
+            self.folder.refresh()
+            last = max((self.folder.layout.number(id) for id in self.folder.index), default=0)
             retentions.append([last, settings.retention])
         self._save(settings, record["born"] if record else secrets.token_hex(8), retentions)
 
@@ -143,17 +143,17 @@ class Opening:
         self._sidecar.save_settings(record)
 
     def drop(self) -> bool:
-        with self._transactions.batch():
-            self._transactions.draw_on_reserve()
+        with self.transactions.batch():
+            self.transactions.draw_on_reserve()
             try:
                 self._ensure_open(check=True)
             except QueueNotFound:
                 return False
             with self._sidecar.lock():
-                if not self._folder.is_there():  # another process was first
+                if not self.folder.is_there():  # another process was first
                     return False
                 self._format.clear(self.name)
-                os.rename(self._folder.layout.folder, self._sidecar.make_trash() / "messages")
+                os.rename(self.folder.layout.folder, self._sidecar.make_trash() / "messages")
                 sync(self._format.queues)
                 self._format.clear(self.name)
                 self._sidecar.clear()

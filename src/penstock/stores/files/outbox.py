@@ -23,7 +23,7 @@ from penstock.message import Entry, Settings
 from penstock.stores.disk import read_whole, remove_folder, write_whole
 from penstock.stores.files.file_times import is_orphaned
 from penstock.stores.files.marks import Row
-from penstock.stores.files.queue import Surroundings
+from penstock.stores.files.queue import Queues
 from penstock.stores.files.records import DAMAGE, check_journal, check_writer, set_aside
 from penstock.stores.files.sidecar import FOLDER
 from penstock.stores.locks import FileLock, Patience
@@ -36,9 +36,9 @@ JOURNAL, PUBLISHED, LOCK = ".journal", ".published", ".lock"
 
 
 class FileLedger(Ledger):
-    def __init__(self, around: Surroundings, staging: StagedFiles) -> None:
-        self._around = around
-        self._transactions = around.transactions
+    def __init__(self, queues: Queues, staging: StagedFiles) -> None:
+        self._queues = queues
+        self._transactions = queues.transactions
         self._staging = staging
 
     @guarded
@@ -72,7 +72,7 @@ class FileLedger(Ledger):
             record = json.loads(content)
             check(record)
         except DAMAGE:
-            set_aside(path, content, f"{self._around.root}/{FOLDER}/{DAMAGED}", read_whole, self._around.on_damage)
+            set_aside(path, content, f"{self._queues.root}/{FOLDER}/{DAMAGED}", read_whole, self._queues.on_damage)
             return None
         return record
 
@@ -94,7 +94,7 @@ class FileLedger(Ledger):
     ) -> Callable[[], object] | None:
         """Uses a journal; that of the next step replaces it, and it is removed with the batch."""
         writer, batch, place = step
-        stored = self._around.queue(queue)
+        stored = self._queues.get(queue)
         with stored.opening.visit():
             # A draft that reappears after a power cut would be published again.
             self._transactions.dirty.add(stored.sending.drafts_folder())

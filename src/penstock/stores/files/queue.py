@@ -23,7 +23,6 @@ from penstock.stores.files.layout import Format, Stamp
 from penstock.stores.files.marks import Marks
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.readers import FileReaders
-from penstock.stores.files.reading import MessageFiles
 from penstock.stores.files.records import ASIDE, Extra
 from penstock.stores.files.sending import Sending
 from penstock.stores.files.sidecar import Sidecar
@@ -35,8 +34,8 @@ MOST_FOREIGN = 100
 """The maximum number of foreign files that are named."""
 
 
-class Surroundings:
-    """What the queues of one store share. Owns the queues that are in use, so that each has one picture of its folder."""
+class Queues:
+    """What the queues of one store share. Owns those that are in use, so that each has one picture of its folder."""
 
     def __init__(self, root: Path, format: Format, transactions: Transactions, on_damage: Callable[[str], object]) -> None:
         self.root = root
@@ -47,37 +46,36 @@ class Surroundings:
         """Whether a writer's journal has drafts of this queue that are yet to be published."""
         self.used: dict[str, FileQueue] = {}
 
-    def queue(self, name: str) -> FileQueue:
+    def get(self, name: str) -> FileQueue:
         found = self.used.get(name)
         return found if found is not None else self.used.setdefault(name, FileQueue(name, self))
 
 
 class FileQueue(StoredQueue):
-    def __init__(self, name: str, around: Surroundings) -> None:
+    def __init__(self, name: str, queues: Queues) -> None:
         self.name = name
-        self._around = around
-        self._transactions = transactions = around.transactions
-        self.sidecar = Sidecar(around.root, name, transactions.patience, around.on_damage)
-        self.folder = Folder(around.format.layout(name, self.sidecar), self.sidecar)
-        self.opening = Opening(name, self.folder, around.format, transactions)
-        self.messages = MessageFiles(name, self.folder)
-        self.marks = Marks(self.folder, transactions)
-        self.sending = Sending(self.folder, self.opening, self.marks, transactions)
-        self.history: FileHistory = FileHistory(self.folder, self.opening)
-        self.holding = Holding(self.folder, self.opening, self.messages, self.marks, self.history, transactions)
-        self.readers: FileReaders = FileReaders(self.folder, self.opening, self.messages, self.holding)
+        self._queues = queues
+        self._transactions = transactions = queues.transactions
+        self.sidecar = Sidecar(queues.root, name, transactions.patience, queues.on_damage)
+        self.folder = Folder(queues.format.layout(name, self.sidecar), self.sidecar)
+        self.opening = Opening(name, self.folder, queues.format, transactions)
+        self.marks = Marks(self.opening)
+        self.sending = Sending(self.opening, self.marks)
+        self.history: FileHistory = FileHistory(self.opening)
+        self.holding = Holding(self.opening, self.marks, self.history)
+        self.readers: FileReaders = FileReaders(self.opening, self.holding)
         self._sweeping = Sweeping(
-            self.folder, self.holding, self.marks, self.history, self.readers, lambda: around.is_inserting(name)
+            self.folder, self.holding, self.marks, self.history, self.readers, lambda: queues.is_inserting(name)
         )
         self.opening.on_open = [self.readers.recover, self._enter]
         self.opening.on_close = self._leave
 
     def _enter(self) -> None:
-        self._around.used[self.name] = self
+        self._queues.used[self.name] = self
 
     def _leave(self) -> None:
-        if self._around.used.get(self.name) is self:
-            del self._around.used[self.name]
+        if self._queues.used.get(self.name) is self:
+            del self._queues.used[self.name]
 
     def insert(self, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         return self.sending.insert(entries, now, settings)
@@ -118,7 +116,7 @@ class FileQueue(StoredQueue):
     def move(
         self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
     ) -> list[Moved]:
-        there = self if target == self.name else self._around.queue(target)
+        there = self if target == self.name else self._queues.get(target)
         with self.opening.visit(drains=True), there.opening.visit(), ExitStack() as stack:
             # Always in the same order; and a queue's lock cannot be taken twice.
             for queue in sorted({self, there}, key=lambda queue: queue.name):
@@ -139,7 +137,7 @@ class FileQueue(StoredQueue):
             found: list[Message] = []
             for place, id in sorted((number(id), id) for id, hidden in index.items() if now is None or hidden <= now):
                 if place > after[1] and len(found) < limit:
-                    message = self.messages.read(id, index[id])
+                    message = self.folder.read(id, index[id])
                     if message is not None and (state is None or message.state is state):
                         found.append(message)
             return found
@@ -170,7 +168,7 @@ class FileQueue(StoredQueue):
                     in_flight += not received.released
                     aside += received.released == ASIDE
             first = min(index, key=self.folder.layout.number, default=None)
-            oldest = None if first is None else self.messages.read(first, index[first])
+            oldest = None if first is None else self.folder.read(first, index[first])
             return Counts(
                 messages=len(index),
                 visible=visible,
@@ -184,7 +182,7 @@ class FileQueue(StoredQueue):
             )
 
     def _foreign(self) -> list[str]:
-        return sorted(os.path.relpath(path, self._around.root) for path in self.folder.foreign)[:MOST_FOREIGN]
+        return sorted(os.path.relpath(path, self._queues.root) for path in self.folder.foreign)[:MOST_FOREIGN]
 
     def due(self) -> int | None:
         with self.opening.visit(durable=False):
@@ -211,6 +209,9 @@ class FileQueue(StoredQueue):
             return Swept(more, self._foreign())
 
     # for the store
+
+    def stop_sweep(self) -> None:
+        self._sweeping.stop()
 
     def ids(self) -> list[str]:
         with self.opening.visit(durable=False):

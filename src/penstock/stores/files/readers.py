@@ -15,23 +15,20 @@ from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.disk import remove_folder
-from penstock.stores.files.folder import Folder
 from penstock.stores.files.holding import Holding
 from penstock.stores.files.opening import Opening
-from penstock.stores.files.reading import MessageFiles
 from penstock.stores.files.records import ASIDE
 from penstock.stores.files.sidecar import digest
 from penstock.stores.ports import Readers
 
 
 class FileReaders(Readers):
-    def __init__(self, folder: Folder, opening: Opening, messages: MessageFiles, holding: Holding) -> None:
-        self._folder = folder
-        self._sidecar = folder.sidecar
+    def __init__(self, opening: Opening, holding: Holding) -> None:
         self._opening = opening
-        self._messages = messages
+        self._folder = opening.folder
+        self._sidecar = opening.folder.sidecar
         self._holding = holding
-        self._at = folder.sidecar.folder / "reader"
+        self._at = self._sidecar.folder / "reader"
 
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         with self._opening.visit(drains=True):
@@ -70,7 +67,7 @@ class FileReaders(Readers):
             found = []
             for id, delivery in record["receipts"][start:stop]:
                 hidden = self._folder.find(id) if self._holds(id, delivery) else None
-                message = None if hidden is None else self._messages.read(id, hidden)
+                message = None if hidden is None else self._folder.read(id, hidden)
                 if message is not None:
                     found.append(message)
             return found

@@ -118,28 +118,6 @@ def _check_death(death: Death) -> None:
     need(is_instant(death.receives) and is_instant(death.died_at))
 
 
-def check_mark(record: Any) -> None:
-    need(is_id(record["id"]) and is_instant(record["until"]) and type(record.get("published", True)) is bool)
-
-
-def check_claim(record: Any) -> None:
-    need(is_instant(record["epoch"]) and type(record["confirmed"]) is bool and is_instant(record["lapses_at"]))
-    need(type(record["receipts"]) is list)
-    for id, delivery in record["receipts"]:
-        need(is_id(id) and is_instant(delivery))
-
-
-def check_reader(record: Any) -> None:
-    need(type(record["reader"]) is str)
-
-
-def check_settled_epoch(record: Any) -> None:
-    state, settled_at, reason, keep_until = record["settlement"]
-    need(is_instant(record["epoch"]) and is_instant(settled_at) and (reason is None or type(reason) is str))
-    need(keep_until is None or is_instant(keep_until))
-    State(state)
-
-
 def check_settled(message: Message) -> None:
     """Check a message of the history."""
     numbers = (message.number, message.receives, message.delivery, message.sent_at, message.visible_at, message.expires_at)
@@ -182,17 +160,23 @@ DAMAGED_HEAD = {"intact": False}
 
 
 def check_record(kind: str, name: str, record: Any) -> None:
-    if kind == "head":
-        _check_extra(record)
-    elif kind == "mark":
-        check_mark(record)
-    elif name == "name":
-        check_reader(record)
-    elif name == "settled":
-        check_settled_epoch(record)
-    else:
-        check_claim(record)
-        need(record["epoch"] == int(name))
+    """Check a JSON record of the sidecar folder ``kind``."""
+    match kind, name:
+        case "head", _:
+            _check_extra(record)
+        case "mark", _:
+            need(is_id(record["id"]) and is_instant(record["until"]) and type(record.get("published", True)) is bool)
+        case _, "name":
+            need(type(record["reader"]) is str)
+        case _, "settled":
+            state, settled_at, reason, keep_until = record["settlement"]
+            need(is_instant(record["epoch"]) and is_instant(settled_at) and (reason is None or type(reason) is str))
+            need(keep_until is None or is_instant(keep_until))
+            State(state)
+        case _:
+            need(record["epoch"] == int(name) and is_instant(record["epoch"]) and is_instant(record["lapses_at"]))
+            need(type(record["confirmed"]) is bool and type(record["receipts"]) is list)
+            need(all(is_id(id) and is_instant(delivery) for id, delivery in record["receipts"]))
 
 
 def set_aside(

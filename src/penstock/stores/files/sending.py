@@ -11,12 +11,10 @@ from penstock.message import OCTETS, Entry, Sent, Settings
 from penstock.policy import same_settings
 from penstock.stores.disk import is_full, sync, sync_file_system
 from penstock.stores.encoding import Head
-from penstock.stores.files.folder import Folder
 from penstock.stores.files.marks import Marks, Row
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import Extra, Received
 from penstock.stores.files.sidecar import FEW
-from penstock.stores.files.transactions import Transactions
 
 ATTEMPTS = 20
 """How often a sender tries to find numbers that no other program uses."""
@@ -28,13 +26,13 @@ Journal = Callable[[list[Row]], None]
 class Sending:
     """Adds messages to one queue."""
 
-    def __init__(self, folder: Folder, opening: Opening, marks: Marks, transactions: Transactions) -> None:
-        self._folder = folder
-        self._layout = folder.layout
-        self._sidecar = folder.sidecar
+    def __init__(self, opening: Opening, marks: Marks) -> None:
         self._opening = opening
+        self._folder = opening.folder
+        self._layout = opening.folder.layout
+        self._sidecar = opening.folder.sidecar
+        self._transactions = opening.transactions
         self._marks = marks
-        self._transactions = transactions
 
     def insert(
         self, entries: Sequence[Entry], now: int, settings: Settings, journal: Journal | None = None

@@ -70,6 +70,7 @@ class Sidecar:
 
     def __init__(self, root: Path, queue: str, patience: Patience, on_damage: Callable[[str], object]) -> None:
         """``on_damage`` is called with what was found damaged and set aside."""
+        self.queue = queue
         self.folder = root / FOLDER / queue
         self._at = os.fspath(self.folder)
         self._settings_at, self._copy_at, self._damaged_at = (
@@ -219,7 +220,7 @@ class Sidecar:
             record = _parse(copy or b"")
             how = "restored from their copy"
         except DAMAGE:
-            record = _lost_settings(self.folder.name)
+            record = _lost_settings(self.queue)
             how = "lost: the queue has the default ones until it is updated, and its messages do not expire"
         kept = f"{self._damaged_at}/settings.{secrets.token_hex(4)}"
         with suppress(OSError):  # the disk is not writable: another process will do this

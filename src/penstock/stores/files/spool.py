@@ -60,7 +60,7 @@ STILL = 5
 def read_timer(root: Path, id: str, sidecar: Sidecar) -> int:
     """Until when a file in delay/ stays there."""
     received = sidecar.received(id)
-    status = os.stat(f"{root}/delay/{sidecar.folder.name}:{id}")
+    status = os.stat(f"{root}/delay/{sidecar.queue}:{id}")
     instant = status.st_mtime_ns // 1000
     if instant >= NEVER_AT:
         return FOREVER

@@ -15,7 +15,7 @@ from penstock.message import Settings
 from penstock.stores.clock_files import ClockFiles
 from penstock.stores.files.layout import Format
 from penstock.stores.files.outbox import WRITERS, FileLedger
-from penstock.stores.files.queue import FileQueue, Surroundings
+from penstock.stores.files.queue import FileQueue, Queues
 from penstock.stores.files.sidecar import FOLDER
 from penstock.stores.files.transactions import Transactions
 from penstock.stores.locks import TIMEOUT
@@ -36,10 +36,10 @@ class FileStore(Store):
         self.format = format
         self._transactions = Transactions(self.root, timeout)
         self._reserve = self._transactions.reserve
-        self._around = Surroundings(self.root, format, self._transactions, lambda damage: self.on_damage(damage))
+        self._queues = Queues(self.root, format, self._transactions, lambda damage: self.on_damage(damage))
         staging = StagedFiles(self.root / FOLDER / WRITERS, durable=True, admit=self._reserve.admit)
-        ledger = FileLedger(self._around, staging)
-        self._around.is_inserting = ledger.is_inserting
+        ledger = FileLedger(self._queues, staging)
+        self._queues.is_inserting = ledger.is_inserting
         self.outbox = Outbox(staging, ledger)
         self.roster = LocalRoster()
         self.uuids = format.uuids(lambda queue: self.queue(queue).ids())
@@ -68,18 +68,20 @@ class FileStore(Store):
         return self._find(name).opening.drop()
 
     def queue(self, name: str) -> FileQueue:
-        return self._around.queue(name)
+        return self._queues.get(name)
 
     def _find(self, name: str) -> FileQueue:
         """The queue, which need not exist: it is not remembered."""
-        return self._around.used.get(name) or FileQueue(name, self._around)
+        return self._queues.used.get(name) or FileQueue(name, self._queues)
 
     def version(self) -> int:
         with self._transactions.lock:
-            return hash(tuple([queue.stamp() for queue in list(self._around.used.values())]))
+            return hash(tuple([queue.stamp() for queue in list(self._queues.used.values())]))
 
     def clock(self) -> Clock:
         return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))
 
     def close(self) -> None:
         self._transactions.closed = True
+        for queue in list(self._queues.used.values()):
+            queue.stop_sweep()

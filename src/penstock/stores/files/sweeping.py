@@ -18,6 +18,7 @@ from penstock.stores.files.records import Extra
 SLICE = 200
 """How many records one slice looks at."""
 DRAFT = "draft"
+Ask = Callable[[], bool]
 
 
 class Sweeping:
@@ -27,13 +28,7 @@ class Sweeping:
     between two slices."""
 
     def __init__(
-        self,
-        folder: Folder,
-        holding: Holding,
-        marks: Marks,
-        history: FileHistory,
-        readers: FileReaders,
-        is_inserting: Callable[[], bool],
+        self, folder: Folder, holding: Holding, marks: Marks, history: FileHistory, readers: FileReaders, is_inserting: Ask
     ) -> None:
         """``is_inserting``: whether there is a journal with drafts that are yet to be published."""
         self._folder = folder
@@ -58,6 +53,10 @@ class Sweeping:
             return False
         self._records = records
         return True
+
+    def stop(self) -> None:
+        """End the pass, which has a folder open."""
+        self._records = None
 
     def _begin(self, now: int) -> Iterator[tuple[str, str]]:
         self._folder.refresh()

@@ -174,14 +174,8 @@ class Vsqs(Format):
     def __init__(self, root: Path) -> None:
         self.queues = root
 
-    def prepare(self) -> None:
-        pass
-
     def layout(self, queue: str, sidecar: Sidecar) -> VsqsLayout:
         return VsqsLayout(self.queues / queue, sidecar)
-
-    def clear(self, queue: str) -> None:
-        pass
 
     def uuids(self, ids: Callable[[str], list[str]]) -> VsqsUuids:  # noqa: ARG002
         return VsqsUuids()
