@@ -126,6 +126,13 @@ def test_every_module_of_the_package_opens_with_what_it_is_for() -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
+def test_nobody_asks_which_store_it_has() -> None:
+    asking = re.compile(r"isinstance\([^()]*(\([^()]*\))?[^()]*\b\w*Store\b")
+    for path in SOURCE.rglob("*.py"):
+        if "stores" not in path.relative_to(SOURCE).parts:
+            assert not asking.search(path.read_text()), path
+
+
 def test_no_module_imports_itself_by_way_of_others_not_even_for_types() -> None:
     paths = {path.relative_to(SOURCE.parent).with_suffix(""): path for path in SOURCE.rglob("*.py")}
     modules = {".".join(name.parts).removesuffix(".__init__"): path for name, path in paths.items()}

@@ -1948,7 +1948,7 @@ MUTANTS = [
     clocked(
         "a mover goes by the wall clock",
         "mover_goes",
-        ("cli/daemons.py", "spool.move_on(broker.clock(),", "spool.move_on(__import__('time').time_ns() // 1000,"),
+        ("cli/daemons.py", "spool.move_on(clock(),", "spool.move_on(__import__('time').time_ns() // 1000,"),
     ),
     clocked(
         "a wall clock set forward makes files old",

@@ -12,7 +12,7 @@ import penstock
 from penstock.broker import without_password
 from penstock.cli import daemons, messages, pipeline, queues, sending, serving, watch, work
 from penstock.cli.output import complain
-from penstock.cli.parser import Command, Parser
+from penstock.cli.parser import Command, Parser, PlainCommand
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
 
 __all__ = ["main"]
@@ -93,17 +93,17 @@ def _run(argv: list[str]) -> int:
     args.store = args.store or os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE
     if args.command == "pipeline":
         return pipeline.run(args)
-    return _with_store(args)
+    code: int = args.run(args)
+    return code
 
 
-def _with_store(args: argparse.Namespace) -> int:
+def _with_store(args: argparse.Namespace, run: Command) -> int:
     with penstock.open(args.store) as broker:
         try:
-            code: int = args.run(args, broker)
+            return run(args, broker)
         except QueueNotFound as error:
             error.add_note(f"the store is {without_password(args.store)}")
             raise
-        return code
 
 
 def _exit_code(error: PenstockError) -> int:
@@ -132,13 +132,17 @@ def build() -> Parser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
 
     def command(name: str, run: Command, help: str) -> Parser:
+        return plain_command(name, lambda args: _with_store(args, run), help)
+
+    def plain_command(name: str, run: PlainCommand, help: str) -> Parser:
         sub = subparsers.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False)
         _add_common(sub, store=argparse.SUPPRESS, json=argparse.SUPPRESS)  # so that it does not undo what stood before
         sub.set_defaults(run=run)
         return sub
 
-    for module in (queues, sending, messages, watch, work, daemons):
+    for module in (queues, sending, messages, watch, work):
         module.add(command)
+    daemons.add(plain_command)
     serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)
     _add_common(serve, store=argparse.SUPPRESS, json=argparse.SUPPRESS)
     serving.add(serve)

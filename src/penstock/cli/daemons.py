@@ -7,23 +7,26 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from penstock.broker import Broker
+from penstock.broker import location, open_local, without_password
 from penstock.cli.inotify import Watch
-from penstock.cli.parser import Commands, Parser
+from penstock.cli.parser import Parser, PlainCommands
+from penstock.clock import Clock
 from penstock.errors import BadInput
 from penstock.policy import SECOND
 from penstock.stores.files.spool import Spool
-from penstock.stores.files.store import FileStore
 
 OnDamage = Callable[[str], object]
+Look = Callable[[Spool, Clock, OnDamage], float]
+"""Does what there is to do; answers how many seconds to pause."""
 LOOK_EVERY = 5.0
 """Seconds after which to look even without an event: inotify does not report what another machine does."""
 SOON = 0.05
 """Seconds after which to look again at what is still being written."""
 
 
-def add(command: Commands) -> None:
+def add(command: PlainCommands) -> None:
     _add_arguments(command("mover", run_mover, "deliver what comes into a spool's new/ and what has waited in its delay/"))
     _add_arguments(command("reaper", run_reaper, "unlink what was removed from a spool's queues"))
 
@@ -35,35 +38,38 @@ def _add_arguments(parser: Parser) -> None:
     parser.add_argument("--once", action="store_true", help="handle what is there, then end")
 
 
-def run_mover(args: argparse.Namespace, broker: Broker) -> int:
-    def look(spool: Spool, on_damage: OnDamage) -> float:
-        waiting, due = spool.move_on(broker.clock(), on_damage)
-        pause = LOOK_EVERY if due is None else max(0.0, (due - broker.clock()) / SECOND)
-        return min(pause, SOON) if waiting else pause
-
-    return _run(args, broker, ["new", "delay"], look)
+def run_mover(args: argparse.Namespace) -> int:
+    return _run(args, ["new", "delay"], _move)
 
 
-def run_reaper(args: argparse.Namespace, broker: Broker) -> int:
-    def look(spool: Spool, _: OnDamage) -> float:
-        spool.reap()
-        return LOOK_EVERY
-
-    return _run(args, broker, ["remove"], look)
+def _move(spool: Spool, clock: Clock, on_damage: OnDamage) -> float:
+    waiting, due = spool.move_on(clock(), on_damage)
+    pause = LOOK_EVERY if due is None else max(0.0, (due - clock()) / SECOND)
+    return min(pause, SOON) if waiting else pause
 
 
-def _run(args: argparse.Namespace, broker: Broker, parts: list[str], look: Callable[[Spool, OnDamage], float]) -> int:
+def run_reaper(args: argparse.Namespace) -> int:
+    return _run(args, ["remove"], _reap)
+
+
+def _reap(spool: Spool, _clock: Clock, _on_damage: OnDamage) -> float:
+    spool.reap()
+    return LOOK_EVERY
+
+
+def _run(args: argparse.Namespace, parts: list[str], look: Look) -> int:
     """Handle what is there, and then look whenever a file arrives or a timer expires."""
-    store = broker.store
-    if not isinstance(store, FileStore) or not isinstance(store.format, Spool):
-        raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {args.store}")
-    with Watch([store.root / part for part in parts]) as watch, _ended_by_sigterm():
-        while True:
-            with store.batch(durable=False):
-                pause = look(store.format, store.on_damage)
-            if args.once:
-                return 0
-            watch.wait(min(pause, LOOK_EVERY))
+    if not args.store.startswith("spool:"):
+        raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {without_password(args.store)}")
+    with open_local(args.store) as broker:
+        spool = Spool(Path(location(args.store)[1]))
+        with Watch([spool.root / part for part in parts]) as watch, _ended_by_sigterm():
+            while True:
+                with broker.store.batch(durable=False):
+                    pause = look(spool, broker.clock, broker.store.on_damage)
+                if args.once:
+                    return 0
+                watch.wait(min(pause, LOOK_EVERY))
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from penstock.broker import Broker
 from penstock.errors import BadInput
 
 Command = Callable[[argparse.Namespace, Broker], int]
+PlainCommand = Callable[[argparse.Namespace], int]
+"""A command that opens the store itself, if it needs one."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,6 +37,10 @@ class Parser(argparse.ArgumentParser):
 
 class Commands(Protocol):
     def __call__(self, name: str, run: Command, help: str) -> Parser: ...
+
+
+class PlainCommands(Protocol):
+    def __call__(self, name: str, run: PlainCommand, help: str) -> Parser: ...
 
 
 def seconds(text: str) -> float:
