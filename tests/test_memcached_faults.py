@@ -471,6 +471,30 @@ def test_full_a_send_is_refused_and_the_queue_can_still_be_emptied() -> None:
         assert queue.stats().messages == 1
 
 
+@pytest.mark.parametrize(("kind", "number"), [("p", 1), ("b", 0)])
+def test_what_was_sent_before_the_server_was_full_is_received(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, kind: str, number: int
+) -> None:
+    """There is no memory left for the second page, or for the block, which is only a hint."""
+    cas = Link.cas
+
+    def refuse(self: Link, key: str, *rest: Any) -> bool | None:
+        if key == keys_of(queue).key(kind, number):
+            raise StoreFull("no memory left")
+        return cas(self, key, *rest)
+
+    with monkeypatch.context() as full:
+        full.setattr(Link, "cas", refuse)
+        try:
+            queue.send_many([b"%d" % number for number in range(100)])
+            sent = 100
+        except StoreFull:
+            sent = SLOTS - 1
+        assert (kind == "b") == (sent == 100)
+        assert [int(message.body) for message in queue.receive(100)] == list(range(sent))
+    assert queue.stats().lost == 0
+
+
 def test_a_message_over_the_item_size_is_split(queue: Queue) -> None:
     body = os.urandom(1024 * 1024)
     queue.send(body, attributes={"a": "x" * 60_000})

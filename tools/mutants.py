@@ -2194,6 +2194,16 @@ MUTANTS = [
         (SLICES, "if min(page.visible) < self._survey.bound(at):", "if False:"),
     ),
     cached(
+        "memcached: a full server loses what it has just taken",
+        "before_the_server_was_full",
+        (SENDING, "for number, record in records.items() if number not in sent}", "for number, record in records.items()}"),
+    ),
+    cached(
+        "memcached: a send fails for a hint",
+        "before_the_server_was_full",
+        (PAGES, "with suppress(StoreFull):  # if this fails", "if True:  # if this fails"),
+    ),
+    cached(
         "memcached: an exchange forgets what it deleted",
         "exchange_whose_receive_fails",
         (MEMCACHED_QUEUE, "        except StoreError:  # the deletion", "        except KeyError:  # the deletion"),

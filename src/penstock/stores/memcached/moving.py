@@ -183,7 +183,8 @@ class Arrival:
                     self._link.forget([self._note])
                     return Moved.DUPLICATE
                 self._put_alias(head)
-                if self._sender.commit(self._target, record, parted):
+                self._sender.commit(self._target, record, parted, sent := set[int]())
+                if sent:
                     return Moved.DONE
                 records.discard(record)
 

@@ -131,7 +131,8 @@ class Pages:
             first = min(page.visible)
             if page.is_sealed() and bounds[number % FAN] != first:
                 bounds[number % FAN] = first
-                self._link.cas(block, bounds.tobytes(), token)  # if this fails, the next claim will do it
+                with suppress(StoreFull):  # if this fails, the next claim will do it
+                    self._link.cas(block, bounds.tobytes(), token)
 
     def lower_bounds(self, numbers: Iterable[int]) -> None:
         """Something in these pages becomes visible earlier than the blocks may say."""

@@ -110,29 +110,30 @@ class Sender:
             if place in entries and not _mark(contents, entries[place], numbers[place], token, now):
                 number = numbers.pop(place)
                 written.discard({number: records.pop(number)._replace(mark=None)})
+        sent: set[int] = set()
+        refusal: Exception | None = None
         try:
-            sent = self.commit(contents, records, parted)
-        except (StoreFull, SettingsChanged):
-            written.discard(records, dead=True)
-            raise
+            self.commit(contents, records, parted, sent)
+        except (StoreFull, SettingsChanged) as error:  # after any other error the slots may have been filled
+            refusal = error
+        written.discard({number: record for number, record in records.items() if number not in sent}, dead=True)
+        if refusal is not None:
+            raise refusal
         if time.monotonic() - begun > SLOW:
             keys.link.nudge(keys.key("stir"))  # waiting receivers saw the head change, and looked too early
-        if len(sent) < len(records):
-            written.discard({number: record for number, record in records.items() if number not in sent}, dead=True)
         return {place: number for place, number in numbers.items() if number in sent}
 
-    def commit(self, contents: Contents, records: Mapping[int, Record], parted: set[int]) -> set[int]:
-        """Fill the slots. Returns which of them are filled."""
+    def commit(self, contents: Contents, records: Mapping[int, Record], parted: set[int], sent: set[int]) -> None:
+        """Fill the slots. Adds those that are filled to ``sent``, so that the caller knows them even if this fails."""
         pages: dict[int, dict[int, Record]] = {}
         for number, record in records.items():
             pages.setdefault(number // SLOTS, {})[number] = record
-        sent: set[int] = set()
         for at, those in pages.items():
-            sent |= self._fill(contents, at, those, parted)
+            filled = self._fill(contents, at, those, parted)
+            sent |= filled
+            contents.keys.count += len(filled)
             if sent:
                 self._settings = None
-        contents.keys.count += len(sent)
-        return sent
 
     def _fill(self, contents: Contents, at: int, records: Mapping[int, Record], parted: set[int]) -> set[int]:
         keys, pages = contents.keys, contents.pages
