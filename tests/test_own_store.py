@@ -11,6 +11,7 @@ from penstock.broker import open_local
 from penstock.message import FOREVER
 from penstock.testing import FakeClock, UngroupedStoreContract
 from penstock.testing.interrupted import Interrupted
+from penstock.testing.port_model import PortModel
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -35,7 +36,7 @@ def _own_store_is_installed(installed: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
 
-class TestOwnStore(UngroupedStoreContract, Interrupted):
+class TestOwnStore(UngroupedStoreContract, PortModel, Interrupted):
     interrupts = (200, 200)
 
     @pytest.fixture

@@ -2053,6 +2053,30 @@ MUTANTS = [
         ("tests/test_memory.py",),
     ),
     Mutant(
+        "a claim in memory looks past its instant",
+        "random_verbs",
+        (
+            (
+                "stores/memory/queue.py",
+                "claiming.limit, claiming.at, claiming.share",
+                "claiming.limit, claiming.now, claiming.share",
+            ),
+        ),
+        ("tests/test_own_store.py",),
+    ),
+    Mutant(
+        "a deletion in memory goes by any settings",
+        "random_verbs",
+        (
+            (
+                "stores/memory/queue.py",
+                "if settings is not None and not same_settings(table.settings, settings):",
+                "if False:",
+            ),
+        ),
+        ("tests/test_own_store.py",),
+    ),
+    Mutant(
         "a sweep in memory clears everything at once",
         "clears_a_part",
         (("stores/memory/table.py", "for _ in range(SLICE):", "for _ in range(10**9):"),),
