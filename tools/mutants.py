@@ -839,7 +839,7 @@ MUTANTS = [
     ),
     filed(
         "the record of an extension comes after the rename",
-        "system_call",
+        "killed_after_its_rename",
         (HOLDING, "            folder.write_received(id, received, durable=lasting)\n", ""),
         (
             HOLDING,
