@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import pytest
@@ -82,7 +84,8 @@ def test_a_signal_handler_inside_a_statement_that_waits_is_refused(tmp_path: Pat
         before = signal.signal(signal.SIGUSR1, handle)
         try:
             with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, StoreBusy)):
-                patch.setattr("penstock.stores.sqlite.store.time.sleep", lambda _: signal.raise_signal(signal.SIGUSR1))
+                raising = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: signal.raise_signal(signal.SIGUSR1))
+                patch.setattr("penstock.stores.sqlite.store.time", raising)
                 queue.delete(message)
         finally:
             signal.signal(signal.SIGUSR1, before)
