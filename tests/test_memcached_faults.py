@@ -519,7 +519,7 @@ def test_a_lock_that_has_expired_is_not_taken_from_its_new_holder(broker: Broker
     client = raw(keys_of(queue))
     with store.batch():
         store.reserve("orders")
-        (key,) = store._session._locks  # type: ignore[attr-defined]
+        (key,) = store._servers._locks  # type: ignore[attr-defined]
         client.set(key, b"another's")  # ours has expired, and another process has it
     assert client.get(key) == b"another's"
     client.delete(key)
@@ -707,7 +707,7 @@ def test_a_publication_that_outlasts_its_lock_is_finished_by_another_and_doubles
             calls[0] += 1
             sent = insert(*arguments)
             if calls[0] == slow_at:
-                locks = slow.store._session._locks  # type: ignore[attr-defined]
+                locks = slow.store._servers._locks  # type: ignore[attr-defined]
                 locks.copy().popitem()[1][0].forget(locks)
                 assert other.publish("w", 1, segments) in (40, None)
             return sent

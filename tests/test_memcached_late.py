@@ -68,7 +68,7 @@ def before_command(broker: Broker, at: int | str, act: Callable[[], object]) -> 
 
     Returns a function that tells whether it was done.
     """
-    (link,) = broker.store._session.links  # type: ignore[attr-defined]
+    (link,) = broker.store._servers.links  # type: ignore[attr-defined]
     send, commands = link._send, count(1)
     done: list[bool] = []
 

@@ -1347,7 +1347,7 @@ MUTANTS = [
     cached(
         "who publishes does not renew its lock",
         "outlasts_its_lock",
-        ("stores/memcached/outbox.py", '        self.session.renew(f"writer:{writer}")\n', "        pass\n"),
+        ("stores/memcached/outbox.py", '        self.servers.renew(f"writer:{writer}")\n', "        pass\n"),
     ),
     cached(
         "marks that have served stay",
@@ -1932,7 +1932,7 @@ MUTANTS = [
         "wall_clock or agree_about",
         (
             "stores/memcached/store.py",
-            "return machine_clock(MemcachedClock(self._session))",
+            "return machine_clock(MemcachedClock(self._servers))",
             "return super().clock()",
         ),
     ),

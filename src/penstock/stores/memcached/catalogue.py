@@ -21,7 +21,7 @@ from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.encoding import pack_settings
 from penstock.stores.memcached.contents import Contents
-from penstock.stores.memcached.link import Found, Link, Session
+from penstock.stores.memcached.link import Found, Link, Servers
 from penstock.stores.memcached.records import FAN, SPARES, Keyspace, Report
 from penstock.stores.ports import Ids
 
@@ -34,9 +34,9 @@ Keys = Callable[[Keyspace], Sequence[str]]
 class Catalogue:
     """Owns the buckets, and the queues that this process knows."""
 
-    def __init__(self, session: Session, report: Report) -> None:
-        self.session = session
-        self._prefix = session.prefix
+    def __init__(self, servers: Servers, report: Report) -> None:
+        self.servers = servers
+        self._prefix = servers.prefix
         self._report = report
         self._known: dict[str, Contents] = {}
 
@@ -45,7 +45,7 @@ class Catalogue:
     @guarded
     def open(self, name: str, keys: Keys | None = None) -> Generator[tuple[Contents, Found]]:
         """`find`, in a batch."""
-        with self.session.batch():
+        with self.servers.batch():
             yield self.find(name, keys)
 
     def find(self, name: str, keys: Keys | None = None) -> tuple[Contents, Found]:
@@ -72,7 +72,7 @@ class Catalogue:
 
     def _read(self, name: str, contents: Contents | None = None, keys: Keys | None = None) -> Found:
         wanted = keys(contents.keys) if contents is not None and keys is not None else ()
-        return self.session.link(name).gets([self._bucket(name), *wanted])
+        return self.servers.link(name).gets([self._bucket(name), *wanted])
 
     def _current(self, name: str, found: Found) -> Contents | None:
         raw, _ = found.get(self._bucket(name), (None, b""))
@@ -114,19 +114,19 @@ class Catalogue:
         return self.get(keys.name)
 
     def _keyspace(self, name: str, salt: int) -> Keyspace:
-        return Keyspace(name, self._prefix, self.session.link(name), salt, self._report)
+        return Keyspace(name, self._prefix, self.servers.link(name), salt, self._report)
 
     # buckets
 
     def _bucket(self, name: str) -> str:
-        return f"{self._prefix}:c{crc32(name.encode()) // len(self.session.links) % BUCKETS}"
+        return f"{self._prefix}:c{crc32(name.encode()) // len(self.servers.links) % BUCKETS}"
 
     def _parse(self, raw: bytes) -> Any:
         try:
             return json.loads(raw)
         except ValueError:
             raise StoreError(
-                f"{self.session}: the keys with the prefix {self._prefix!r} were not written by Penstock"
+                f"{self.servers}: the keys with the prefix {self._prefix!r} were not written by Penstock"
             ) from None
 
     def _birth(self, link: Link) -> str:
@@ -139,16 +139,16 @@ class Catalogue:
 
     def _load(self, name: str) -> tuple[Any, bytes | None]:
         """A bucket, and the token for writing it."""
-        link, key = self.session.link(name), self._bucket(name)
+        link, key = self.servers.link(name), self._bucket(name)
         raw, token = link.gets([key]).get(key, (b"", None))
         return self._parse(raw) if raw else {"birth": self._birth(link), "queues": {}, "gone": []}, token
 
     def _write(self, name: str, bucket: Any, token: bytes | None) -> bool:
-        return bool(self.session.link(name).cas(self._bucket(name), json.dumps(bucket).encode(), token))
+        return bool(self.servers.link(name).cas(self._bucket(name), json.dumps(bucket).encode(), token))
 
     def _buckets(self) -> Iterator[Any]:
         keys = [f"{self._prefix}:c{number}" for number in range(BUCKETS)]
-        for link in self.session.links:
+        for link in self.servers.links:
             for raw in link.get(keys).values():
                 yield self._parse(raw)
 

@@ -7,25 +7,25 @@ of the machine: its clock then starts from the wall clock.
 from __future__ import annotations
 
 from penstock.clock import Course
-from penstock.stores.memcached.link import Session
+from penstock.stores.memcached.link import Servers
 
 
 class MemcachedClock:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._link = session.links[0]
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._link = servers.links[0]
 
     def __str__(self) -> str:
-        return str(self._session)
+        return str(self._servers)
 
     def read(self, boot: str) -> Course | None:
         key = self._key(boot)
-        with self._session.batch():
+        with self._servers.batch():
             return Course.unpack(self._link.get([key]).get(key))
 
     def create(self, boot: str, course: Course) -> Course:
         key = self._key(boot)
-        with self._session.batch():
+        with self._servers.batch():
             self._link.add(key, course.pack())
             found = Course.unpack(self._link.get([key]).get(key))  # ours or another's; an answer may have been lost, too
             if found is None:
@@ -33,7 +33,7 @@ class MemcachedClock:
             return found or course
 
     def replace(self, boot: str, course: Course, now: int) -> None:  # noqa: ARG002
-        with self._session.batch():
+        with self._servers.batch():
             self._link.put({self._key(boot): course.pack()})
 
     def touch(self, boot: str, course: Course, now: int) -> None: ...
@@ -42,4 +42,4 @@ class MemcachedClock:
         return 0
 
     def _key(self, boot: str) -> str:
-        return f"{self._session.prefix}:clock:{boot}"
+        return f"{self._servers.prefix}:clock:{boot}"

@@ -11,7 +11,7 @@ from penstock.stores.memcached.formats import EMPTY, GONE, LIVE, NEVER, SETTLED,
 from penstock.stores.memcached.link import Found
 from penstock.stores.memcached.pages import Pages
 from penstock.stores.memcached.reader_records import ReaderRecords
-from penstock.stores.memcached.records import MARK, Keyspace, Records
+from penstock.stores.memcached.records import MARK, Keyspace, MessageRecords
 
 Wanted = dict[int, tuple[int, int | None]]
 """Messages of one page: for the place of each receipt, the number and the delivery."""
@@ -25,7 +25,7 @@ class Contents:
     def __init__(self, keys: Keyspace) -> None:
         self.keys = keys
         self.link = keys.link
-        self.records = Records(keys)
+        self.records = MessageRecords(keys)
         self.pages = Pages(keys, self.records)
         self.readers = ReaderRecords(keys)
 

@@ -142,7 +142,7 @@ class Link:
         return StoreError(f"{self}: {error}")
 
 
-class Session:
+class Servers:
     """Owns the connections, the batch that is open, and the locks that it has taken."""
 
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, timeout: float) -> None:

@@ -19,7 +19,7 @@ from penstock.stores.marked import insert_marked
 from penstock.stores.memcached.catalogue import Catalogue
 from penstock.stores.memcached.documents import Documents
 from penstock.stores.memcached.formats import digest
-from penstock.stores.memcached.link import Session
+from penstock.stores.memcached.link import Servers
 from penstock.stores.ports import Ledger, Staged, Staging, Step, Store
 
 KEPT = 7 * 86400
@@ -27,7 +27,7 @@ KEPT = 7 * 86400
 
 
 @dataclass(slots=True)
-class Writer:
+class WriterDocument:
     published: int | None = None
     keep_until: int = FOREVER
     staged: list[list[Any]] = field(default_factory=list)
@@ -36,24 +36,24 @@ class Writer:
 class Writers:
     """Owns what is known about each writer, and its lock."""
 
-    def __init__(self, session: Session) -> None:
-        prefix = session.prefix
-        self.session = session
-        self.documents = Documents(Writer, session.link, f"{prefix}:w", (session.links[0], f"{prefix}:writers"))
+    def __init__(self, servers: Servers) -> None:
+        prefix = servers.prefix
+        self.servers = servers
+        self.documents = Documents(WriterDocument, servers.link, f"{prefix}:w", (servers.links[0], f"{prefix}:writers"))
 
     def lock(self, writer: str) -> None:
-        self.session.lock(f"writer:{writer}")  # no queue has such a name
+        self.servers.lock(f"writer:{writer}")  # no queue has such a name
 
     def renew(self, writer: str) -> None:
-        self.session.renew(f"writer:{writer}")
+        self.servers.renew(f"writer:{writer}")
 
 
 class MemcachedStaging(Staging):
     def __init__(self, writers: Writers) -> None:
         self._writers = writers
         self._documents = writers.documents
-        self._link = writers.session.link
-        self._batch = writers.session.batch
+        self._link = writers.servers.link
+        self._batch = writers.servers.batch
 
     def stage(self, writer: str, batch: int, name: str, segment: bytes, now: int) -> None:
         with self._batch():
@@ -62,7 +62,7 @@ class MemcachedStaging(Staging):
             parts = [segment[at : at + link.piece()] for at in range(0, len(segment), link.piece())]
             link.put({self._part(writer, batch, name, at): part for at, part in enumerate(parts)}, KEPT)
 
-            def change(known: Writer) -> None:
+            def change(known: WriterDocument) -> None:
                 known.staged = [found for found in known.staged if found[:2] != [batch, name]]
                 known.staged.append([batch, name, len(parts), now])
 
@@ -88,7 +88,7 @@ class MemcachedStaging(Staging):
     def unstage(self, writer: str, batch: int, names: Sequence[str] | None = None) -> None:
         gone: list[str] = []
 
-        def change(known: Writer) -> None:
+        def change(known: WriterDocument) -> None:
             gone.clear()
             staged, known.staged = known.staged, []
             for found in staged:
@@ -110,7 +110,7 @@ class MemcachedLedger(Ledger):
     def __init__(self, writers: Writers, store: Store, catalogue: Catalogue) -> None:
         self._writers = writers
         self._documents = writers.documents
-        self._batch = writers.session.batch
+        self._batch = writers.servers.batch
         self._store = store
         self._catalogue = catalogue
 
@@ -121,7 +121,7 @@ class MemcachedLedger(Ledger):
             yield self._documents.load(writer).published
 
     def note(self, writer: str, batch: int, keep_until: int) -> None:
-        def change(known: Writer) -> None:
+        def change(known: WriterDocument) -> None:
             known.published, known.keep_until = batch, keep_until
 
         with self._batch():

@@ -18,7 +18,7 @@ from penstock.errors import StoreFull
 from penstock.message import State
 from penstock.stores.memcached.formats import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, VOID, Page
 from penstock.stores.memcached.link import Found
-from penstock.stores.memcached.records import FAN, SMALL, SPARES, Keyspace, Records
+from penstock.stores.memcached.records import FAN, SMALL, SPARES, Keyspace, MessageRecords
 
 NEAR = 4096
 """How many numbers may be given out whose senders are not done; an evicted head skips this far ahead."""
@@ -67,7 +67,7 @@ class Survey:
 class Pages:
     """Owns the pages, blocks and counters of one queue."""
 
-    def __init__(self, keys: Keyspace, records: Records) -> None:
+    def __init__(self, keys: Keyspace, records: MessageRecords) -> None:
         self._keys = keys
         self._link = keys.link
         self._records = records

@@ -21,7 +21,7 @@ from penstock.stores.memcached.pages import Survey
 from penstock.stores.memcached.readers import MemcachedReaders
 from penstock.stores.memcached.records import MARK, Keyspace
 from penstock.stores.memcached.sending import Sender
-from penstock.stores.memcached.sweeping import Slice
+from penstock.stores.memcached.sweeping import Sweep
 from penstock.stores.ports import START, Claimed, Claiming, History, StoredQueue, Swept, scan_of, span_of
 
 AT_ONCE = 8
@@ -73,7 +73,7 @@ class MemcachedQueue(StoredQueue):
             yield contents, contents.pages.survey(found)
 
     def insert(self, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
-        with self._catalogue.session.batch():
+        with self._catalogue.servers.batch():
             return Sender(self._catalogue, self._name, settings).insert(entries, now)
 
     # claiming
@@ -257,7 +257,7 @@ class MemcachedQueue(StoredQueue):
 
     def sweep(self, now: int) -> Swept:
         with self._survey() as (contents, survey):
-            cleared = Slice(self._catalogue, contents, survey, now).sweep()
+            cleared = Sweep(self._catalogue, contents, survey, now).sweep()
             return Swept(self._catalogue.clear_dropped() or cleared)
 
 

@@ -21,7 +21,7 @@ PART = 4000
 
 
 @dataclass(slots=True)
-class Reader:
+class ReaderDocument:
     name: str = ""
     settled: int | None = None
     claims: dict[str, list[Any]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class ReaderRecords:
     def __init__(self, keys: Keyspace) -> None:
         self._keys = keys
         self._link = keys.link
-        self.documents = Documents(Reader, lambda _: keys.link, keys.key("r"), (keys.link, keys.key("readers")))
+        self.documents = Documents(ReaderDocument, lambda _: keys.link, keys.key("r"), (keys.link, keys.key("readers")))
 
     def put_holds(self, reader: str, epoch: int, receipts: Sequence[Held]) -> None:
         """Write the list of a claim's messages."""

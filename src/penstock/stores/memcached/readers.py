@@ -8,7 +8,7 @@ from functools import partial
 from penstock.message import FOREVER, Claim, Held, Message, Settlement
 from penstock.stores.memcached.catalogue import Catalogue
 from penstock.stores.memcached.formats import SLOTS
-from penstock.stores.memcached.reader_records import Reader
+from penstock.stores.memcached.reader_records import ReaderDocument
 from penstock.stores.ports import Readers
 
 
@@ -36,7 +36,7 @@ class MemcachedReaders(Readers):
     def confirm(self, reader: str, epoch: int) -> None:
         """Messages first: a claim that is marked as confirmed must not lose them. A sweep repairs a half-done confirmation."""
 
-        def change(known: Reader) -> None:
+        def change(known: ReaderDocument) -> None:
             known.claims[str(epoch)][1:] = [True, FOREVER]
 
         with self._open() as (contents, _):
@@ -67,7 +67,7 @@ class MemcachedReaders(Readers):
             holds = [readers.holds(reader, number) for number in done]
             gone = sum(sum(contents.delete(held, settlement, skip_damaged=True)) for held in holds)
 
-            def change(known: Reader) -> None:
+            def change(known: ReaderDocument) -> None:
                 known.settled = max(epoch, known.settled if known.settled is not None else epoch)
                 known.drop(done)
 

@@ -21,7 +21,7 @@ SPARES = 3
 """Page-sized items that are given up when memory runs out, so that a full queue can still be emptied."""
 ECHOES = 3
 SMALL = 4000
-"""Records up to this size are one item on any server."""
+"""MessageRecords up to this size are one item on any server."""
 MAX_RECORD = 4 * MAX_BODY
 MOVED_SECONDS = 7 * 86400
 """How long an interrupted move is remembered, so that it is not made twice."""
@@ -108,7 +108,7 @@ class Keyspace:
         self._report(f"queue {self.name!r}: {self.link} {damage}")
 
 
-class Records:
+class MessageRecords:
     """Owns the records of one queue, and their marks."""
 
     def __init__(self, keys: Keyspace) -> None:

@@ -2,11 +2,10 @@
 
     memcached://host:port[,host:port…]/prefix
 
-    store ─► queue ─► sending  moving  sweeping  history  readers
-      │         └────────┴─────────┴───────┴────────┴───────┴──► catalogue ─► contents ─► pages  records  reader_records
-      └─► outbox, clock ──────────────────────────────────────────► link
+    store ─► queue ─► sending  moving  sweeping  readers ─► catalogue ─► contents ─► pages  records  reader_records
+      └────► outbox  clock ─► link
 
-The `Session` owns this process's connections, the open batch and the locks. The catalogue finds the contents of a queue.
+`link` has this process's connections, the open batch and the locks. The catalogue finds the contents of a queue.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock.clock import Clock, machine_clock
 from penstock.message import Settings
 from penstock.stores.memcached.catalogue import Catalogue
 from penstock.stores.memcached.clock import MemcachedClock
-from penstock.stores.memcached.link import Session
+from penstock.stores.memcached.link import Servers
 from penstock.stores.memcached.outbox import MemcachedLedger, MemcachedStaging, Writers
 from penstock.stores.memcached.queue import MemcachedQueue
 from penstock.stores.ports import Outbox, Store, StoredQueue
@@ -37,51 +36,51 @@ class MemcachedStore(Store):
 
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
         self.roster = LocalRoster()
-        self._session = Session(servers, prefix, timeout)
-        self._catalogue = Catalogue(self._session, lambda damage: self.on_damage(damage))
-        writers = Writers(self._session)
+        self._servers = Servers(servers, prefix, timeout)
+        self._catalogue = Catalogue(self._servers, lambda damage: self.on_damage(damage))
+        writers = Writers(self._servers)
         self.outbox = Outbox(MemcachedStaging(writers), MemcachedLedger(writers, self, self._catalogue))
         self._looked = 0.0
         self._version = 0
 
     def __str__(self) -> str:
-        return str(self._session)
+        return str(self._servers)
 
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002
-        return self._session.batch()
+        return self._servers.batch()
 
     def queue(self, name: str) -> StoredQueue:
         return MemcachedQueue(self._catalogue, name)
 
     def save(self, name: str, settings: Settings, *, create: bool) -> bool:
-        with self._session.batch():
+        with self._servers.batch():
             return self._catalogue.save(name, settings, create=create)
 
     def load(self, name: str) -> Settings | None:
-        with self._session.batch():
+        with self._servers.batch():
             contents = self._catalogue.get(name)
             return None if contents is None else contents.keys.settings
 
     def reserve(self, name: str) -> None:
-        self._session.lock(name)
+        self._servers.lock(name)
 
     def names(self) -> list[str]:
-        with self._session.batch():
+        with self._servers.batch():
             return self._catalogue.names()
 
     def drop(self, name: str) -> bool:
-        with self._session.batch():
+        with self._servers.batch():
             return self._catalogue.drop(name)
 
     def version(self) -> int:
-        with self._session.batch():
+        with self._servers.batch():
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._looked = time.monotonic()
                 self._version = hash(tuple(contents.keys.look() for contents in self._catalogue.known()))
             return self._version
 
     def clock(self) -> Clock:
-        return machine_clock(MemcachedClock(self._session))
+        return machine_clock(MemcachedClock(self._servers))
 
     def close(self) -> None:
-        self._session.close()
+        self._servers.close()

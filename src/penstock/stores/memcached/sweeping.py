@@ -14,7 +14,7 @@ PAGES, RECORDS = 32, 128
 """A slice ends after so many pages, or so many messages that cost a look at their record or note."""
 
 
-class Slice:
+class Sweep:
     """One slice of a sweep. Goes on where the last one of this process ended."""
 
     def __init__(self, catalogue: Catalogue, contents: Contents, survey: Survey, now: int) -> None:
