@@ -85,7 +85,7 @@ def test_a_signal_handler_inside_a_statement_that_waits_is_refused(tmp_path: Pat
         try:
             with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, StoreBusy)):
                 raising = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: signal.raise_signal(signal.SIGUSR1))
-                patch.setattr("penstock.stores.sqlite.store.time", raising)
+                patch.setattr("penstock.stores.sqlite.file.time", raising)
                 queue.delete(message)
         finally:
             signal.signal(signal.SIGUSR1, before)

@@ -13,7 +13,8 @@ import pymysql.connections
 import pytest
 
 import penstock
-from penstock.stores.dbserver.session import ServerSession
+from penstock.stores.dbserver.database import ServerDatabase
+from penstock.stores.sql.store import SqlStore
 
 POINTS = 14
 DRIVERS = {
@@ -86,15 +87,14 @@ def test_an_unread_answer_is_nobody_elses(
         assert ("orders" in broker, "nobody" in broker) == (True, False)
         assert queue.settings.visibility == 600
         assert {message.body for message in queue.peek(9)} <= {b"1", b"2", b"3", b"4", b"x"}
-        if isinstance(broker.store, ServerSession):
-            assert broker.store._pool.lent() == []
+        if isinstance(broker.store, SqlStore) and isinstance(broker.store.database, ServerDatabase):
+            assert broker.store.database.pool.lent() == []
     assert interrupts > 0
 
 
 @pytest.mark.parametrize("driver", ["postgresql", "mariadb"], indirect=True)
 def test_what_was_taken_by_a_thread_that_was_interrupted_is_lent_to_the_next(broker: penstock.Broker) -> None:
-    assert isinstance(broker.store, ServerSession)
-    pool = broker.store._pool
+    pool = broker.store.database.pool
     for _ in range(5):  # the pool holds two
         session = pool.take()
         lent = len(pool.lent())
@@ -108,15 +108,14 @@ def test_what_was_taken_by_a_thread_that_was_interrupted_is_lent_to_the_next(bro
 def test_the_place_of_a_connection_that_could_not_be_made_is_free_again(
     broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = broker.store
-    assert isinstance(store, ServerSession)
+    pool = broker.store.database.pool
     with monkeypatch.context() as patched:
-        patched.setattr(store._pool, "_connect", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-        while store._pool._idle:
-            store._pool.drop(store._pool.take())
+        patched.setattr(pool, "_connect", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        while pool._idle:
+            pool.drop(pool.take())
         for _ in range(5):
             with pytest.raises(KeyboardInterrupt):
-                store._pool.take()
+                pool.take()
     broker.create("orders").send(b"x")
 
 
@@ -127,7 +126,8 @@ def test_a_second_interrupt_while_the_first_is_undone_leaves_no_transaction_open
 ) -> None:
     queue = broker.create("orders")
     store: Any = broker.store
-    command = store._command
+    driver = store.database.driver
+    command = driver.command
 
     def interrupted(session: Any, text: str) -> None:
         if text.startswith(undo):
@@ -135,7 +135,7 @@ def test_a_second_interrupt_while_the_first_is_undone_leaves_no_transaction_open
         command(session, text)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), store.batch():
-        patched.setattr(store, "_command", interrupted)
+        patched.setattr(driver, "command", interrupted)
         queue.send(b"never")
         with store.batch():
             queue.send(b"never")

@@ -16,7 +16,8 @@ import pytest
 
 import penstock
 from penstock.stores.ports import Claiming
-from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.sqlite.database import SqliteDatabase
+from penstock.stores.sqlite.file import QueueFile
 from penstock.testing.servers import MariadbServer, PostgresqlServer
 
 
@@ -290,13 +291,13 @@ def test_a_joined_send_waits_for_no_thread_that_waits_for_its_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = Event()
-    wait = SqliteStore._wait_for_others
+    wait = QueueFile.wait_for_others
 
-    def tell_and_wait(store: SqliteStore, tries: int) -> bool:
+    def tell_and_wait(file: QueueFile, tries: int) -> bool:
         waiting.set()
-        return wait(store, tries)
+        return wait(file, tries)
 
-    monkeypatch.setattr(SqliteStore, "_wait_for_others", tell_and_wait)
+    monkeypatch.setattr(QueueFile, "wait_for_others", tell_and_wait)
     errors: list[Exception] = []
 
     def send() -> None:
@@ -340,7 +341,7 @@ def test_an_interrupted_joined_send_leaves_the_callers_connection_open(tmp_path:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(SqliteStore, "_many", interrupt)
+            patch.setattr(SqliteDatabase, "many", interrupt)
             queue.send_many([b"1", b"2"], connection=shop)
         queue.send(b"3", connection=shop)
         shop.execute("COMMIT")

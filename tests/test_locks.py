@@ -27,8 +27,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[penstock.Broker]:
 
 def meet(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> None:
     """Run all of them at once. Each stops after its first lock until all the others hold a lock, or cannot get one."""
-    store: Any = broker.store
-    rows, barrier = store._rows, Barrier(len(acts))
+    database: Any = broker.store.database  # type: ignore[attr-defined]
+    rows, barrier = database.rows, Barrier(len(acts))
     stopped: set[Thread] = set()
     failed: list[BaseException] = []
 
@@ -47,7 +47,7 @@ def meet(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, *acts: Callab
         except BaseException as error:
             failed.append(error)
 
-    monkeypatch.setattr(store, "_rows", stopping)
+    monkeypatch.setattr(database, "rows", stopping)
     threads = [Thread(target=run, args=(act,)) for act in acts]
     for thread in threads:
         thread.start()

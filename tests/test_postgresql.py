@@ -17,7 +17,8 @@ import pytest
 
 import penstock
 from penstock.publishing import segments
-from penstock.stores.postgresql.store import PLANNING, Copy, PostgresqlStore
+from penstock.stores.postgresql.driver import PLANNING, Copy
+from penstock.stores.postgresql.shortcuts import PostgresqlShortcuts
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
 from penstock.testing.interrupted import Handled, Interrupted
@@ -61,41 +62,10 @@ def test_a_steady_cycle_does_not_grow_the_disk(postgresql: PostgresqlServer) -> 
             assert "autovacuum_vacuum_threshold=2000" in options
 
 
-SQLITE_ONLY = {
-    "delete_alone",
-    "delete_plain",
-    "remove_gone",
-    "insert_together",
-    "insert_alone",
-    "in_run",
-    "visible_above",
-    "due_above",
-    "place_above",
-    "count_visible",
-    "count_early",
-    "weigh",
-    "hold_between",
-    "hide_held",
-    "show_run",
-    "purgeable_above",
-    "read_run",
-    "remove_of_run",
-    "is_all",
-    "delete_each",
-    "scan_unsettled",
-    "first_unsettled",
-    "hidden_for_good",
-    "asleep",
-    "all_plain",
-    "delete_held",
-}
-
-
 def test_messages_are_found_by_their_index_even_where_statistics_say_there_are_none(postgresql: PostgresqlServer) -> None:
     url = postgresql.new_url()
     with penstock.open(url) as broker, psycopg.connect(url, autocommit=True) as vacuum:
-        assert isinstance(broker.store, PostgresqlStore)
-        statements = broker.store._statements
+        statements = broker.store.database.driver.statements
         vacuum.execute("ALTER TABLE penstock_message SET (autovacuum_enabled = off)")
         queue = broker.create("orders")
         queue.send_many([b"x" * 100] * 5000)
@@ -109,7 +79,7 @@ def test_messages_are_found_by_their_index_even_where_statistics_say_there_are_n
         for name, value in PLANNING.items():
             connection.execute(f"SET {name} = {value}")  # type: ignore[call-overload]
         for name, text in statements.items():
-            if b" penstock_message" not in text or name in SQLITE_ONLY:
+            if b" penstock_message" not in text:
                 continue
             for scan in scans(plan(connection, text.decode())):
                 where, index = scan.get("Index Cond", ""), scan.get("Index Name")
@@ -129,8 +99,8 @@ def test_a_publication_copies_on_while_its_messages_are_alike(
     postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch, most: int, wanted: int
 ) -> None:
     made: list[Copy] = []
-    monkeypatch.setattr("penstock.stores.postgresql.store.COPY_BYTES", most)
-    monkeypatch.setattr("penstock.stores.postgresql.store.Copy", lambda connection: made.append(Copy(connection)) or made[-1])
+    monkeypatch.setattr("penstock.stores.postgresql.shortcuts.COPY_BYTES", most)
+    monkeypatch.setattr("penstock.stores.postgresql.driver.Copy", lambda connection: made.append(Copy(connection)) or made[-1])
     with penstock.open(postgresql.new_url()) as broker:
         queue = broker.create("q")
         named = stage(broker, {f"s{part}": [bytes(400), b"%d" % part] for part in range(8)})
@@ -158,21 +128,22 @@ def test_a_copy_that_fails_is_a_publication_that_fails(
     """In the server, which already has the number; in our own code; or in the connection."""
     with penstock.open(postgresql.new_url()) as broker:
         store, queue = broker.store, broker.create("q")
-        assert isinstance(store, PostgresqlStore)
+        insert_alike = PostgresqlShortcuts.insert_alike
         named = stage(broker, {f"s{part}": [b"%d" % part] for part in range(8)})
         pieces: list[int] = []
 
-        def fail(home: int, first: int, *rest: Any) -> None:
-            pieces.append(first)
+        def fail(shortcuts: PostgresqlShortcuts, row: tuple[Any, ...], bodies: list[bytes]) -> bool:
+            pieces.append(row[0])
             if len(pieces) == at + 1 and how == "interrupted":
                 raise KeyboardInterrupt
             if len(pieces) == at + 1 and how == "lost":
                 with postgresql.connect() as side:
-                    side.execute("SELECT pg_terminate_backend(%s)", [store._here.work.session.server_id[0]])  # type: ignore[union-attr]
-            PostgresqlStore._add_bodies(store, home, pieces[0] if how == "refused" else first, *rest)
+                    current = store.database.transactions.here.current
+                    side.execute("SELECT pg_terminate_backend(%s)", [current.session.server_id[0]])
+            return insert_alike(shortcuts, (pieces[0], *row[1:]) if how == "refused" else row, bodies)
 
         with monkeypatch.context() as patched:
-            patched.setattr(store, "_add_bodies", fail)
+            patched.setattr(PostgresqlShortcuts, "insert_alike", fail)
             with pytest.raises(KeyboardInterrupt if how == "interrupted" else penstock.StoreError):
                 broker.publish("w", 0, named)
         assert len(pieces) > at
@@ -225,7 +196,7 @@ def test_commits_wait_for_the_disk_whatever_the_default_is(postgresql: Postgresq
         connection.execute("ALTER ROLE penstock SET synchronous_commit = off")
         try:
             with penstock.open(url) as broker:
-                assert broker.store._look("SHOW synchronous_commit") == [("on",)]  # type: ignore[attr-defined]
+                assert broker.store.database._look("SHOW synchronous_commit") == [("on",)]  # type: ignore[attr-defined]
         finally:
             connection.execute("ALTER ROLE penstock RESET synchronous_commit")
 
@@ -339,16 +310,16 @@ def test_settings_that_change_in_the_middle_of_an_exchange_leave_nothing_taken_b
     queue.send_many([b"a", b"b", b"c"])
     queue.delete_many([*held, *queue.receive(4)])
     held = queue.receive(1)  # it has a mark, so the statement for plain messages does not delete it
-    store: Any = queue._opened.store
-    rest = store._delete_rest
+    stored: Any = queue._opened.stored
+    rest = stored._delete_rest
 
     def changed(*arguments: Any) -> Any:
-        monkeypatch.setattr(store, "_delete_rest", rest)
+        monkeypatch.setattr(stored, "_delete_rest", rest)
         with penstock.open(url) as other:
             other["orders"].update(visibility=60)
         return rest(*arguments)
 
-    monkeypatch.setattr(store, "_delete_rest", changed)
+    monkeypatch.setattr(stored, "_delete_rest", changed)
     answers, taken = queue.exchange(held, 2)
     assert (answers, len(taken)) == ([True], 2)
     assert queue.stats().in_flight == 2
@@ -358,7 +329,7 @@ def test_a_connection_whose_last_commit_cannot_be_resolved_is_not_lent_for_ever(
     exchanging: tuple[penstock.Queue, list[penstock.Message], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, held, _ = exchanging
-    store: Any = queue._opened.store
+    database: Any = queue._opened.store.database
 
     def lost(*_: object) -> None:
         raise penstock.StoreUnreachable("gone")
@@ -367,7 +338,7 @@ def test_a_connection_whose_last_commit_cannot_be_resolved_is_not_lent_for_ever(
         raise penstock.OutcomeUnknown("and nobody knows")
 
     with monkeypatch.context() as patch, pytest.raises(penstock.OutcomeUnknown):
-        patch.setattr(store, "_ask_both", lost)
-        patch.setattr(store, "_was_committed", unknown)
+        patch.setattr(database.driver, "ask_together", lost)
+        patch.setattr(database.transactions, "_was_committed", unknown)
         queue.exchange(held, 2)
-    assert store._pool.lent() == []
+    assert database.pool.lent() == []

@@ -10,6 +10,8 @@ import pytest
 
 import penstock
 from penstock.errors import StoreFull
+from penstock.stores.reserve import Reserve
+from penstock.stores.sql.store import SqlStore
 from penstock.testing.power import need_mounts
 
 Mount = Callable[[str, int], Path]
@@ -142,6 +144,11 @@ def test_a_receiver_gets_as_many_as_the_disk_lets_it_have(scheme: str, mount: Mo
         assert sorted(map(int, got)) == list(range(500))
 
 
+def reserve_of(store: Any) -> Reserve:
+    found: Reserve = store.database.file.reserve if isinstance(store, SqlStore) else store._reserve
+    return found
+
+
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
 def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount) -> None:
     disk = mount("tmpfs", 48)
@@ -149,14 +156,14 @@ def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount)
         store: Any = broker.store
         queue = broker.create("orders")
         queue.send(b"x")
-        size = store._reserve.size()
+        size = reserve_of(store).size()
         assert size
         ballast = fill(disk)
         assert len(drain(queue)) == 1
-        assert store._reserve.size() == 0
+        assert reserve_of(store).size() == 0
         ballast.unlink()
         queue.send(b"x")
-        assert store._reserve.size() == size
+        assert reserve_of(store).size() == size
 
 
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
@@ -167,10 +174,10 @@ def test_what_was_given_up_is_not_taken_by_the_next_send(scheme: str, mount: Mou
         queue = broker.create("orders")
         queue.send(b"x")
         fill(disk)
-        assert store._reserve.give_up()
+        assert reserve_of(store).give_up()
         with pytest.raises(StoreFull):
             queue.send(b"x")
-        assert store._reserve.size() == 0
+        assert reserve_of(store).size() == 0
         assert len(drain(queue)) == 1
 
 
@@ -189,7 +196,7 @@ def test_a_disk_that_never_had_room_for_a_reserve_is_used_all_the_same(scheme: s
     (disk / "others").write_bytes(bytes((16 << 20) - (1_900_000 if scheme == "sqlite" else 400_000)))
     with penstock.open(url_of(scheme, disk)) as broker:
         store: Any = broker.store
-        assert not store._reserve.size()
+        assert not reserve_of(store).size()
         queue = broker.create("orders")
         queue.send(b"x")
         assert drain(queue) == [b"x"]

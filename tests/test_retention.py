@@ -16,7 +16,7 @@ from penstock import Broker
 from penstock.message import State
 from penstock.queue import retention
 from penstock.stores.ports import Swept
-from penstock.stores.sql import messages as sql_messages
+from penstock.stores.sql import queue as sql_queue
 from penstock.testing import FakeClock
 from penstock.testing.verbs import wrap_verb
 
@@ -75,7 +75,7 @@ def test_what_outlived_its_retention_goes_without_anyone_who_receives(broker: Br
 
 
 def test_old_history_goes_a_part_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_messages, "SWEEP_AT_ONCE", 2)
+    monkeypatch.setattr(sql_queue, "SWEEP_AT_ONCE", 2)
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         queue = broker.create("orders", history=1)

@@ -21,7 +21,6 @@ from starting import start
 import penstock
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.dbserver.staging import AHEAD
-from penstock.stores.dbserver.store import SqlServerStore
 from penstock.testing.proxy import HOWS, Proxy
 from penstock.testing.servers import MariadbServer, PostgresqlServer, Server
 
@@ -201,17 +200,16 @@ def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(o
 def test_who_has_the_number_of_a_lost_connection_now_is_left_alone(own: Server) -> None:
     """A restarted server numbers its connections from one again."""
     with penstock.open(own.new_url(), timeout=30) as broker:
-        store = broker.store
-        assert isinstance(store, SqlServerStore)
-        lost = store._open()
+        driver = broker.store.database.driver
+        lost = driver.open()
         own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
         own.start()
-        others = [store._open() for _ in range(20)]  # if numbers are reused, one of them has it
-        store._end(others[0], lost)
+        others = [driver.open() for _ in range(20)]  # if numbers are reused, one of them has it
+        driver.end(others[0], lost)
         for other in others:
-            assert store._ask(other, "SELECT 1")[0], "it was taken for the lost one"
+            assert driver.ask(other, "SELECT 1")[0], "it was taken for the lost one"
         for session in (lost, *others):
-            store._shut(session)
+            driver.shut(session)
 
 
 def test_a_server_that_stays_away_is_told(own: Server) -> None:
@@ -231,9 +229,10 @@ def test_a_commit_whose_server_does_not_come_back_is_unknown_and_said_so(own: Se
         with pytest.raises(penstock.OutcomeUnknown, match="unknown"), broker.store.batch():
             queue.send(b"x")
             own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
-            original = broker.store._tell  # as if the server had gone just after the promise was recorded
-            broker.store._tell = lambda session: None  # type: ignore[attr-defined]
-        broker.store._tell = original  # type: ignore[attr-defined]
+            transactions = broker.store.database.transactions
+            original = transactions.write_token  # as if the server had gone just after the promise was recorded
+            transactions.write_token = lambda session: None
+        transactions.write_token = original
         own.start()
         assert queue.stats().messages == 0
 
@@ -293,7 +292,7 @@ def test_without_a_connection_to_read_ahead_by_a_batch_is_published_too(url: str
         def refuse() -> None:
             raise penstock.StoreUnreachable("there are too many clients already")
 
-        monkeypatch.setattr(broker.store, "_open", refuse)
+        monkeypatch.setattr(broker.store.database.driver, "open", refuse)
         assert broker.publish("w", 0, segments) == 2 * SEGMENTS
         assert queue.stats().messages == 2 * SEGMENTS + 1
         assert broker.store.outbox.staging.staged() == []
@@ -307,13 +306,14 @@ def test_a_connection_to_read_ahead_by_that_is_lost_is_not_missed(server: Server
 
         @contextmanager
         def without_it(writer: str) -> Iterator[int | None]:
-            broker.store._shut(opened[-1])  # type: ignore[attr-defined]
+            driver.shut(opened[-1])
             with publishing(writer) as last:
                 yield last
 
         opened = []
-        first = broker.store._open  # type: ignore[attr-defined]
-        broker.store._open = lambda: opened.append(first()) or opened[-1]  # type: ignore[attr-defined]
+        driver = broker.store.database.driver
+        first = driver.open
+        driver.open = lambda: opened.append(first()) or opened[-1]
         broker.store.outbox.ledger.publishing = without_it  # type: ignore[method-assign]
         assert broker.publish("w", 0, segments) == 2 * SEGMENTS
         assert queue.stats().messages == 2 * SEGMENTS
@@ -362,7 +362,7 @@ def test_a_statement_that_takes_too_long_is_given_up(server: Server, url: str) -
             else "SELECT SUM(a.seq * b.seq) FROM seq_1_to_1000000 a, seq_1_to_1000000 b"
         )
         with pytest.raises(penstock.StoreBusy, match="too long"):
-            broker.store._look(slow)  # type: ignore[attr-defined]
+            broker.store.database._look(slow)  # type: ignore[attr-defined]
         broker.create("orders").send(b"x")
 
 
@@ -422,23 +422,23 @@ def test_a_store_that_was_closed_is_in_no_forks_way(url: str) -> None:
 def test_an_unfinished_schema_is_finished_by_the_next(url: str) -> None:
     penstock.open(url).close()
     with penstock.open(url) as broker, broker.store.batch(durable=False):
-        broker.store._run("change_meta", {"name": "version", "value": 1})  # type: ignore[attr-defined]
+        broker.store.database.run("change_meta", {"name": "version", "value": 1})  # type: ignore[attr-defined]
         for table in ("penstock_session", "penstock_consumer", "penstock_staged", "penstock_writer"):
-            broker.store._script(f"DROP TABLE {table}")  # type: ignore[attr-defined]
+            broker.store.database.script(f"DROP TABLE {table}")  # type: ignore[attr-defined]
         if url.startswith("postgresql:"):  # its schema changes are atomic
             for column in ("asleep", "run_at", "begin_at", "begin_number", "end_at", "end_number"):
-                broker.store._script(f"ALTER TABLE penstock_claim DROP COLUMN {column}")  # type: ignore[attr-defined]
+                broker.store.database.script(f"ALTER TABLE penstock_claim DROP COLUMN {column}")  # type: ignore[attr-defined]
             for column in ("floor_at", "floor_number"):
-                broker.store._script(f"ALTER TABLE penstock_queue DROP COLUMN {column}")  # type: ignore[attr-defined]
+                broker.store.database.script(f"ALTER TABLE penstock_queue DROP COLUMN {column}")  # type: ignore[attr-defined]
             for table in ("penstock_message", "penstock_settled"):
-                broker.store._script(f"ALTER TABLE {table} DROP COLUMN holder")  # type: ignore[attr-defined]
+                broker.store.database.script(f"ALTER TABLE {table} DROP COLUMN holder")  # type: ignore[attr-defined]
     with penstock.open(url) as broker:
         broker.create("orders").send(b"x")
 
 
 def test_a_newer_schema_is_refused(url: str) -> None:
     with penstock.open(url) as broker, broker.store.batch():
-        broker.store._run("change_meta", {"name": "version", "value": 99})  # type: ignore[attr-defined]
+        broker.store.database.run("change_meta", {"name": "version", "value": 99})  # type: ignore[attr-defined]
     with pytest.raises(penstock.StoreVersion, match="99"):
         penstock.open(url)
 

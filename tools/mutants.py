@@ -17,10 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SQLITE, RUNS, QUERIES = "stores/sqlite/store.py", "stores/sqlite/runs.py", "stores/sql/queue.sql"
+RUNS = "stores/sqlite/runs.py"
+SQLITE_FILE, SQLITE_SQL, SQLITE_ALONE = "stores/sqlite/file.py", "stores/sqlite/sqlite.sql", "stores/sqlite/shortcuts.py"
+TRANSACTIONS, SERVER_DATABASE = "stores/dbserver/transactions.py", "stores/dbserver/database.py"
+POSTGRES, POSTGRES_SQL = "stores/postgresql/driver.py", "stores/postgresql/postgresql.sql"
+POSTGRES_ALONE, MYSQL = "stores/postgresql/shortcuts.py", "stores/mysql/driver.py"
+SQL_QUEUE, SQL_MOVING, DELETING, ROWS = (
+    "stores/sql/queue.py",
+    "stores/sql/moving.py",
+    "stores/sql/deleting.py",
+    "stores/sql/rows.py",
+)
+SQLITE_DATABASE, COMMON_SQL, SCHEMA = "stores/sqlite/database.py", "stores/sql/common.sql", "stores/sql/schema.sql"
 LISTS, CLAIM_FILES = "stores/sql/readers.py", "stores/files/readers.py"
-SERVER, VERBS = "stores/dbserver/session.py", "stores/dbserver/store.py"
-SQL, MESSAGES, SESSION = "stores/sql/store.py", "stores/sql/messages.py", "stores/sql/session.py"
 BATCHES, FILED_SENDS, HOLDING = "stores/files/transactions.py", "stores/files/sending.py", "stores/files/holding.py"
 FOLDER, FILE_TIMES = "stores/files/folder.py", "stores/files/file_times.py"
 VSQS, SPOOL, SIDECAR, LOCKS = "stores/files/vsqs.py", "stores/files/spool.py", "stores/files/sidecar.py", "stores/locks.py"
@@ -35,10 +44,6 @@ PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
 LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
 POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue/queue.py", "workers/consumer.py", "stores/memcached/formats.py"
 COMMIT = 'f"RELEASE verb{depth}" if depth else "COMMIT"'
-ADMITTED = """
-            entries = self._runs.lift(queue, entries)
-            alone = settings.groups or any(entry.mark is not None for entry in entries)
-            home, current = self._enter(queue, alone=alone)"""
 BEGIN = 'f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE"'
 
 
@@ -160,33 +165,47 @@ def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant
 
 
 MUTANTS = [
+    mutant(
+        "what an older file had deleted comes back",
+        "to_be_removed_later",
+        ("stores/sqlite/words.py", "DELETE FROM penstock_message WHERE number IN (SELECT number FROM penstock_gone);", ""),
+    ),
+    mutant(
+        "stale receipts delete, many at once",
+        "stale_receipt_cannot_delete or many_stale",
+        (
+            SQLITE_SQL,
+            "AND delivery = :delivery AND delivery > 0\n    AND grp",
+            "AND COALESCE(:delivery, 0) >= 0 AND delivery > 0\n    AND grp",
+        ),
+    ),
     interrupted(
         "an interrupted connection is used again",
         "mariadb and unread",
         (
-            SERVER,
-            "            if not session.asking:\n                self._command",
-            "            if True:\n                self._command",
+            TRANSACTIONS,
+            "            if not session.asking:\n                self._driver.command",
+            "            if True:\n                self._driver.command",
         ),
         (
-            SERVER,
+            TRANSACTIONS,
             "        if session.asking:\n            self._pool.drop(session, alone=True)",
             "        if False:\n            pass",
         ),
-        (SERVER, "or work.session.asking or", "or"),
+        (TRANSACTIONS, "or current.session.asking or", "or"),
     ),
     interrupted(
         "what is prepared is forgotten",
         "postgresql and unread",
         (
-            SERVER,
+            TRANSACTIONS,
             "        if session.asking:\n            self._pool.drop(session, alone=True)",
             "        if False:\n            pass",
         ),
         (
-            SERVER,
-            "            if not session.asking:\n                self._command",
-            "            if True:\n                self._command",
+            TRANSACTIONS,
+            "            if not session.asking:\n                self._driver.command",
+            "            if True:\n                self._driver.command",
         ),
         (
             "stores/postgresql/prepared.py",
@@ -213,15 +232,15 @@ MUTANTS = [
         "what could not be undone is given back",
         "second_interrupt",
         (
-            SERVER,
-            "            if done:\n                self._give(session)",
-            "            if True:\n                self._give(session)",
+            TRANSACTIONS,
+            "            if done:\n                self.give(session)",
+            "            if True:\n                self.give(session)",
         ),
     ),
     shared(
         "a transaction that sees only the past is joined",
         "only_the_past",
-        (VERBS, "                self._check_isolation(name, work.session)\n", "                pass\n"),
+        (SERVER_DATABASE, "                self._check_isolation(name, current.session)\n", "                pass\n"),
     ),
     shared(
         "who waits looks only when it is told",
@@ -231,22 +250,26 @@ MUTANTS = [
     shared(
         "a caller's connection has our kind of cursor",
         "mariadb and committed",
-        ("stores/mysql/store.py", "cursor(Cursor)", "cursor()"),
+        (MYSQL, "cursor(Cursor)", "cursor()"),
     ),
     shared(
         "MariaDB joins what is no transaction",
         "mariadb and in_no_transaction",
-        ("stores/mysql/store.py", "if connection.get_autocommit() and not", "if False and not"),
+        (MYSQL, "if connection.get_autocommit() and not", "if False and not"),
     ),
     shared(
         "a connection to another database is joined",
         "to_elsewhere",
-        (SERVER, "return bool(rows) and self._ids == Ids(rows[0][0])", "return bool(rows)"),
+        (TRANSACTIONS, "return bool(rows) and ids == Ids(rows[0][0])", "return bool(rows)"),
     ),
     shared(
         "a batch becomes part of another transaction",
         "inside_a_batch and not sqlite",
-        (SERVER, "        if self._in_batch():\n            raise BadInput", "        if False:\n            raise BadInput"),
+        (
+            TRANSACTIONS,
+            "        if self.here.current is not None:\n            raise BadInput",
+            "        if False:\n            raise BadInput",
+        ),
     ),
     shared(
         "a panic is more answers than there should be",
@@ -261,44 +284,34 @@ MUTANTS = [
     shared(
         "what the server said before it went is believed",
         "panics",
-        ("stores/postgresql/store.py", "        if lost:  # whatever", "        if False:  # whatever"),
+        (POSTGRES, "        if lost:  # whatever", "        if False:  # whatever"),
     ),
     shared(
         "psycopg's own surprise at a panic is passed on",
         "panics",
-        ("stores/postgresql/store.py", "except (AssertionError, ValueError) as error:", "except ZeroDivisionError as error:"),
+        (POSTGRES, "except (AssertionError, ValueError) as error:", "except ZeroDivisionError as error:"),
     ),
     ordered(
         "a message is moved into a group that nobody has locked",
         "enter_a_group or enters_a_group",
-        (VERBS, "                else:\n                    self._queue(name)\n", ""),
-        (VERBS, "not alone and work.seen[name][1].groups", "False"),
-        (VERBS, "marks = None in deaths and", "marks = False and"),
+        (SQL_MOVING, "            else:\n                database.find(each)\n", ""),
+        (SERVER_DATABASE, "not alone and current.seen[name].settings.groups", "False"),
+        (SQL_MOVING, "marks = None in deaths and", "marks = False and"),
     ),
     ordered(
         "moves lock the source first",
         "opposite_directions",
-        (VERBS, "for name in sorted({queue, target}):", "for name in (queue, target):"),
+        (SQL_MOVING, "for each in sorted({name, target}):", "for each in (name, target):"),
     ),
     ordered(
         "a receive locks its own queue first",
         "buries_and_a_redrive",
-        (VERBS, "dead_letter_queue < name:", 'dead_letter_queue < "":'),
+        (SERVER_DATABASE, "dead_letter_queue < name:", 'dead_letter_queue < "":'),
     ),
     ordered(
         "to look at a queue in a batch locks it",
         "opposite_directions",
-        (SERVER, "was, work.reading = work.reading, True", "was = work.reading"),
-    ),
-    mutant(
-        "a number that was undone is known",
-        "undone_leads",
-        (
-            SQLITE,
-            "    def _list(self, numbers",
-            "    def _look_up(self, name):\n        found = super()._look_up(name)\n        if found:\n"
-            "            self._homes[name] = found[0]\n        return found\n\n    def _list(self, numbers",
-        ),
+        (TRANSACTIONS, "was, current.reading = current.reading, True", "was = current.reading"),
     ),
     mutant(
         "given back twice",
@@ -309,27 +322,27 @@ MUTANTS = [
         "who is swept has done nothing",
         "swept",
         (
-            QUERIES,
-            "SELECT CASE (SELECT token FROM told) WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END\n",
-            "SELECT CASE token WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END FROM told\n",
+            POSTGRES_SQL,
+            "SELECT CASE (SELECT token FROM noted) WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END\n",
+            "SELECT CASE token WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END FROM noted\n",
         ),
     ),
     exchanged("a lease that began long ago", "whole_leases", ("queue/receiving.py", "came_at - now > EXCHANGE_LATE", "False")),
     exchanged(
         "an exchange is undone by half",
         "taken_by_nobody",
-        ("stores/postgresql/store.py", "None if claimed else settings,", "settings,"),
+        (SQL_QUEUE, "None if rows else settings, gone", "settings, gone"),
     ),
     mutant(
         "an undone claim counts in another transaction",
         "counts_in_no_later_batch",
-        (SQLITE, "        self._uncounted.clear()\n", ""),
-        (SQLITE, "                self._uncounted = uncounted\n", ""),
+        (SQLITE_DATABASE, "                    self.uncounted.clear()\n", ""),
+        (SQLITE_DATABASE, "                self.uncounted = uncounted\n", ""),
     ),
     mutant(
         "who is buried at most once was not received",
         "before_a_burial",
-        (MESSAGES, """                    self._many("claim", [(now, now, None, number)])\n""", ""),
+        (SQL_MOVING, '            database.run("claim", (now, now, None, number))\n', ""),
     ),
     cached(
         "settled at once, it is hidden for a minute",
@@ -339,93 +352,100 @@ MUTANTS = [
     mutant(
         "a claim is counted twice",
         "in_the_same_batch",
-        (MESSAGES, "                    del self._uncounted[number, receipt.delivery]\n", ""),
+        (SQL_MOVING, "            del database.uncounted[number, receipt.delivery]\n", ""),
     ),
     planned(
         "by any index",
-        ("stores/postgresql/store.py", '"ready": "AND queue >= 0"', '"ready": ""'),
-        ("stores/postgresql/store.py", " WHERE queue >= 0\n", "\n"),
+        ("stores/postgresql/words.py", '"ready": "AND queue >= 0"', '"ready": ""'),
+        ("stores/postgresql/words.py", " WHERE queue >= 0\n", "\n"),
     ),
-    planned("a claim's messages by a join", (SESSION, " OFFSET 0)", ")")),
+    planned("a claim's messages by a join", ("stores/postgresql/words.py", " OFFSET 0)", ")")),
     shared(
         "known by its number",
         "number_of_a_lost",
+        (MYSQL, 'Session(connection, f"penstock-{secrets.token_hex(16)}")', "Session(connection, connection.thread_id())"),
         (
-            "stores/mysql/store.py",
-            'Session(connection, f"penstock-{secrets.token_hex(16)}")',
-            "Session(connection, connection.thread_id())",
-        ),
-        (
-            "stores/mysql/store.py",
+            MYSQL,
             "SELECT IS_USED_LOCK('{lost.server_id}')",
             "SELECT MIN(id) FROM information_schema.processlist WHERE id = {lost.server_id}",
         ),
     ),
-    mutant("no sync", "power_cut", (SQLITE, "{'FULL' if durable else 'NORMAL'}", "OFF"), (SQLITE, "= FULL;", "= OFF;")),
+    mutant(
+        "no sync",
+        "power_cut",
+        (SQLITE_DATABASE, "{'FULL' if durable else 'NORMAL'}", "OFF"),
+        (SQLITE_FILE, "= FULL;", "= OFF;"),
+    ),
     mutant(
         "NORMAL instead of FULL",
         "power_cut",
-        (SQLITE, "'FULL' if durable", "'NORMAL' if durable"),
-        (SQLITE, "= FULL;", "= NORMAL;"),
+        (SQLITE_DATABASE, "'FULL' if durable", "'NORMAL' if durable"),
+        (SQLITE_FILE, "= FULL;", "= NORMAL;"),
     ),
     mutant(
         "answer before commit",
         "kill_9",
-        (SQLITE, COMMIT, 'f"RELEASE verb{depth}" if depth else "SELECT 1"'),
+        (SQLITE_DATABASE, 'f"RELEASE verb{depth}" if depth else "COMMIT"', 'f"RELEASE verb{depth}" if depth else "SELECT 1"'),
         (
-            SQLITE,
-            f"self._execute(connection, {BEGIN})",
-            'None if depth or connection.get_autocommit() else connection.execute("COMMIT")\n                '
-            f"self._execute(connection, {BEGIN})",
+            SQLITE_DATABASE,
+            'self._execute(connection, f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE")',
+            'None if depth or connection.get_autocommit() else connection.execute("COMMIT")\n'
+            f"                self._execute(connection, {BEGIN})",
         ),
     ),
     mutant(
         "select, then update, with nothing between to stop others",
         "processes_get or eight_threads",
-        (SQLITE, COMMIT, '"SELECT 1"'),
-        (SQLITE, BEGIN, '"SELECT 1"'),
+        (SQLITE_DATABASE, 'f"RELEASE verb{depth}" if depth else "COMMIT"', '"SELECT 1"'),
+        (SQLITE_DATABASE, 'f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE"', '"SELECT 1"'),
     ),
     mutant(
         "a stale receipt deletes",
         "stale_receipt_cannot_delete",
-        (QUERIES, "delivery = COALESCE(:delivery, delivery)\nRETURNING", "COALESCE(:delivery, 0) >= 0\nRETURNING"),
+        (SQLITE_SQL, "delivery = COALESCE(:delivery, delivery)\nRETURNING", "COALESCE(:delivery, 0) >= 0\nRETURNING"),
     ),
     mutant(
         "a stale receipt deletes, alone",
         "stale_receipt_cannot_delete",
         (
-            QUERIES,
-            "number AND delivery = :delivery AND delivery > 0",
-            "number AND COALESCE(:delivery, 0) >= 0 AND delivery > 0",
+            SQLITE_SQL,
+            ":number AND delivery = :delivery AND delivery > 0",
+            ":number AND COALESCE(:delivery, 0) >= 0 AND delivery > 0",
         ),
     ),
     mutant(
         "an old number is used again",
         "never_used_again",
-        (
-            SQLITE,
-            "self._block = (first + count, last)\n            return [",
-            "self._block = (first, last)\n            return [",
-        ),
+        (SQLITE_ALONE, "database.spare = (first + done, last)", "database.spare = (first, last)"),
     ),
     mutant(
-        "changed settings are not noticed", "changed_by_another", (QUERIES, "AND settings = :settings", "AND :settings <> ''")
+        "changed settings are not noticed",
+        "changed_by_another",
+        (SQLITE_SQL, "AND settings = :settings", "AND :settings <> ''"),
     ),
     mutant(
-        "a stale receipt extends", "stale_receipt_cannot_extend", (MESSAGES, "number, home, delivery))", "number, home, None))")
+        "a stale receipt extends",
+        "stale_receipt_cannot_extend",
+        (SQL_QUEUE, "number, found.number, receipt.delivery))", "number, found.number, None))"),
     ),
     mutant(
         "a stale receipt releases",
         "stale_receipt_cannot_release",
-        (MESSAGES, "number, home, delivery))", "number, home, None if release else delivery))"),
+        (
+            SQL_QUEUE,
+            "number, found.number, receipt.delivery))",
+            "number, found.number, None if state is State.QUEUED else receipt.delivery))",
+        ),
     ),
     mutant(
         "extend does nothing",
         "an_extension_hides",
-        (QUERIES, "SET visible_at = :until, state = :state", "SET state = :state + 0 * :until"),
+        (COMMON_SQL, "SET visible_at = :until, state = :state", "SET state = :state + 0 * :until"),
     ),
     mutant(
-        "the receive count is lost", "visibility_ends or too_often", (QUERIES, "receives = receives + 1", "receives = receives")
+        "the receive count is lost",
+        "visibility_ends or too_often",
+        (COMMON_SQL, "receives = receives + 1", "receives = receives"),
     ),
     mutant("redrive one too early", "too_often", ("policy.py", "message.receives > settings", "message.receives >= settings")),
     mutant(
@@ -439,18 +459,14 @@ MUTANTS = [
     mutant(
         "mark and message in two transactions",
         "killed_at",
-        (
-            MESSAGES,
-            f"        with self._joined():{ADMITTED}",
-            f"        if True:{ADMITTED}",
-        ),
+        (SQL_QUEUE, "        with database.joined():\n            alone =", "        if True:\n            alone ="),
     ),
     mutant(
         "a window forgotten once the first is deleted",
         "within_the_window",
-        (QUERIES, " AND number = :number AND expires_at = :forever", " AND number = :number AND :forever > 0"),
+        (COMMON_SQL, " AND number = :number AND expires_at = :forever", " AND number = :number AND :forever > 0"),
     ),
-    mutant("duplicates forgotten", "equal_message_in_the_queue", (MESSAGES, "if first is not None:", "if first is False:")),
+    mutant("duplicates forgotten", "equal_message_in_the_queue", (SQL_QUEUE, "if first is not None:", "if first is False:")),
     mutant(
         "at most once, twice",
         "claim_settles_the_message",
@@ -470,51 +486,53 @@ MUTANTS = [
         "last in, first out",
         "order_sent",
         (
-            QUERIES,
+            COMMON_SQL,
             "ORDER BY visible_at, number LIMIT :limit {skip_locked}",
             "ORDER BY visible_at DESC, number LIMIT :limit {skip_locked}",
         ),
     ),
-    mutant(
-        "the body is changed", "any_bytes", (MESSAGES, "head, check, body\n", 'head, check, body.replace(b"\\r\\n", b"\\n")\n')
-    ),
+    mutant("the body is changed", "any_bytes", (ROWS, "head, check, body\n", 'head, check, body.replace(b"\\r\\n", b"\\n")\n')),
     mutant(
         "claims are lost at restart",
         "survive_a_restart",
-        (QUERIES, "CREATE TABLE penstock_held", "CREATE TEMP TABLE penstock_held"),
+        (SCHEMA, "CREATE TABLE penstock_held", "CREATE TEMP TABLE penstock_held"),
     ),
     mutant("a confirmed claim lapses", "never_lapses", (LISTS, "claim, FOREVER, State.CONSUMED", "claim, 0, State.CONSUMED")),
-    mutant("a confirmed claim wakes", "never_lapses", (QUERIES, ":forever, asleep = 0 WHERE", "lapses_at WHERE")),
+    mutant("a confirmed claim wakes", "never_lapses", (COMMON_SQL, ":forever, asleep = 0 WHERE", "lapses_at WHERE")),
     mutant(
         "what lapsed sleeps on, for who looks",
         "redriven_once",
-        (MESSAGES, "        if now is not None:\n            self._runs.wake(queue, now)\n", ""),
+        (SQL_QUEUE, "        if now is not None:\n            self._runs.wake(self._name, now)\n", ""),
     ),
     mutant(
         "what lapsed sleeps on, for who receives",
         "lapsed",
-        (MESSAGES, "floor = self._runs.floor(home, now)", "floor = self._runs.floor(home)"),
+        (SQL_QUEUE, "floor = self._runs.floor(found, now)", "floor = found.floor"),
     ),
     mutant(
         "what lapses is not waited for",
         "whoever_looks",
-        (RUNS, '        found += self._store._rows("wakes_at", {"queue": home})\n', ""),
+        (
+            SQLITE_SQL,
+            "SELECT MIN(lapses_at) AS at FROM penstock_claim WHERE queue = penstock_queue.number AND asleep = 1\n",
+            "SELECT NULL AS at\n",
+        ),
     ),
     mutant(
         "what is sent comes to lie below the floor",
         "clock_is_set_back",
         (RUNS, "        if earliest >= floor_at:\n", "        if True:\n"),
-        (QUERIES, "AND floor_at <= :earliest", "AND floor_at <= :earliest + 2000000000"),
+        (SQLITE_SQL, "AND floor_at <= :earliest", "AND floor_at <= :earliest + 2000000000"),
     ),
     mutant(
         "what is released comes to lie below the floor",
         "comes_back_beside",
-        (MESSAGES, "self._runs.touch(queue, receipts, until)", "self._runs.touch(queue, receipts)"),
+        (SQL_QUEUE, "self._runs.touch(found, receipts, until)", "self._runs.touch(found, receipts)"),
     ),
     mutant(
         "what is moved comes to lie below the floor",
         "moved_beside",
-        (MESSAGES, "            self._runs.touch(target, until=now)\n", ""),
+        (SQL_MOVING, "        self._runs.touch(there, until=self._now)\n", ""),
     ),
     mutant(
         "the whole table is emptied too soon",
@@ -524,11 +542,7 @@ MUTANTS = [
     mutant(
         "a clock set back shows more than it gives",
         "set_back_a_little",
-        (
-            MESSAGES,
-            'fields = {"queue": home, "now": now}\n            counts',
-            'fields = {"queue": home, "now": max(now, self._runs.floor(home)[0])}\n            counts',
-        ),
+        (SQL_QUEUE, '{"queue": found.number, "now": now}', '{"queue": found.number, "now": max(now, found.floor[0])}'),
         (RUNS, "if now < floor_at:  #", "if False:  #"),
     ),
     mutant(
@@ -549,23 +563,19 @@ MUTANTS = [
     mutant(
         "a purge takes what is in a run",
         "retention_does_not_touch",
-        (
-            MESSAGES,
-            'name = "purgeable" if floor == START',
-            'name = "purgeable" if True',
-        ),
+        (SQL_QUEUE, 'name = "purgeable" if found.floor == START', 'name = "purgeable" if True'),
     ),
-    mutant("a clock set back takes of the floor", "set_back_does", (QUERIES, " AND :floor_at <= :now", "")),
+    mutant("a clock set back takes of the floor", "set_back_does", (SQLITE_SQL, " AND :floor_at <= :now", "")),
     mutant(
         "what is extended alone sleeps on",
         "its_own_way",
-        (RUNS, "            self._rouse(home, numbers)\n", "            pass\n"),
+        (RUNS, "            self._rouse(found, numbers)\n", "            pass\n"),
     ),
     mutant("a late sender ends a run", "late_ends_no_run", (RUNS, "LATE = policy.SECOND", "LATE = 0")),
     mutant(
         "a look shows what is settled",
         "looking_ends",
-        (QUERIES, "AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0", "AND reader = '?' AND visible_at >= 0"),
+        (SQLITE_SQL, "AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0", "AND reader = '?' AND visible_at >= 0"),
     ),
     mutant("a run in parts is settled whole", "some_at_a_time", (RUNS, "if gone == limit:", "if False:")),
     mutant(
@@ -575,21 +585,17 @@ MUTANTS = [
     mutant(
         "a run's message is touched",
         "deleted_of_a_claim or by_its_receipt",
-        (
-            MESSAGES,
-            "            self._runs.touch(queue, receipts)\n            keys:",
-            "            keys:",
-        ),
+        (SQL_QUEUE, "            self._runs.touch(found, receipts)\n            keys =", "            keys ="),
     ),
     mutant(
         "a receive finds a run",
         "after_it or do_not_get",
-        (MESSAGES, "if floor != START:\n            fields", "if False:\n            fields"),
+        (SQL_QUEUE, "if floor == START:\n            return self._database", "if True:\n            return self._database"),
     ),
     mutant(
         "a run is made of what was received",
         "from_before_a_claim",
-        (QUERIES, "CASE WHEN delivery = 0 AND grp", "CASE WHEN grp"),
+        (SQLITE_SQL, "CASE WHEN delivery = 0 AND grp", "CASE WHEN grp"),
     ),
     mutant(
         "settled without its history",
@@ -600,7 +606,7 @@ MUTANTS = [
         "a claim takes what is too old",
         "retention",
         (
-            QUERIES,
+            SQLITE_SQL,
             "AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
             "AND COALESCE(:since, 0) > 0 AND COALESCE",
         ),
@@ -609,25 +615,14 @@ MUTANTS = [
         "a claim takes what was received too often",
         "too_often",
         (
-            QUERIES,
+            SQLITE_SQL,
             "AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
             "AND :most > 0 AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
         ),
     ),
-    mutant(
-        "what is gone is only removed, and seen until then",
-        "gone_for_all",
-        (SESSION, "penstock_present AS", "penstock_message AS"),
-    ),
     refused(
         "a statement that waits",
-        (SQLITE, "elif self._pausing is not None:", "elif False:"),
-    ),
-    mutant("what is gone is never removed", "nobodys", (SQLITE, "if remove and not depth:", "if False:")),
-    mutant(
-        "what is gone is there for those who join",
-        "that_is_joined",
-        (SQLITE, "                joined_store._remove_gone()\n", ""),
+        (SQLITE_DATABASE, "elif self.file.pausing is not None:", "elif False:"),
     ),
     Mutant(
         "a send waits until the queue is cleared",
@@ -650,7 +645,7 @@ MUTANTS = [
     Mutant(
         "old history goes all at once",
         "a_part_at_a_time",
-        ((MESSAGES, '{**fields, "now": found[0][0]} if found else fields', "fields"),),
+        ((SQL_QUEUE, '{**fields, "now": last[0][0]} if last else fields', "fields"),),
         ("tests/test_retention.py",),
     ),
     Mutant(
@@ -666,12 +661,11 @@ MUTANTS = [
         ),
         ("tests/test_retention.py",),
     ),
-    mutant("what is gone piles up", "removed_after_a_while", (SQLITE, "if self._left > MOST_GONE:", "if False:")),
     mutant(
         "a settlement takes what others got",
         "released_from_a_claim",
         (
-            QUERIES,
+            SQLITE_SQL,
             "queue = :queue AND penstock_message.delivery = penstock_held.delivery AND grp IS NULL",
             "queue = :queue AND grp IS NULL",
         ),
@@ -679,7 +673,7 @@ MUTANTS = [
     mutant(
         "a settlement leaves marks",
         "leaves_no_marks",
-        (QUERIES, "grp IS NULL AND mark IS NULL AND state <> 4\n", "grp IS NULL AND state <> 4\n"),
+        (SQLITE_SQL, "grp IS NULL AND mark IS NULL AND state <> 4\n", "grp IS NULL AND state <> 4\n"),
     ),
     mutant("a reader set back is not noticed", "set_back", ("queue/named_claims.py", "epoch <= settled:", "epoch < 0:")),
     spark_damage(
@@ -698,7 +692,7 @@ MUTANTS = [
     mutant(
         "what is damaged is settled with its claim",
         "of_a_claim",
-        (QUERIES, " AND mark IS NULL AND state <> 4", " AND mark IS NULL"),
+        (SQLITE_SQL, " AND mark IS NULL AND state <> 4", " AND mark IS NULL"),
     ),
     mutant("what is damaged is settled one by one", "of_a_claim", (LISTS, "if row[3] != State.DAMAGED", "if row[3] != 99")),
     mutant(
@@ -706,17 +700,21 @@ MUTANTS = [
         "of_a_claim",
         ("queue/named_claims.py", "                self._receiving.set_aside(message)", "                pass"),
     ),
-    mutant("the checksum is not looked at", "damage", (SESSION, "intact = check ==", "intact = True or check ==")),
+    mutant("the checksum is not looked at", "damage", (ROWS, "intact = check ==", "intact = True or check ==")),
     mutant(
-        "the next of a group is not freed", "no_later_one", (MESSAGES, "visible_at >= 0 and state", "visible_at < 0 and state")
+        "the next of a group is not freed", "no_later_one", (DELETING, "visible_at >= 0 and state", "visible_at < 0 and state")
     ),
-    mutant("groups are not kept", "no_later_one", (MESSAGES, "visible_at = -visible_at", "pass")),
+    mutant(
+        "groups are not kept",
+        "no_later_one",
+        (SQL_QUEUE, "                        visible_at = -visible_at", "                        pass"),
+    ),
     mutant(
         "a failed sync is forgiven",
         "failing_disk",
         (
-            SQLITE,
-            f"self._execute(connection, {COMMIT})",
+            SQLITE_DATABASE,
+            'self._execute(connection, f"RELEASE verb{depth}" if depth else "COMMIT")',
             f"with suppress(StoreError):\n                    self._execute(connection, {COMMIT})",
         ),
     ),
@@ -731,7 +729,7 @@ MUTANTS = [
         "locked_too_long",
         ("queue/receiving.py", "if due is None or due > queue.clock():", "if due is False:"),
     ),
-    mutant("space is never returned", "space_is_returned", (SQLITE, "if free < RECLAIM_PAGES or", "if True or")),
+    mutant("space is never returned", "space_is_returned", (SQLITE_DATABASE, "if free < RECLAIM_PAGES or", "if True or")),
     mutant(
         "retention is ignored",
         "outlived_its_retention_is_never",
@@ -740,7 +738,11 @@ MUTANTS = [
     mutant(
         "a fork keeps the parent's connection",
         "fork",
-        (SQLITE, "if not self._depth and self._connection", "if None and self._connection"),
+        (
+            SQLITE_DATABASE,
+            "        if not self._depth:\n            self.file.rest()\n",
+            "        if False:\n            self.file.rest()\n",
+        ),
     ),
     mutant(
         "what a tending error undoes is the answer",
@@ -750,20 +752,24 @@ MUTANTS = [
     mutant(
         "a redrive revives old receipts",
         "before_a_redrive",
-        (QUERIES, "state = 0, receives = 0,", "state = 0, receives = 0, delivery = 0,"),
+        (COMMON_SQL, "state = 0, receives = 0,", "state = 0, receives = 0, delivery = 0,"),
     ),
     mutant(
         "a read believes an old catalogue",
         "made_again",
-        (SESSION, "self._seen.get(name) if self._in_batch() else None", "self._seen.get(name)"),
-        (SESSION, "if self._in_batch():\n                self._seen[name] = found", "self._seen[name] = found"),
-        (SQLITE, "                self._seen.clear()\n", "                pass\n"),
+        (SQLITE_DATABASE, "self._seen.get(name) if in_batch else None", "self._seen.get(name)"),
+        (SQLITE_DATABASE, "if in_batch:\n                self._seen[name] = found", "self._seen[name] = found"),
+        (
+            SQLITE_DATABASE,
+            "                    self._opener = None\n                self._seen.clear()\n",
+            "                    self._opener = None\n",
+        ),
     ),
     mutant(
         "a batch goes on after SQLite gave it up",
         "rolled_back",
         (
-            SQLITE,
+            SQLITE_DATABASE,
             "                if self._depth:\n                    raise StoreError",
             "                if False:\n                    raise StoreError",
         ),
@@ -776,7 +782,7 @@ MUTANTS = [
     mutant(
         "numbers reserved in a lost batch are used",
         "answer_was_lost",
-        (SQLITE, "block = NO_BLOCK  # until the commit", "pass  # until the commit"),
+        (SQLITE_DATABASE, "                self.spare = NO_NUMBERS  # perhaps", "                pass  # perhaps"),
     ),
     filed(
         "a number that was moved in is given again",
@@ -938,7 +944,7 @@ MUTANTS = [
         "an error of the disk leaks out of open",
         "cannot_be_synced_is_an_error",
         (
-            SQLITE,
+            SQLITE_FILE,
             "            except OSError as error:\n                connection.close()",
             "            except ZeroDivisionError as error:\n                connection.close()",
         ),
@@ -1007,7 +1013,7 @@ MUTANTS = [
     reserved(
         "a small disk's log grows as any other",
         "stays_smaller",
-        (SQLITE, "if (goal := self._reserve.goal()) < RESERVED:", "if (goal := 0):"),
+        (SQLITE_FILE, "if (goal := self.reserve.goal()) < RESERVED:", "if (goal := 0):"),
     ),
     reserved("a store without a reserve refuses", "never_had_room", (RESERVE, "self.size() == 0)", "True)")),
     named("ids are hexadecimal", "can_be_any", (SPOOL, "[!-.0-~]{1,200}", "[0-9a-fA-F-]{1,64}")),
@@ -1111,15 +1117,6 @@ MUTANTS = [
             "if False:",
         ),
     ),
-    mutant(
-        "many are sent by settings of the past",
-        "together_obeys",
-        (
-            QUERIES,
-            "number = :queue AND settings = :settings AND floor_at <= :earliest\n    AND (SELECT",
-            "number = :queue AND :settings <> '' AND floor_at <= :earliest\n    AND (SELECT",
-        ),
-    ),
     served(
         "what could not be confirmed is tried again",
         "failing_disk",
@@ -1219,38 +1216,42 @@ MUTANTS = [
     shared(
         "a commit whose answer was lost is taken for none",
         "postgresql and cut_at",
-        (SERVER, "return bool(rows) and rows[0][0] == session.token", "return False"),
+        (TRANSACTIONS, "return bool(rows) and rows[0][0] == session.token", "return False"),
     ),
     shared(
         "a lost connection is left to finish",
         "postgresql and cut_at",
-        (SERVER, "            self._end(side, session)\n", "            pass\n"),
+        (TRANSACTIONS, "            self._driver.end(side, session)\n", "            pass\n"),
     ),
     shared(
         "an exchange whose answer was lost is taken for none",
         "postgresql and cut_at",
-        ("stores/postgresql/store.py", "| None = ([(None,)], 1), NOTHING", "| None = NOTHING, NOTHING"),
+        (POSTGRES_ALONE, "| None = ALL_GONE, NOTHING", "| None = NOTHING, NOTHING"),
     ),
     shared(
         "the machine's clock instead of the database's",
         "postgresql and clock_is_wrong",
-        (SERVER, "        return self._clock\n", "        return super().clock()\n"),
+        (
+            SERVER_DATABASE,
+            "        return self._clock\n",
+            "        from penstock.clock import MachineClock\n\n        return MachineClock()\n",
+        ),
     ),
     shared(
         "a rolled back send is sent",
         "postgresql and rolled_back",
-        (SERVER, "work = Work(Session(connection, None))", "work = self._begin('BEGIN')"),
+        (TRANSACTIONS, "joined = Transaction(Session(connection, None))", "joined = self._begin('BEGIN')"),
     ),
     Mutant(
         "a claim goes by settings that have changed",
         "TestPostgresql and settings_changed",
-        ((QUERIES, "AND settings = :settings))\n", "AND :settings <> ''))\n"),),
+        ((POSTGRES_SQL, "AND settings = :settings))\n", "AND :settings <> ''))\n"),),
         ("tests/test_postgresql.py",),
     ),
     shared(
         "the commit of a caller that is joined does not wait for the disk",
         "callers_commit",
-        ("stores/postgresql/store.py", 'self._ask(work.session, f"NOTIFY {CHANNEL}")', "self._announce(work.session)"),
+        (POSTGRES, "        if in_transaction:\n", "        if False:\n"),
     ),
     shared(
         "the dead are not struck off",
@@ -1332,12 +1333,12 @@ MUTANTS = [
         "bodies go in under old settings",
         "change_meanwhile",
         (
-            MESSAGES,
-            "if not same_settings(current, settings):\n                return False",
-            "if False:\n                return False",
+            SQL_QUEUE,
+            "if not same_settings(found.settings, settings):\n                return None\n            (like,)",
+            "if False:\n                return None\n            (like,)",
         ),
     ),
-    mutant("bodies have the checksum of none", "what_a_sent_one_is", (MESSAGES, "add_body(body, begun)", "begun")),
+    mutant("bodies have the checksum of none", "what_a_sent_one_is", (SQL_QUEUE, "add_body(body, begun)", "begun")),
     shared("what failed was read ahead and is gone", "cut_at_any_point_a_batch", (STAGED_ROWS, '"ROLLBACK"', '"COMMIT"')),
     shared(
         "who read ahead is missed",
@@ -1402,7 +1403,7 @@ MUTANTS = [
         (FILED_SENDS, "            if not begun:  #", "            if True:  #"),
     ),
     cached("a release is found late", "behind_a_full_page", (PAGES, "bounds[number % FAN] = 0", "pass")),
-    spark("two copies of SQLite meet", "copy_of_sqlite", (SQLITE, "yield not any(", "yield True or any(")),
+    spark("two copies of SQLite meet", "copy_of_sqlite", (SQLITE_FILE, "yield not any(", "yield True or any(")),
     spark(
         "a claim is forgotten when the next one fails",
         "is_not_forgotten",
@@ -1441,7 +1442,7 @@ MUTANTS = [
     shared(
         "the token is told although nothing was sent",
         "cut_at_any_point_a_send and postgresql",
-        (QUERIES, " AND EXISTS (SELECT number FROM home) RETURNING number", " RETURNING number"),
+        (POSTGRES_SQL, " AND EXISTS (SELECT number FROM wanted) RETURNING number", " RETURNING number"),
     ),
     served(
         "what the store failed at is sent again",
@@ -1474,7 +1475,7 @@ MUTANTS = [
     mutant(
         "a claim goes through what lies below the floor",
         "sought_and_not_come_to",
-        (QUERIES, "number > :floor_number\nUNION", "+number > :floor_number\nUNION"),
+        (SQLITE_SQL, "number > :floor_number\nUNION", "+number > :floor_number\nUNION"),
     ),
     handled(
         "what was settled is not run",
@@ -1623,7 +1624,7 @@ MUTANTS = [
         "any receipt tells how a message ended (SQL)",
         "unfinished_has_failed",
         (
-            "stores/sql/queue.sql",
+            COMMON_SQL,
             "AND queue = :queue AND delivery = COALESCE(:delivery, delivery)\n\n-- name: move",
             "AND queue = :queue AND 0 <= COALESCE(:delivery, 0)\n\n-- name: move",
         ),
@@ -1679,8 +1680,8 @@ MUTANTS = [
     mutant(
         "a redriven message stands beside an equal one",
         "an_equal_message_is_in_its_queue",
-        (MESSAGES, "if new.mark_until and self._bearer(there, new.mark):", "if False:"),
-        (MESSAGES, "self._set_mark(there, new.mark, number, new.mark_until)", "pass"),
+        (SQL_MOVING, "if new.mark_until and marks.bearer(new.mark):", "if False:"),
+        (SQL_MOVING, "marks.set(new.mark, number, new.mark_until)", "pass"),
     ),
     mutant(
         "letters that stay use up a redrive's limit",
@@ -1741,14 +1742,16 @@ MUTANTS = [
         (("testing/model.py", "error.add_note(told)", "pass"),),
         ("tests/test_model.py",),
     ),
-    mutant("a delivery is a count again", "numbered_by_its_instant", (QUERIES, "{later}(delivery + 1, :now)", "delivery + 1")),
     mutant(
-        "a run's delivery is a count again", "of_a_named_claim_too", (QUERIES, "{later}(delivery + 1, :run_at)", "delivery + 1")
+        "a delivery is a count again", "numbered_by_its_instant", (COMMON_SQL, "{later}(delivery + 1, :now)", "delivery + 1")
+    ),
+    mutant(
+        "a run's delivery is a count again", "of_a_named_claim_too", (SQLITE_SQL, "MAX(delivery + 1, :run_at)", "delivery + 1")
     ),
     mutant(
         "a delivery is its instant, even if that is the last one's",
         "numbered_by_its_instant",
-        (QUERIES, "{later}(delivery + 1, :now)", "{later}(0, :now)"),
+        (COMMON_SQL, "{later}(delivery + 1, :now)", "{later}(0, :now)"),
         (POLICY, "max(last + 1, now)", "now"),
     ),
     filed(
@@ -1764,17 +1767,17 @@ MUTANTS = [
     mutant(
         "a claim does not write its holder",
         "sees_who_holds",
-        (QUERIES, ", holder = :holder\nWHERE number = :number", "\nWHERE number = :number"),
+        (COMMON_SQL, ", holder = :holder\nWHERE number = :number", "\nWHERE number = :number"),
     ),
     mutant(
         "a released message keeps its holder",
         "given_back_has_no_holder",
-        (QUERIES, "CASE :state WHEN 1 THEN holder END", "holder"),
+        (COMMON_SQL, "CASE :state WHEN 1 THEN holder END", "holder"),
     ),
     mutant(
         "a moved message keeps its holder",
         "dead_letter_has_no_holder",
-        (QUERIES, "checksum = :checksum, holder = NULL", "checksum = :checksum"),
+        (COMMON_SQL, "checksum = :checksum, holder = NULL", "checksum = :checksum"),
     ),
     mutant(
         "a lapsed lease has a holder",
@@ -1785,8 +1788,8 @@ MUTANTS = [
             "message.visible_at < 0:\n                message.holder",
         ),
     ),
-    mutant("a run has no holder", "reader_holds", (MESSAGES, "run.lapses_at, holder=run.reader)", "run.lapses_at)")),
-    mutant("a list has no holder", "received_before", (RUNS, "self._store._packed_holder(run.reader)", "None")),
+    mutant("a run has no holder", "reader_holds", (LISTS, "run.lapses_at, holder=run.reader)", "run.lapses_at)")),
+    mutant("a list has no holder", "received_before", (RUNS, "pack_holder(run.reader)", "None")),
     filed(
         "a file's record does not name its holder", "sees_who_holds", (HOLDING, "        holder=holder,\n    )\n", "    )\n")
     ),
@@ -1826,7 +1829,7 @@ MUTANTS = [
     exchanged(
         "an exchange names nobody",
         "exchange_names",
-        ("stores/postgresql/store.py", '"holder": self._packed_holder(claiming.holder)}', '"holder": None}'),
+        (POSTGRES_ALONE, '"holder": pack_holder(claiming.holder)}', '"holder": None}'),
     ),
     clocked(
         "the clock is the wall clock",
@@ -1891,7 +1894,7 @@ MUTANTS = [
     mutant(
         "SQLite: processes have a clock each",
         "wall_clock",
-        (SQLITE, "return machine_clock(ClockFiles(clock_folder(self.path), str(self)))", "return super().clock()"),
+        (SQLITE_DATABASE, "return machine_clock(ClockFiles(clock_folder(self.file.path), str(self)))", "return MachineClock()"),
     ),
     filed(
         "files: processes have a clock each",
@@ -1970,17 +1973,17 @@ MUTANTS = [
     mutant(
         "a number is kept though nobody knows whether it is given away",
         "interrupt_at_any_instant",
-        (SQLITE, "(number, last), self._block = self._block, NO_BLOCK", "number, last = self._block"),
+        (SQLITE_ALONE, "(first, last), database.spare = database.spare, NO_NUMBERS", "first, last = database.spare"),
     ),
     mutant(
         "a batch's numbers are kept though its commit was interrupted",
         "right_after_its_commit",
-        (SQLITE, "block = NO_BLOCK  # until the commit", "pass  #"),
+        (SQLITE_DATABASE, "                self.spare = NO_NUMBERS  # perhaps", "                pass  # perhaps"),
     ),
     mutant(
         "a transaction that an interrupt left is gone on with",
         "while_it_is_undone",
-        (SQLITE, "                self._end_leftover(self._connection)\n", "                pass\n"),
+        (SQLITE_DATABASE, '                self._execute(connection, "ROLLBACK")\n', "                pass\n"),
     ),
     mutant(
         "an interrupt right after a batch began leaves it open",
@@ -2116,13 +2119,20 @@ MUTANTS = [
     Mutant(
         "who joins waits for the store's turn",
         "waits_for_no_thread",
-        ((SQLITE, "        store._lock = RLock()\n", ""),),
+        (
+            (
+                SQLITE_DATABASE,
+                "        database = SqliteDatabase(self.file.over(connection), self.statements, self.ids)\n",
+                "        database = SqliteDatabase(self.file.over(connection), self.statements, self.ids)\n"
+                "        database.lock = self.lock\n",
+            ),
+        ),
         ("tests/test_joining.py",),
     ),
     Mutant(
         "the other copy of SQLite is let in",
         "other_copy_of_sqlite",
-        ((SQLITE, 'base.__module__ == "sqlite3"', "False"),),
+        ((SQLITE_DATABASE, 'base.__module__ == "sqlite3"', "False"),),
         ("tests/test_joining.py",),
     ),
     filed(
@@ -2152,7 +2162,7 @@ MUTANTS = [
     mutant(
         "after a power cut a receipt fits again",
         "before_a_power_cut",
-        (QUERIES, "{later}(delivery + 1, :now)", "delivery + 1"),
+        (COMMON_SQL, "{later}(delivery + 1, :now)", "delivery + 1"),
         (POLICY, "max(last + 1, now)", "last + 1"),
     ),
     filed("after a power cut a file's receipt fits again", "before_a_power_cut", (POLICY, "max(last + 1, now)", "last + 1")),
@@ -2172,8 +2182,8 @@ MUTANTS = [
         ),
     ),
     refused("files", (BATCHES, "refuse_handlers(self, self._opener)", "pass")),
-    refused("servers", (SERVER, "refuse_handlers(self, self._here.opener)", "pass")),
-    refused("SQLite", (SQLITE, "refuse_handlers(self, self._opener)", "pass")),
+    refused("servers", (TRANSACTIONS, "refuse_handlers(self._driver, self.here.opener)", "pass")),
+    refused("SQLite", (SQLITE_DATABASE, "refuse_handlers(self, self._opener)", "pass")),
     refused(
         "files: a handler is refused for ever",
         (BATCHES, "                    self._opener = None\n", "                    pass\n"),

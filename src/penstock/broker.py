@@ -306,7 +306,7 @@ def _open_memory(url: str, options: dict[str, Any]) -> Store:
 
 def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
-    return import_module("penstock.stores.sqlite.store").SqliteStore(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.sqlite.store").open_store(path, **options)  # type: ignore[no-any-return]
 
 
 def location(url: str) -> tuple[str, str]:
@@ -356,12 +356,12 @@ def _peers(value: Any) -> int:
 
 def _open_postgresql(url: str, options: dict[str, Any]) -> Store:
     url, options = _url_and_options(url, options)
-    return import_module("penstock.stores.postgresql.store").PostgresqlStore(url, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.postgresql.store").open_store(url, **options)  # type: ignore[no-any-return]
 
 
 def _open_mysql(url: str, options: dict[str, Any]) -> Store:
     url, options = _url_and_options(url, options)
-    return import_module("penstock.stores.mysql.store").MysqlStore(url, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.mysql.store").open_store(url, **options)  # type: ignore[no-any-return]
 
 
 def _url_and_options(url: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from penstock import Queue, StoreBusy, arrow
 from penstock.spark import arrow_reader, columns, reading
 from penstock.spark.browse import Browse, FilteringBrowse
 from penstock.spark.options import ReadOptions
-from penstock.stores.sqlite.store import lend
+from penstock.stores.sqlite.file import lend
 
 STORES = ["sqlite", "postgresql", "spool", "http"]
 

@@ -4,12 +4,13 @@ The database gives plain columns (numbers, bytes). Rare values (the head, a mark
 have them. Nothing here writes.
 
 ADBC brings its own copy of SQLite. Two copies in one process must not have one file open, because closing a file drops the
-process' locks on it: a file that this process has open as a store is not read this way (`stores.sqlite.store.lend`). The file
+process' locks on it: a file that this process has open as a store is not read this way (`stores.sqlite.file.lend`). The file
 is opened read-only, so that this copy never checkpoints.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,9 @@ from penstock.message import FOREVER, State
 from penstock.policy import key_of
 from penstock.stores.encoding import Head, add_body, checksum, plain_checksum, unpack_head
 from penstock.stores.ports import Ids
-from penstock.stores.sql.session import MESSAGE_HELD, PRESENT
+from penstock.stores.postgresql import words as postgresql
+from penstock.stores.sql.statements import read_sql
+from penstock.stores.sqlite import words as sqlite
 
 SQLITE_ROWS = 2000
 """Rows of one batch from SQLite, which must stay below 2 GiB of bodies."""
@@ -77,20 +80,6 @@ EXPRESSIONS = {
 }
 CHECKED = ("body", "head", "grp", "mark", "sent_at", "deadline_at", "checksum")
 """Everything that a message's checksum covers, and the checksum itself."""
-CLAIM = """
-SELECT {columns} FROM penstock_held, {message}
-WHERE penstock_held.claim = {claim} AND penstock_held.place >= {start} AND penstock_held.place < {stop}
-AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
-ORDER BY penstock_held.place
-"""
-RUN = """
-SELECT {columns} FROM penstock_message
-WHERE queue = {home} AND penstock_message.visible_at >= 0
-AND (penstock_message.visible_at, penstock_message.number) > ({begin_at}, {begin_number})
-AND (penstock_message.visible_at, penstock_message.number) <= ({end_at}, {end_number})
-ORDER BY penstock_message.visible_at, penstock_message.number LIMIT {count} OFFSET {start}
-"""
-"""For a claim that is a run (`penstock.stores.sqlite.runs`), whose messages are not changed by it."""
 IN_RUN = """EXISTS (
     SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND run_at IS NOT NULL AND reader {reader}
     AND penstock_message.visible_at >= 0
@@ -109,6 +98,18 @@ FIND_RUNS = "SELECT 1 FROM penstock_claim WHERE queue = $1 AND run_at IS NOT NUL
 FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
 
 
+@lru_cache
+def _texts(dialect: str) -> dict[str, str]:
+    """The store's own statements, with {columns} instead of its columns."""
+    known = {"sqlite": sqlite, "postgresql": postgresql}[dialect]
+    return read_sql({**known.WORDS, "columns": "{columns}", "held_columns": "{columns}"}, known.TEXTS)[1]
+
+
+def _text(dialect: str, name: str, values: Mapping[str, int]) -> str:
+    """One of them, with these numbers as its parameters."""
+    return re.sub(r"(?<!:):(\w+)", lambda found: str(int(values[found[1]])), _texts(dialect)[name])
+
+
 class Damaged(Exception):
     """A message is not as it was sent. To learn which, read them one by one."""
 
@@ -119,7 +120,6 @@ class Columnar:
     def __init__(self, connection: Any, dialect: str) -> None:
         self._connection = connection
         self._dialect = dialect
-        self._present = PRESENT if dialect == "sqlite" else "penstock_message"
         if dialect == "sqlite":
             self._value(f"PRAGMA busy_timeout = {WAIT}")
         connection.set_autocommit(False)
@@ -135,15 +135,15 @@ class Columnar:
         checked = CHECKED if self._dialect == "sqlite" else ()
         for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
             if run_at is None:
-                message = MESSAGE_HELD if self._dialect == "postgresql" else self._present
-                words: dict[str, object] = {"message": message, "claim": claim, "start": start, "stop": stop}
-                yield from self._select(CLAIM, queue, schema, NOTHING, checked, **words)
+                places = {"claim": claim, "start": start, "stop": stop}
+                yield from self._select(_text(self._dialect, "read", places), queue, schema, NOTHING, checked)
             else:
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
                 after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
                 places = {"begin_at": begin_at, "begin_number": begin_number, "end_at": end_at, "end_number": end_number}
                 places |= {"start": start, "count": max(0, min(stop, size) - start)}
-                yield from self._select(RUN, queue, schema, after, checked, home=home, **places)
+                text = _text(self._dialect, "read_run", places | {"queue": home})
+                yield from self._select(text, queue, schema, after, checked)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]
@@ -151,7 +151,7 @@ class Columnar:
         """The messages whose numbers are from ``start`` up to ``stop``. ``dense``: many of these numbers belong to this queue,
         so scan the table rather than an index."""
         where = "".join(f" AND {condition}" for condition in conditions)
-        table = "penstock_settled" if settled else self._present
+        table = "penstock_settled" if settled else "penstock_message"
         home = self._queue(queue)
         changed = NOTHING
         if not settled and self._find(FIND_RUNS, home):
@@ -221,7 +221,7 @@ def opened(url: str) -> Iterator[Columnar | None]:
         with _connected(kind, target) as connection:
             yield connection
     else:
-        from penstock.stores.sqlite.store import lend
+        from penstock.stores.sqlite.file import lend
 
         with lend(Path(target)) as free:
             if not free or not Path(target).exists():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 
 from penstock.stores.encoding import add_body
-from penstock.stores.sql.session import Row
+from penstock.stores.sql.rows import Row
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"

@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
 from penstock.errors import StoreError
-from penstock.stores.dbserver.session import Session
+from penstock.stores.dbserver.database import Listening, ServerDatabase
+from penstock.stores.dbserver.driver import Driver
+from penstock.stores.postgresql.driver import CHANNEL
 
 LOOK_EVERY = 1.0
 """Seconds after which a waiting receiver polls: a sender that dies between commit and NOTIFY announces nothing."""
 
 
+class Notifications(Listening):
+    """Owns a listener from the moment that somebody waits."""
+
+    def __init__(self, database: ServerDatabase) -> None:
+        self._database = database
+        self._asked = False
+        self._listener: Listener | None = None
+
+    def version(self) -> int:
+        """The number of notifications heard. A process that asks a second time is waiting: from then on there is a listener."""
+        if not self._asked:
+            self._asked = True
+            return 0
+        if self._listener is None:
+            with self._database.side.lock:
+                if self._listener is None:
+                    self._database.pool.check_open()
+                    self._listener = Listener(self._database.driver)
+        listener = self._listener
+        return 0 if listener is None else listener.heard
+
+    def close(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+
 class Listener:
-    def __init__(self, connect: Callable[[], Session], shut: Callable[[Session], None], channel: str) -> None:
+    def __init__(self, driver: Driver) -> None:
         self.heard = 0
-        self._connect = connect
-        self._shut = shut
-        self._channel = channel
+        self._driver = driver
         self._closed = False
         self._wake, self._woken = socket.socketpair()
         self._thread = Thread(target=self._run, name="penstock listener", daemon=True)
@@ -29,19 +55,19 @@ class Listener:
     def _run(self) -> None:
         while not self._closed:
             try:
-                session = self._connect()
+                session = self._driver.open()
             except StoreError:
                 self._rest(None)
                 continue
             try:
-                session.connection.execute(f"LISTEN {self._channel}")
+                session.connection.execute(f"LISTEN {CHANNEL}")
                 while not self._closed:
                     self.heard += 1
                     self._rest(session.connection)
             except Exception:  # noqa: S110  whatever it is of psycopg's: the connection is of no use any more
                 pass
             finally:
-                self._shut(session)
+                self._driver.shut(session)
 
     def _rest(self, connection: Any) -> None:
         """Wait until there is a notification, or the pause is over."""

@@ -7,26 +7,28 @@ from collections.abc import Generator
 from penstock.guarded import guarded
 from penstock.message import FOREVER
 from penstock.stores.ports import Ledger
-from penstock.stores.sql.session import SqlSession
+from penstock.stores.sql.database import Database
 
 
 class SqlLedger(Ledger):
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
+    """Owns the rows of penstock_writer."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     @guarded
     def publishing(self, writer: str) -> Generator[int | None]:
-        with self._session._joined():
+        with self._database.joined():
             # Insert the row first, so that of two publishers for a new writer the second waits here.
-            self._session._run("enter_writer", {"writer": writer, "forever": FOREVER})
-            batch: int = self._session._rows("lock_writer", {"writer": writer})[0][0]
+            self._database.run("enter_writer", {"writer": writer, "forever": FOREVER})
+            batch: int = self._database.rows("lock_writer", {"writer": writer})[0][0]
             yield batch if batch >= 0 else None
 
     def note(self, writer: str, batch: int, keep_until: int) -> None:
-        with self._session._joined():
-            self._session._run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
+        with self._database.joined():
+            self._database.run("note_published", {"writer": writer, "batch": batch, "keep_until": keep_until})
 
     def forget(self, now: int) -> None:
-        if self._session._rows("forgettable", {"now": now}):  # checked without a write lock
-            with self._session._joined():
-                self._session._run("forget_writers", {"now": now})
+        if self._database.rows("forgettable", {"now": now}):  # checked without a write lock
+            with self._database.joined():
+                self._database.run("forget_writers", {"now": now})

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from penstock.message import Counts, Entry, Held, Message, Settings, Settlement
 from penstock.stores.ports import START
+from penstock.stores.sql.database import Found
 
 
 class Run(NamedTuple):
@@ -32,45 +33,52 @@ class Run(NamedTuple):
 
 
 class Runs:
+    """The runs of one queue."""
+
     __slots__ = ()
 
     def hold_visible(
-        self, queue: str, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
     ) -> int:
         """See `ClaimingReaders.hold_visible`."""
         return 0
 
-    def settle(self, home: int, claim: int, settlement: Settlement) -> int | None:
+    def settle(self, queue: int, claim: int, settlement: Settlement) -> int | None:
         """Settle a claim without looking at each message. Returns how many; None if it must be done one by one."""
 
-    def give_back(self, home: int, reader: str, epoch: int | None, now: int) -> int:
+    def give_back(self, queue: int, reader: str, epoch: int | None, now: int) -> int:
         """Undo the reader's claims that are runs, as far as that can be done at once. Returns how many messages."""
         return 0
 
-    def touch(self, queue: str, receipts: Sequence[Held] = (), until: int | None = None) -> None:
+    def touch(self, found: Found, receipts: Sequence[Held] = (), until: int | None = None) -> None:
         """In a batch: call this before these messages change, or before they or others become visible at ``until``."""
 
-    def lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def lift(self, found: Found, entries: Sequence[Entry]) -> Sequence[Entry]:
         """In a batch, before these are sent: returns them with instants that the runs allow."""
         return entries
 
-    def wake(self, queue: str, now: int) -> None:
-        """Before a search: make the messages of claims that have lapsed by then visible."""
-
-    def floor(self, home: int, now: int | None = None) -> tuple[int, int]:
-        """The position, in the order of (visible_at, number), up to which all is in runs; with ``now``, after `wake`."""
+    def floor(self, found: Found, now: int) -> tuple[int, int]:
+        """Before a search for messages visible by ``now``: make those of lapsed claims visible. Returns the position, in the
+        order of (visible_at, number), up to which all messages are in runs."""
         return START
 
-    def all(self, home: int) -> list[Run]:
+    def wake(self, name: str, now: int) -> None:
+        """The same, outside of a batch and before a read."""
+
+    def all(self, queue: int) -> list[Run]:
         return []
 
-    def held(self, queue: str, home: int, limit: int) -> list[Message]:
+    def held(self, queue: int, limit: int) -> list[Message]:
         """The first messages of claims whose rows do not say until when they are hidden, ready to be shown."""
         return []
 
-    def recount(self, home: int, now: int, counts: Counts) -> Counts:
+    def recount(self, found: Found, now: int, counts: Counts) -> Counts:
         """Correct the counts taken from the rows."""
         return counts
+
+    def tidy(self, found: Found) -> bool:
+        """Remove some messages that readers have settled but that are still stored. Returns whether there are more."""
+        return False
 
 
 NO_RUNS = Runs()

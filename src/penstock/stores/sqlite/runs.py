@@ -21,10 +21,11 @@ from dataclasses import replace
 from penstock import policy
 from penstock.message import FOREVER, Counts, Entry, Held, Message, Settings, Settlement, State
 from penstock.stores.ports import START
-from penstock.stores.sql.messages import SqlMessages
-from penstock.stores.sql.readers import ClaimRows
+from penstock.stores.sql.database import Database, Found
+from penstock.stores.sql.queue import sent_at
+from penstock.stores.sql.readers import ClaimRows, read_run
+from penstock.stores.sql.rows import Row, numbers_of, pack_holder, to_message
 from penstock.stores.sql.runs import Run, Runs
-from penstock.stores.sql.session import Row
 
 LIST_AT_ONCE = policy.MAX_BATCH
 """How many messages are checked at a time; also the longest list."""
@@ -35,46 +36,50 @@ its number is higher than all others there."""
 
 
 class NotPlain(Exception):
-    """The fast path does not apply; its changes are rolled back."""
+    """The claim cannot be made at once; its changes are rolled back."""
 
 
 class SqliteRuns(Runs):
-    __slots__ = ("_claims", "_store")
+    """Owns the runs of one queue, and its claims that are asleep."""
 
-    def __init__(self, store: SqlMessages) -> None:
-        self._store = store
-        self._claims = ClaimRows(store)
+    __slots__ = ("_claims", "_database", "_name")
 
-    def all(self, home: int) -> list[Run]:
-        return [Run(*row) for row in self._store._rows("runs", {"queue": home})]
+    def __init__(self, name: str, database: Database) -> None:
+        self._name = name
+        self._database = database
+        self._claims = ClaimRows(database)
+
+    def all(self, queue: int) -> list[Run]:
+        return [Run(*row) for row in self._database.rows("runs", {"queue": queue})]
 
     # claims that are made, settled and given back whole
 
     def hold_visible(
-        self, queue: str, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
     ) -> int:
-        store = self._store
-        with suppress(NotPlain), store.batch():
-            home, _ = store._queue(queue)
-            floor_at, floor_number = self.floor(home, now)
-            fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "visible_by": visible_by, "now": now}
+        database = self._database
+        with suppress(NotPlain), database.batch():
+            found = database.find(self._name)
+            queue = found.number
+            floor_at, floor_number = self.floor(found, now)
+            fields = {"queue": queue, "floor_at": floor_at, "floor_number": floor_number, "visible_by": visible_by, "now": now}
             fields |= {"most": settings.redrive.max_receives if settings.redrive else FOREVER, "forever": FOREVER}
             fields |= {"since": now - policy.micros(settings.retention), "limit": min(limit, LIST_AT_ONCE)}
             size, (end_at, end_number) = self._fresh(fields, 0 if settings.groups or settings.history else limit)
             if size:
-                claim = self._claims.add(home, reader, epoch, size, lapses_at)
+                claim = self._claims.add(queue, reader, epoch, size, lapses_at)
                 places = {"begin_at": floor_at, "begin_number": floor_number, "end_at": end_at, "end_number": end_number}
-                store._run("begin_run", places | {"claim": claim, "run_at": now})
-                store._run("set_floor", {"queue": home})
+                database.run("begin_run", places | {"claim": claim, "run_at": now})
+                database.run("set_floor", {"queue": queue})
             else:
                 size, sure, _ = self._weigh(fields)
                 if settings.groups or not size or sure < size:
                     raise NotPlain
-                claim = self._claims.add(home, reader, epoch, size, lapses_at)
-                end_at, end_number = store._rows("place_above", fields | {"place": size - 1})[0]
+                claim = self._claims.add(queue, reader, epoch, size, lapses_at)
+                end_at, end_number = database.rows("place_above", fields | {"place": size - 1})[0]
                 run = Run(claim, reader, epoch, size, now, floor_at, floor_number, end_at, end_number, lapses_at)
-                self.hide(home, run)
-            store._run("fall_asleep", {"claim": claim})
+                self._hide(queue, run)
+            database.run("fall_asleep", {"claim": claim})
             return size
         return 0
 
@@ -86,189 +91,180 @@ class SqliteRuns(Runs):
             found, _, fresh = self._weigh(part)
             if not found or fresh < found:
                 break
-            end = self._store._rows("place_above", part | {"place": found - 1})[0]
+            end = self._database.rows("place_above", part | {"place": found - 1})[0]
             size += found
         return size, end
 
     def _weigh(self, fields: dict[str, int]) -> tuple[int, int, int]:
         """How many messages there are, how many of them are certain to be delivered, and how many of these are fresh."""
-        found: int = self._store._rows("count_visible", fields)[0][0]
-        sure, fresh = self._store._rows("weigh", fields)[0] if found else (0, 0)
+        found: int = self._database.rows("count_visible", fields)[0][0]
+        sure, fresh = self._database.rows("weigh", fields)[0] if found else (0, 0)
         return found, sure, fresh
 
-    def settle(self, home: int, claim: int, settlement: Settlement) -> int | None:
+    def settle(self, queue: int, claim: int, settlement: Settlement) -> int | None:
         """Without looking at each message, if all are as they were claimed and have no mark, group or history to update."""
-        for run in self.all(home):
+        for run in self.all(queue):
             if run.claim == claim and settlement.keep_until is None:
-                self._store._run("settle_run", {"claim": claim, "forever": FOREVER})
+                self._database.run("settle_run", {"claim": claim, "forever": FOREVER})
                 return run.size
             if run.claim == claim:
-                self.end(home, [run])
-        if settlement.keep_until is None and self._store._rows("all_plain", {"claim": claim, "queue": home})[0][0]:
-            gone = self._store._run("delete_held", {"claim": claim})
+                self._end(queue, [run])
+        if settlement.keep_until is None and self._database.rows("all_plain", {"claim": claim, "queue": queue})[0][0]:
+            gone = self._database.run("delete_held", {"claim": claim})
             self._claims.forget(claim)
             return gone
-        for sleeper, lapses_at in self._store._rows("sleepers", {"queue": home, "now": FOREVER}):
+        for sleeper, lapses_at in self._database.rows("sleepers", {"queue": queue, "now": FOREVER}):
             if sleeper == claim:  # the history records until when they were hidden
-                self._claims.extend(home, claim, lapses_at, State.CONSUMED)
+                self._claims.extend(queue, claim, lapses_at, State.CONSUMED)
         return None
 
-    def give_back(self, home: int, reader: str, epoch: int | None, now: int) -> int:
-        runs = self.all(home)
+    def give_back(self, queue: int, reader: str, epoch: int | None, now: int) -> int:
+        runs = self.all(queue)
         own = [run for run in runs if run.reader == reader and epoch in (None, run.epoch)]
         # Messages made visible must lie above the runs that stay, and not inside one that is yet to be made visible.
         if now <= floor_of(runs, own) or (len(own) > 1 and now <= max(run.end_at for run in own)):
-            self.end(home)
+            self._end(queue, runs)
             own = []
         given = 0
         for run in own:  # without a list in between, which would write each message twice
-            given += self._store._run("show_run", run._asdict() | {"queue": home, "until": now})
+            given += self._database.run("show_run", run._asdict() | {"queue": queue, "until": now})
             self._claims.forget(run.claim)
         if own:
-            self._store._run("set_floor", {"queue": home})
+            self._database.run("set_floor", {"queue": queue})
         return given
 
     # before something changes
 
-    def touch(self, queue: str, receipts: Sequence[Held] = (), until: int | None = None) -> None:
-        home, _ = self._store._queue(queue)
-        numbers = self._store._list(self._store._numbers(receipts)) if receipts else None
-        self._keep(home, numbers, until)
+    def touch(self, found: Found, receipts: Sequence[Held] = (), until: int | None = None) -> None:
+        if found.floor == START and found.wakes_at is None:  # no claim is a run, and none is asleep
+            return
+        numbers = self._database.list_of(numbers_of(self._database.ids, receipts)) if receipts else None
+        self._keep(found, numbers, until)
         if receipts and until is not None:
-            self._rouse(home, numbers)
+            self._rouse(found, numbers)
 
-    def _keep(self, home: int, numbers: object, until: int | None) -> None:
+    def _keep(self, found: Found, numbers: object, until: int | None) -> None:
         """Keep runs only if nothing in them is touched and nothing becomes visible below their floor."""
-        floor_at, floor_number = floor = self.floor(home)
-        if floor == START:
+        floor_at, floor_number = found.floor
+        if found.floor == START:
             return
         if until is not None and until <= floor_at:
-            self.end(home)
+            self._end(found.number)
         elif numbers is not None:
-            fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "numbers": numbers}
-            places = self._store._rows("in_run", fields)
+            fields = {"queue": found.number, "floor_at": floor_at, "floor_number": floor_number, "numbers": numbers}
+            places = self._database.rows("in_run", fields)
             if places:
-                self.end(home, [run for run in self.all(home) if any(run.has(*place) for place in places)])
+                self._end(found.number, [run for run in self.all(found.number) if any(run.has(*place) for place in places)])
 
-    def _rouse(self, home: int, numbers: object) -> None:
+    def _rouse(self, found: Found, numbers: object) -> None:
         """Before messages leave their claim, hide the others only until the claim lapses, and no longer for good."""
-        if self._store._rows("hidden_for_good", {"numbers": numbers, "queue": home, "forever": FOREVER}):
-            for claim, lapses_at in self._store._rows("sleepers_of", {"queue": home, "numbers": numbers}):
-                self._keep(home, None, lapses_at)
-                self._claims.extend(home, claim, lapses_at, State.CONSUMED)
-                self._store._run("wake", {"claim": claim})
+        queue = found.number
+        if self._database.rows("hidden_for_good", {"numbers": numbers, "queue": queue, "forever": FOREVER}):
+            for claim, lapses_at in self._database.rows("sleepers_of", {"queue": queue, "numbers": numbers}):
+                self._keep(self._database.find(self._name), None, lapses_at)
+                self._claims.extend(queue, claim, lapses_at, State.CONSUMED)
+                self._database.run("wake", {"claim": claim})
 
-    def lift(self, queue: str, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def lift(self, found: Found, entries: Sequence[Entry]) -> Sequence[Entry]:
         """The entries to send, moved up to the floor if they are below it."""
-        home, _ = self._store._queue(queue)
-        floor_at, _ = self.floor(home)
+        if found.floor == START:
+            return entries
+        floor_at, _ = found.floor
         earliest = min((entry.visible_at for entry in entries), default=FOREVER)
         if earliest >= floor_at:
             return entries
         if earliest < floor_at - LATE:
-            self.end(home)
+            self._end(found.number)
             return entries
         return [entry._replace(visible_at=max(entry.visible_at, floor_at)) for entry in entries]
 
-    def end(self, home: int, runs: Sequence[Run] | None = None) -> None:
-        """Turn these runs, or all, into lists, and remove those that are settled."""
-        if self.floor(home) != START:  # checked without a write lock
-            with self._store._joined():
-                for run in self.all(home) if runs is None else runs:
-                    if run.reader:
-                        self.hide(home, run)
-                        self._store._run("end_run", {"claim": run.claim})
-                    else:
-                        self._remove(home, run, FOREVER)
-                self._store._run("set_floor", {"queue": home})
+    def _end(self, queue: int, runs: Sequence[Run] | None = None) -> None:
+        """In a batch: turn these runs, or all, into lists, and remove those that are settled."""
+        for run in self.all(queue) if runs is None else runs:
+            if run.reader:
+                self._hide(queue, run)
+                self._database.run("end_run", {"claim": run.claim})
+            else:
+                self._remove(queue, run, FOREVER)
+        self._database.run("set_floor", {"queue": queue})
 
-    def hide(self, home: int, run: Run, until: int = FOREVER) -> None:
+    def _hide(self, queue: int, run: Run, until: int = FOREVER) -> None:
         """Turn the messages between these positions into the claim's list."""
-        self._store._run("hold_between", run._asdict() | {"queue": home})
-        holder = self._store._packed_holder(run.reader)
-        self._store._run("hide_held", {"claim": run.claim, "now": run.run_at, "until": until, "holder": holder})
+        self._database.run("hold_between", run._asdict() | {"queue": queue})
+        fields = {"claim": run.claim, "now": run.run_at, "until": until, "holder": pack_holder(run.reader)}
+        self._database.run("hide_held", fields)
 
-    def _remove(self, home: int, run: Run, limit: int) -> None:
-        fields = run._asdict() | {"queue": home, "limit": limit}
+    def _remove(self, queue: int, run: Run, limit: int) -> None:
+        fields = run._asdict() | {"queue": queue, "limit": limit}
         # Emptying the whole table is far faster than deleting its rows.
-        everything = self._store._rows("is_all", fields)[0][0]
-        gone = self._store._run("delete_each", {}) if everything else self._store._run("remove_of_run", fields)
+        everything = self._database.rows("is_all", fields)[0][0]
+        gone = self._database.run("delete_each", {}) if everything else self._database.run("remove_of_run", fields)
         if gone == limit:
-            self._store._run("shorten_run", {"claim": run.claim, "gone": gone})
+            self._database.run("shorten_run", {"claim": run.claim, "gone": gone})
         else:
             self._claims.forget(run.claim)
-            self._store._run("set_floor", {"queue": home})
+            self._database.run("set_floor", {"queue": queue})
 
-    def tidy(self, queue: str) -> bool:
-        """Remove some settled messages that are still stored. Returns whether there are more."""
-        home, _ = self._store._queue(queue)
-        if self.floor(home) != START:  # checked without a write lock
-            with self._store._joined(durable=False):
-                for run in self.all(home):
+    def tidy(self, found: Found) -> bool:
+        if found.floor != START:  # checked without a write lock
+            with self._database.joined(durable=False):
+                for run in self.all(found.number):
                     if not run.reader:
-                        self._remove(home, run, TIDY_AT_ONCE)
+                        self._remove(found.number, run, TIDY_AT_ONCE)
                         return True
         return False
 
     # before a search
 
-    def wake(self, queue: str, now: int) -> None:
-        self.floor(self._store._queue(queue)[0], now)
+    def wake(self, name: str, now: int) -> None:
+        found = self._database.find(name)
+        if found.wakes_at is not None and found.wakes_at <= now:  # checked without a write lock
+            with self._database.joined():
+                self.floor(self._database.find(name), now)
 
-    def floor(self, home: int, now: int | None = None) -> tuple[int, int]:
-        for at, number, lapsed in self._store._rows("floor", (now or 0, home)):  # checked without a write lock
-            return self._wake(home, now) if lapsed and now is not None else (at, number)
-        return START  # the queue was dropped meanwhile
+    def floor(self, found: Found, now: int) -> tuple[int, int]:
+        if found.wakes_at is None or found.wakes_at > now:
+            return found.floor
+        queue = found.number
+        lapsed: dict[int, int] = dict(self._database.rows("sleepers", {"queue": queue, "now": now}))
+        runs = self.all(queue)
+        over = [run for run in runs if run.claim in lapsed]
+        if min(lapsed.values(), default=FOREVER) <= floor_of(runs, over):
+            self._end(queue)
+            over = []
+        for run in over:
+            self._hide(queue, run, run.lapses_at)
+            self._database.run("end_run", {"claim": run.claim})
+        for claim in lapsed.keys() - {run.claim for run in over}:
+            self._claims.extend(queue, claim, lapsed[claim], State.CONSUMED)
+        for claim in lapsed:
+            self._database.run("wake", {"claim": claim})
+        self._database.run("set_floor", {"queue": queue})
+        return self._database.find(self._name).floor
 
-    def _wake(self, home: int, now: int) -> tuple[int, int]:
-        with self._store._joined():
-            lapsed: dict[int, int] = dict(self._store._rows("sleepers", {"queue": home, "now": now}))
-            runs = self.all(home)
-            over = [run for run in runs if run.claim in lapsed]
-            if min(lapsed.values(), default=FOREVER) <= floor_of(runs, over):
-                self.end(home)
-                over = []
-            for run in over:
-                self.hide(home, run, run.lapses_at)
-                self._store._run("end_run", {"claim": run.claim})
-            for claim in lapsed.keys() - {run.claim for run in over}:
-                self._claims.extend(home, claim, lapsed[claim], State.CONSUMED)
-            for claim in lapsed:
-                self._store._run("wake", {"claim": claim})
-            self._store._run("set_floor", {"queue": home})
-            return self.floor(home)
-
-    def held(self, queue: str, home: int, limit: int) -> list[Message]:
-        messages = [self._store._message(queue, row) for row in self._store._rows("asleep", {"queue": home, "limit": limit})]
-        for run in self.all(home):
+    def held(self, queue: int, limit: int) -> list[Message]:
+        rows = self._database.rows("asleep", {"queue": queue, "limit": limit})
+        messages = [to_message(self._database.ids, self._name, row) for row in rows]
+        for run in self.all(queue):
             if run.reader:
-                messages += self._store._read_run(queue, home, run, 0, limit)
+                messages += read_run(self._database, self._name, queue, run, 0, limit)
         return messages
 
-    def recount(self, home: int, now: int, counts: Counts) -> Counts:
-        runs = self.all(home)
+    def recount(self, found: Found, now: int, counts: Counts) -> Counts:
+        queue, (floor_at, floor_number) = found.number, found.floor
+        if found.floor == START:
+            return counts
+        runs = self.all(queue)
         held, gone = (sum(run.size for run in runs if bool(run.reader) is live) for live in (True, False))
         if gone:
-            first = self._store._rows("first_unsettled", {"queue": home})[0][0]
-            counts = replace(counts, messages=counts.messages - gone, oldest_at=self._store._sent_at(first))
-        floor_at, floor_number = self.floor(home)
+            first = self._database.rows("first_unsettled", {"queue": queue})[0][0]
+            counts = replace(counts, messages=counts.messages - gone, oldest_at=sent_at(self._database, first))
         early = 0
         if now < floor_at:  # the clock was set back, or read before a claim
-            fields = {"queue": home, "now": now, "floor_at": floor_at, "floor_number": floor_number}
-            early = self._store._rows("count_early", fields)[0][0]
+            fields = {"queue": queue, "now": now, "floor_at": floor_at, "floor_number": floor_number}
+            early = self._database.rows("count_early", fields)[0][0]
         visible = counts.visible - (held + gone - early)
         return replace(counts, visible=visible, in_flight=counts.in_flight + held, delayed=counts.delayed - early)
-
-    def due(self, home: int) -> int | None:
-        """When the first message above the floor, or of a claim that lapses, is visible."""
-        floor_at, floor_number = floor = self.floor(home)
-        if floor == START:
-            found = self._store._rows("due", (home, FOREVER))
-        else:
-            fields = {"queue": home, "floor_at": floor_at, "floor_number": floor_number, "forever": FOREVER}
-            found = self._store._rows("due_above", fields)
-        found += self._store._rows("wakes_at", {"queue": home})
-        return min((at for (at,) in found if at is not None), default=None)
 
 
 def floor_of(runs: Sequence[Run], but: Sequence[Run]) -> int:

@@ -1,0 +1,78 @@
+"""A connection that a process keeps for what must happen outside of every batch: announcements, numbers, lost commits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import RLock
+
+from penstock.errors import StoreClosed, StoreError, StoreUnreachable
+from penstock.stores.dbserver.driver import Driver, Session
+from penstock.stores.sql.database import Answer
+
+CONNECT_PAUSE = 0.1
+
+
+class Connector:
+    """Opens and closes connections; while the server is unreachable, it retries for a while."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.closed = False
+
+    def connect(self) -> Session:
+        give_up_at = time.monotonic() + self._driver.timeout
+        while True:
+            try:
+                return self._driver.open()
+            except StoreUnreachable:
+                if time.monotonic() + CONNECT_PAUSE > give_up_at or self.closed:
+                    raise
+                time.sleep(CONNECT_PAUSE)
+
+    def close(self, session: Session) -> None:
+        """Close a connection, and if it still works, delete its row."""
+        if session.number and not session.asking:
+            with suppress(StoreError):
+                self._driver.ask(session, self._driver.statements["close_session"], {"session": session.number})
+        self._driver.shut(session)
+
+
+class SideConnection:
+    """Owns that connection."""
+
+    def __init__(self, driver: Driver, connector: Connector) -> None:
+        self.lock = RLock()
+        self._driver = driver
+        self._connector = connector
+        self._session: Session | None = None
+
+    def do(self, act: Callable[[Session], Answer]) -> Answer:
+        """Retries if the connection had been lost."""
+        with self.lock:
+            if self._session is not None and self._session.asking:  # a signal handler runs during a query on it
+                session = self._connector.connect()
+                try:
+                    return act(session)
+                finally:
+                    self._driver.shut(session)
+            fresh = self._session is None
+            if self._session is None:
+                if self._connector.closed:
+                    raise StoreClosed(f"{self._driver} was closed")
+                self._session = self._connector.connect()
+            try:
+                return act(self._session)
+            except BaseException as error:
+                self._connector.close(self._session)
+                self._session = None
+                if fresh or not isinstance(error, StoreUnreachable):
+                    raise
+            return self.do(act)
+
+    def close(self) -> None:
+        with self.lock:
+            if self._session is not None:
+                self._connector.close(self._session)
+                self._session = None

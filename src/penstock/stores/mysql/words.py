@@ -1,0 +1,30 @@
+"""What MySQL puts for the words in braces in the SQL texts, and where its texts are."""
+
+TEXTS = [("penstock.stores.dbserver", "server.sql"), ("penstock.stores.mysql", "mysql.sql")]
+WORDS = {
+    "serial": "BIGINT AUTO_INCREMENT PRIMARY KEY",
+    "integer": "BIGINT",
+    "name": "VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    "key": "VARBINARY(512)",
+    "blob": "LONGBLOB",
+    "where_grouped": "",
+    "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "for_update": "FOR UPDATE",
+    "keep": "LOCK IN SHARE MODE",
+    "passing": "",
+    "insert_new": "INSERT IGNORE INTO",
+    "unless_there": "",
+    # `chosen` looks up each number: given a list, the server scans, and locks rows that others hold.
+    "removed_later": "",
+    "removed_at_once": "",
+    "chosen": "JSON_TABLE(:numbers, '$[*]' COLUMNS (chosen BIGINT PATH '$')) AS chosen "
+    "STRAIGHT_JOIN penstock_message FORCE INDEX (PRIMARY)",
+    "among": "= chosen",
+    "later": "GREATEST",
+    "by_ready": "FORCE INDEX (penstock_ready)",
+    "ready": "",
+    "only_by_name": "",
+    "message_held": "penstock_message",
+    "penstock_message": "penstock_message",
+}

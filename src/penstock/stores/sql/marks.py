@@ -1,0 +1,41 @@
+"""The marks of a queue, by which duplicates are recognised."""
+
+from __future__ import annotations
+
+from penstock.message import FOREVER
+from penstock.stores.sql.database import Database
+
+
+class Marks:
+    """Owns the rows of penstock_mark of one queue, within one batch or read."""
+
+    __slots__ = ("_database", "_queue")
+
+    def __init__(self, database: Database, queue: int) -> None:
+        self._database = database
+        self._queue = queue
+
+    def first(self, mark: bytes, now: int) -> int | None:
+        """The message that makes others with this mark duplicates."""
+        found = self._database.rows("mark", {"queue": self._queue, "mark": mark})
+        if not found or found[0][1] <= now:
+            return None
+        number, until = found[0]
+        # A mark that lasts as long as its message must not outlive it, whatever happened to either.
+        return None if until == FOREVER and not self._exists(number) else number
+
+    def bearer(self, mark: bytes | None) -> int | None:
+        """The message in the queue that carries this mark for as long as it is there."""
+        found = self._database.rows("mark", {"queue": self._queue, "mark": mark})
+        return found[0][0] if found and found[0][1] == FOREVER and self._exists(found[0][0]) else None
+
+    def set(self, mark: bytes | None, number: int, until: int) -> None:
+        self._database.run("unmark", {"queue": self._queue, "mark": mark})
+        fields = {"queue": self._queue, "mark": mark, "number": number, "expires_at": until}
+        self._database.run("add_mark", fields)
+
+    def count(self) -> int:
+        return int(self._database.rows("count_marked", {"queue": self._queue, "forever": FOREVER})[0][0])
+
+    def _exists(self, number: int) -> bool:
+        return bool(self._database.rows("sent_at", {"number": number}))

@@ -1,0 +1,35 @@
+"""What SQLite puts for the words in braces in the SQL texts, and where its texts are."""
+
+TEXTS = [("penstock.stores.sqlite", "sqlite.sql")]
+WORDS = {
+    "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "integer": "INTEGER",
+    "name": "TEXT",
+    "text": "TEXT",
+    "key": "BLOB",
+    "blob": "BLOB",
+    "where_grouped": "WHERE grp IS NOT NULL",
+    "skip_locked": "",
+    "for_update": "",
+    "passing": "",
+    "insert_new": "INSERT OR IGNORE INTO",
+    "unless_there": "",
+    "among": "IN (SELECT value FROM json_each(:numbers))",
+    "later": "MAX",
+    "by_ready": "",
+    "ready": "",
+    "only_by_name": "",
+    "message_held": "penstock_message",
+    "removed_later": """
+        CREATE TABLE penstock_gone (number INTEGER PRIMARY KEY);
+        CREATE VIEW penstock_present AS SELECT * FROM penstock_message
+        WHERE NOT EXISTS (SELECT 1 FROM penstock_gone) OR number NOT IN (SELECT number FROM penstock_gone)
+    """,
+    "removed_at_once": """
+        DELETE FROM penstock_message WHERE number IN (SELECT number FROM penstock_gone);
+        DROP VIEW penstock_present;
+        DROP TABLE penstock_gone
+    """,
+    "chosen": "penstock_message",
+    "penstock_message": "",
+}
