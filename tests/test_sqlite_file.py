@@ -12,9 +12,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import apsw
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import penstock
 from penstock import (
@@ -32,8 +35,10 @@ from penstock import (
     StoreVersion,
 )
 from penstock.clock import system_clock
-from penstock.policy import admit_all
-from penstock.stores.ports import Claiming
+from penstock.message import FOREVER, Mode, State
+from penstock.policy import Verdict, admit_all, judge
+from penstock.stores.encoding import checksum
+from penstock.stores.ports import Claiming, ClaimingReaders
 from penstock.stores.sql.database import read_meta
 from penstock.stores.sql.queue import SqlQueue
 from penstock.stores.sql.statements import read_sql
@@ -789,9 +794,9 @@ def test_a_file_from_before_there_were_holders_opens_with_its_messages(url: str,
     with monkeypatch.context() as before:
         before.setattr(READ_SQL, lambda *_: ({step: steps[step] for step in range(1, 7)}, old))
         with penstock.open(url) as broker:
-            settings = broker.create("orders", history=60).settings
-            drafts = admit_all([b"held", b"waiting", b"settled"], settings, system_clock())
-            broker.store.queue("orders").insert(drafts, system_clock(), settings)
+            known = broker.create("orders", history=60).settings
+            drafts = admit_all([b"held", b"waiting", b"settled"], known, system_clock())
+            broker.store.queue("orders").insert(drafts, system_clock(), known)
             database(broker).script(
                 "UPDATE penstock_message SET state = 1, receives = 1, delivery = 1, visible_at = 1 << 52 WHERE number = 1"
             )
@@ -1099,3 +1104,47 @@ def test_an_interrupt_of_a_batch_while_it_is_undone_leaves_nothing_of_it(url: st
         for _ in range(3):
             queue.send(b"after")
         assert queue.stats().messages == 3
+
+
+NOW = 1_000_000_000_000
+AROUND = st.integers(NOW - 2, NOW + 2)
+FIELDS = st.fixed_dictionaries(
+    {
+        "visible_at": st.integers(NOW - 3, NOW + 1),
+        "state": st.sampled_from([int(State.QUEUED), int(State.CONSUMED)]),
+        "receives": st.integers(0, 4),
+        "delivery": st.integers(0, 1),
+        "expires_at": st.one_of(AROUND, st.just(FOREVER)),
+        "moved_at": st.one_of(st.none(), st.integers(NOW - 1_000_002, NOW - 999_998)),
+        "sent_at": st.integers(NOW - 1_000_002, NOW - 999_998),
+        "deadline_at": st.one_of(st.none(), AROUND),
+    }
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages=st.lists(FIELDS, min_size=1, max_size=5), limit=st.integers(1, 5), redrive=st.booleans(), history=st.booleans())
+def test_what_is_claimed_without_asking_the_rules_is_what_they_would_deliver(
+    tmp_path: Path, messages: list[dict[str, Any]], limit: int, redrive: bool, history: bool
+) -> None:
+    """Statements of runs compare with bounds that follow from the settings; `policy.judge` is where the rules are."""
+    with penstock.open(f"sqlite:///{tmp_path}/{uuid4()}.db", clock=FakeClock(NOW)) as broker:
+        dead = ("dead", 2) if redrive else None
+        broker.create("dead")
+        queue = broker.create("orders", retention=1, redrive=dead, history=60 if history else 0)
+        stored, known = broker.store.queue("orders"), queue.settings
+        for number, fields in enumerate(messages, 1):
+            check = checksum(b"x", None, None, None, fields["sent_at"], fields["deadline_at"])
+            row = {**fields, "number": number, "queue": database(broker).find("orders").number, "checksum": check, "body": b"x"}
+            insert = f"INSERT INTO penstock_message ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+            database(broker).connect().execute(insert, tuple(row.values()))
+        assert isinstance(stored.readers, ClaimingReaders)
+        held = stored.readers.hold_visible("spark", 1, limit, NOW, NOW, NOW + 60, known)
+        taken = stored.readers.read("spark", 1, 0, held) if held else []
+        order = sorted(
+            (fields["visible_at"], number) for number, fields in enumerate(messages, 1) if fields["visible_at"] <= NOW
+        )
+        assert [message.number for message in taken] == [number for _, number in order[: len(taken)]]
+        for message in taken:
+            for mode in Mode:
+                assert judge(message, known, mode, NOW) == (Verdict.DELIVER, ""), message

@@ -612,6 +612,11 @@ MUTANTS = [
         ),
     ),
     mutant(
+        "a claim takes what is past its deadline",
+        "without_asking_the_rules",
+        (SQLITE_SQL, "COALESCE(deadline_at, :forever) > :now", "COALESCE(deadline_at, :forever) > 0"),
+    ),
+    mutant(
         "a claim takes what was received too often",
         "too_often",
         (
