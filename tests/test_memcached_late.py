@@ -178,6 +178,21 @@ def test_the_mark_of_a_sender_that_wrote_it_when_its_page_was_past_and_died_does
         assert [message.body for message in others.receive()] == [b"late"]
 
 
+@pytest.mark.parametrize("kind", ["window", "lasting"])
+def test_a_message_whose_sender_died_before_its_mark_has_the_mark_once_others_find_it(
+    memcached: MemcachedServer, kind: str
+) -> None:
+    url = memcached.new_url()
+    with penstock.open(url) as late, penstock.open(url) as broker:
+        queue = late.create("orders", deduplicate=WINDOWS[kind])
+        before_command(late, "add", die)  # the record is written, the mark is not, and there is no page yet
+        with pytest.raises(Killed):
+            queue.send(b"late")
+        assert broker["orders"].stats().messages == 1
+        assert broker["orders"].send(b"late").duplicate is True
+        assert [message.body for message in broker["orders"].receive(9)] == [b"late"]
+
+
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("late_at", range(3, 7))
 def test_a_page_that_a_late_receiver_makes_again_takes_no_message(memcached: MemcachedServer, late_at: int, dies: bool) -> None:

@@ -1926,6 +1926,11 @@ MUTANTS = [
         (PAGES, "if self.is_past(number, found):", "if False:"),
     ),
     late(
+        "memcached: a message that others find has no mark",
+        "died_before_its_mark",
+        (PAGES, "                self._records.restore_mark(at, record)\n", ""),
+    ),
+    late(
         "memcached: a late sender is a duplicate of itself",
         "send_that_is_late",
         (SENDING, "if number not in sent}, dead=True)", "if number not in sent})"),

@@ -234,6 +234,7 @@ class Pages:
             for at, record in records.items():
                 if self._records.is_orphan(at, record):
                     continue
+                self._records.restore_mark(at, record)
                 page.fill(at % SLOTS, record, parted=len(record.pack()) > SMALL)
                 page.delivery[at % SLOTS] += 1 << 20  # no earlier receipt matches
                 if self._keys.key("h", at) in settled:

@@ -7,7 +7,7 @@ from functools import partial
 from struct import Struct
 
 from penstock.errors import StoreFull
-from penstock.message import Settings
+from penstock.message import FOREVER, Settings
 from penstock.policy import MAX_BODY
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.memcached.formats import PAGE_BYTES, STATE, Record, digest
@@ -174,6 +174,12 @@ class MessageRecords:
     def unmark(self, number: int, record: Record) -> None:
         if record.own_mark is not None:
             self._link.delete_if(self._keys.mark(record.own_mark), partial(is_mark_of, number))
+
+    def restore_mark(self, number: int, record: Record) -> None:
+        """Write the mark of a message that is there: it was evicted, or its sender died before it wrote the mark."""
+        until = FOREVER if record.is_marked else record.mark_until
+        if record.own_mark is not None and until:
+            self._link.add(self._keys.mark(record.own_mark), MARK.pack(number, until))
 
     def drop(self, slots: Iterable[tuple[int, int]]) -> None:
         """Delete the records of messages that have left the queue, given their numbers and their former slot status."""
