@@ -69,9 +69,9 @@ class DatabaseClock:
         answers = []
         for _ in range(TRIES):
             asked = steady()
-            told = self._ask()
+            theirs = self._ask()
             answered = steady()
-            answers.append((answered - asked, told - (asked + answered) // 2))
+            answers.append((answered - asked, theirs - (asked + answered) // 2))
         return min(answers)
 
     def before_fork(self) -> None:

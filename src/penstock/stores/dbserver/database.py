@@ -227,8 +227,8 @@ class ServerDatabase(Database):
         level = self.driver.isolation(session)
         if level.upper().replace("-", " ") != "READ COMMITTED":
             raise BadInput(
-                f"queue {name!r} has groups or marks, which cannot be told by the isolation level {level} of the transaction: "
-                "begin it as READ COMMITTED"
+                f"queue {name!r} has groups or marks, and a transaction at the isolation level {level} does not see "
+                "what others commit meanwhile: begin it as READ COMMITTED"
             )
 
     def enter_to_claim(self, name: str, settings: Settings | None) -> Found:
