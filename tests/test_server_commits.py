@@ -213,7 +213,7 @@ def test_many_requests_at_once_on_one_connection_are_answered_in_order(broker: B
 
 
 def test_a_queue_that_was_made_anew_has_its_new_settings(broker: Broker) -> None:
-    with BackgroundServer(broker) as server, penstock.open(f"sqlite:///{broker.store.path}") as other:  # type: ignore[attr-defined]
+    with BackgroundServer(broker) as server, penstock.open(f"sqlite:///{broker.store.database.file.path}") as other:  # type: ignore[attr-defined]
         http = Http(server.url)
         assert [http("POST", "/messages/orders", b"x").status for _ in range(2)] == [201, 201]
         other.delete("orders")

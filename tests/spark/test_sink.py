@@ -134,7 +134,7 @@ def test_what_a_row_says_arrives(spark: SparkSession, broker: Broker, url: str) 
 
 
 def test_a_bad_row_fails_the_batch_with_its_reason_and_sends_nothing(spark: SparkSession, sqlite: Broker) -> None:
-    url = f"sqlite:///{sqlite.store.path}"  # type: ignore[attr-defined]
+    url = f"sqlite:///{sqlite.store.database.file.path}"  # type: ignore[attr-defined]
     for rows, reason in (
         ("'fine' as body, 'orders' as queue union all select null, 'orders'", "its body is null"),
         ("'fine' as body, 'orders' as queue union all select 'x', null", "its queue is null"),
@@ -189,7 +189,7 @@ def test_the_schema_is_checked_on_the_driver(spark: SparkSession) -> None:  # fr
 
 def test_a_message_of_the_source_can_be_written_as_it_is(spark: SparkSession, sqlite: Broker) -> None:
     row = "'id' as id, 'orders' as queue, binary('x') as body, now() as sent_at, 1 as receives, 'queued' as state"
-    write(spark.sql(f"select {row}"), f"sqlite:///{sqlite.store.path}", queue=None)  # type: ignore[attr-defined]
+    write(spark.sql(f"select {row}"), f"sqlite:///{sqlite.store.database.file.path}", queue=None)  # type: ignore[attr-defined]
     assert found(sqlite) == [b"x"]
 
 
@@ -205,7 +205,7 @@ def test_rows_of_any_size_are_split_into_segments(spark: SparkSession, broker: B
 
 
 def test_complete_mode_sends_the_whole_result_each_time(source: Input, run: Callable[..., None], sqlite: Broker) -> None:
-    url = f"sqlite:///{sqlite.store.path}"  # type: ignore[attr-defined]
+    url = f"sqlite:///{sqlite.store.database.file.path}"  # type: ignore[attr-defined]
     for expected in ([b"a1"], [b"a1", b"a2"]):
         source.add("a")
         counted = source.stream().groupBy("body").count().selectExpr("concat(body, count) as body")
@@ -214,7 +214,7 @@ def test_complete_mode_sends_the_whole_result_each_time(source: Input, run: Call
 
 
 def test_a_failed_batch_is_replayed_by_a_restart(source: Input, run: Callable[..., None], sqlite: Broker) -> None:
-    url = f"sqlite:///{sqlite.store.path}"  # type: ignore[attr-defined]
+    url = f"sqlite:///{sqlite.store.database.file.path}"  # type: ignore[attr-defined]
     source.add("1", "2")
     with pytest.raises(PySparkException, match="there is no queue 'later'"):
         run(url, queue="later")
