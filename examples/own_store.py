@@ -18,9 +18,11 @@ from penstock.guarded import guarded
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import readmit, same_settings
 from penstock.stores import messages
+from penstock.stores.ids import Ids
 from penstock.stores.memory.outbox import memory_outbox
-from penstock.stores.parts import Reader, RecordedHistory, RecordedReaders
-from penstock.stores.ports import START, Claimed, Claiming, Ids, Store, StoredQueue, Swept, scan_of, span_of
+from penstock.stores.parts import Reader, RecordedHistory, RecordedReaders, scan_of, span_of
+from penstock.stores.ports import START, Store, StoredQueue
+from penstock.stores.requests import Claimed, Claiming, Swept
 from penstock.stores.roster import LocalRoster
 
 SLICE = 500

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import errors
-from penstock.stores.ports import Ids
+from penstock.stores.ids import Ids
 
 SOURCE = Path(penstock.__file__).parent
 

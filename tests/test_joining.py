@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 import penstock
-from penstock.stores.ports import Claiming
+from penstock.stores.requests import Claiming
 from penstock.stores.sqlite.database import SqliteDatabase
 from penstock.stores.sqlite.file import QueueFile
 from penstock.testing.servers import MariadbServer, PostgresqlServer

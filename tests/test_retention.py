@@ -15,7 +15,7 @@ import penstock
 from penstock import Broker
 from penstock.message import State
 from penstock.queue import retention
-from penstock.stores.ports import Swept
+from penstock.stores.requests import Swept
 from penstock.stores.sql import queue as sql_queue
 from penstock.testing import FakeClock
 from penstock.testing.verbs import wrap_verb

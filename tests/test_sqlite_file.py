@@ -38,7 +38,8 @@ from penstock.clock import system_clock
 from penstock.message import FOREVER, Mode, State
 from penstock.policy import Verdict, admit_all, judge
 from penstock.stores.encoding import checksum
-from penstock.stores.ports import Claiming, ClaimingReaders
+from penstock.stores.ports import ClaimingReaders
+from penstock.stores.requests import Claiming
 from penstock.stores.sql.database import read_meta
 from penstock.stores.sql.queue import SqlQueue
 from penstock.stores.sql.statements import read_sql

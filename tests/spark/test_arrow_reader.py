@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock import Draft, arrow
 from penstock.spark import arrow_reader
-from penstock.stores.ports import Ids
+from penstock.stores.ids import Ids
 from penstock.testing.servers import PostgresqlServer
 
 STORES = ["sqlite", "postgresql"]

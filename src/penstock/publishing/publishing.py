@@ -29,7 +29,8 @@ from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, St
 from penstock.message import FOREVER, OCTETS, Draft, Entry, Settings
 from penstock.policy import check_count, check_name
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Alike, Segment, Staging, Store
+from penstock.stores.ports import Segment, Staging, Store
+from penstock.stores.requests import Alike
 
 if TYPE_CHECKING:
     from penstock.publishing.segments import Piece

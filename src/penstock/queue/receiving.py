@@ -16,7 +16,7 @@ from penstock.message import Held, Home, Message, Mode, Receipt, Settings, State
 from penstock.policy import Verdict, micros, settlement
 from penstock.queue.dead_letters import DeadLetters
 from penstock.queue.opened import OpenQueue
-from penstock.stores.ports import Claiming, Deleting
+from penstock.stores.requests import Claiming, Deleting
 
 logger = logging.getLogger("penstock")
 EXCHANGE_LATE = policy.SECOND // 10

@@ -33,7 +33,7 @@ from penstock.errors import QueueNotFound, StoreError
 from penstock.message import FOREVER, State
 from penstock.policy import key_of
 from penstock.stores.encoding import Head, add_body, checksum, plain_checksum, unpack_head
-from penstock.stores.ports import Ids
+from penstock.stores.ids import Ids
 from penstock.stores.postgresql import words as postgresql
 from penstock.stores.sql.statements import read_sql
 from penstock.stores.sqlite import words as sqlite

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 
 from penstock.arrow import END, INSTANT
 from penstock.message import from_datetime
-from penstock.stores.ports import Ids
+from penstock.stores.ids import Ids
 
 COMPARISONS: dict[type[Filter], str] = {
     EqualTo: "=",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.message import FOREVER, Counts, Death, Entry, Message, Settlement, State
 from penstock.policy import Readmission, key_of, next_delivery
-from penstock.stores.ports import Claiming
+from penstock.stores.requests import Claiming
 
 
 def inserted(entry: Entry, queue: str, number: int, id: str) -> Message:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.messages import copied
-from penstock.stores.ports import History, Readers, scan_of, span_of
+from penstock.stores.ports import History, Readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +149,16 @@ class RecordedReaders(Readers):
                 left = {number: held for number, held in known.claims.items() if number != epoch}
                 records.readers[reader] = replace(known, claims=left)
             return given
+
+
+def span_of(messages: Sequence[Message]) -> tuple[int, int, int]:
+    """`StoredQueue.span`, for a store that reads all messages to find it out."""
+    numbers = [message.number for message in messages]
+    return len(numbers), min(numbers, default=0), max(numbers, default=0)
+
+
+def scan_of(messages: Sequence[Message], start: int, stop: int, limit: int) -> list[Message]:
+    """`StoredQueue.scan`, for a store that reads all messages to find it out."""
+    found = sorted((message for message in messages if start <= message.number < stop), key=lambda message: message.number)
+    last = found[limit - 1].number if len(found) > limit else stop
+    return [message for message in found if message.number <= last]  # includes all with the last number, if there are two

@@ -13,15 +13,16 @@ batch and continue must wrap the failing step in a nested batch. An unknown queu
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
 from penstock.message import Claim, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
+from penstock.stores.ids import Uuids
+from penstock.stores.requests import Claimed, Claiming, Swept
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
@@ -115,84 +116,6 @@ class Outbox(NamedTuple):
 
     staging: Staging
     ledger: Ledger
-
-
-class Deleting(NamedTuple):
-    """Messages that a claim deletes before it claims others."""
-
-    receipts: Sequence[Held]
-    settlement: Settlement
-
-
-class Claiming(NamedTuple):
-    """What a caller wants to claim."""
-
-    limit: int
-    now: int
-    until: int | None
-    """How long to hide the messages. With None the caller settles or moves every one of them in this same batch, and a store
-    need not write down that they were claimed. A message that the settlement does not find went to another receiver."""
-    known: Settings | None = None
-    """The settings by which the caller decided; None if it holds a lock that keeps others from changing them."""
-    holder: str | None = None
-    share: tuple[int, int] | None = None
-    """(place, of): only messages whose number % of = place. It is a hint: a store that cannot tell ignores it."""
-    visible_by: int | None = None
-    """Only messages that have been visible since this instant."""
-    deleting: Deleting | None = None
-    """Delete these first, in the same commit if the store is atomic. Such a claim is durable, and has ``known``."""
-
-    @property
-    def at(self) -> int:
-        """The instant of the claim, for a store that finds what was visible at an instant of the past."""
-        return self.now if self.visible_by is None else min(self.now, self.visible_by)
-
-
-class Claimed(NamedTuple):
-    messages: list[Message]
-    """As they are after the claim; ``lapsed`` marks those that were consumed before it."""
-    deleted: list[bool] = []  # noqa: RUF012 (nobody changes it)
-    """For each message that the claim was to delete: False if its receipt is stale."""
-
-
-class Alike(Sequence[Entry]):
-    """Entries that differ only in their bodies, and have no mark and no group."""
-
-    def __init__(self, like: Entry, bodies: Sequence[bytes]) -> None:
-        self.like = like
-        self.bodies = bodies
-
-    def __len__(self) -> int:
-        return len(self.bodies)
-
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
-
-    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
-        if isinstance(index, slice):
-            return Alike(self.like, self.bodies[index])
-        return self.like._replace(body=self.bodies[index])
-
-
-class Swept(NamedTuple):
-    more: bool = False
-    """Whether there is more to clear."""
-    foreign: list[str] = []  # noqa: RUF012 (nobody changes it)
-    """Names that another program has put among the messages and that cannot be delivered, as far as they were seen."""
-
-
-class Uuids:
-    """The ids of messages as UUIDs, for programs that want one. This class is for a store whose ids are UUIDs."""
-
-    def of(self, queue: str, id: str) -> str:  # noqa: ARG002
-        return id
-
-    def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
-        """The id for a UUID from `of`; None if this queue never gave that UUID out."""
-        return given
 
 
 class Store(ABC):
@@ -360,19 +283,6 @@ class History(ABC):
         """Change the recorded outcome of messages. False for each message that is not in the history."""
 
 
-def span_of(messages: Sequence[Message]) -> tuple[int, int, int]:
-    """`StoredQueue.span`, for a store that reads all messages to find it out."""
-    numbers = [message.number for message in messages]
-    return len(numbers), min(numbers, default=0), max(numbers, default=0)
-
-
-def scan_of(messages: Sequence[Message], start: int, stop: int, limit: int) -> list[Message]:
-    """`StoredQueue.scan`, for a store that reads all messages to find it out."""
-    found = sorted((message for message in messages if start <= message.number < stop), key=lambda message: message.number)
-    last = found[limit - 1].number if len(found) > limit else stop
-    return [message for message in found if message.number <= last]  # includes all with the last number, if there are two
-
-
 class Readers(ABC):
     """The named claims of one queue; each belongs to a reader and an epoch. A batch of the store includes these verbs."""
 
@@ -414,47 +324,3 @@ class ClaimingReaders(Readers):
     ) -> int:
         """`StoredQueue.claim` and `hold` in one step: claim the first messages visible since ``visible_by``, if every one of
         them is certain to be delivered. Returns how many. If 0, nothing has changed: use `claim` and `hold`."""
-
-
-class Ids:
-    """Converts message numbers to UUIDs and back, without a table.
-
-        ssssssss-ssss-8sss-nnnn-nnnnnnnnnnnn     s: 60 random bits of this store; n: 62 bits of the number (RFC 9562, version 8)
-
-    Within a store, ids sort in the order of sending."""
-
-    def __init__(self, salt: int) -> None:
-        digits = f"{salt:015x}"
-        self.prefix = f"{digits[:8]}-{digits[8:12]}-8{digits[12:]}-"
-        """The prefix of all ids of this store."""
-        self._usual = f"{self.prefix}8000-"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ids) and self.prefix == other.prefix
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @staticmethod
-    def salt() -> int:
-        return secrets.randbits(60)
-
-    def make(self, number: int) -> str:
-        if number < 1 << 48:
-            return f"{self._usual}{number:012x}"
-        return f"{self.prefix}{number >> 48 | 1 << 15:04x}-{number & (1 << 48) - 1:012x}"
-
-    def made_all(self, ids: Sequence[str], numbers: Sequence[int]) -> bool:
-        """Whether each id is that of its number. Takes a tenth of the time of making the ids; False for unusual ids."""
-        usual = f"{self._usual}%012x" * len(ids) % tuple(numbers)
-        return set(map(len, ids)) == {36} and "".join(ids) == usual
-
-    def number(self, id: str) -> int | None:
-        """None for an id that this store never gave out."""
-        try:
-            low = int(id[24:], 16)
-            if id.startswith(self._usual):  # skips most of the parsing
-                return low if low > 0 and f"{low:012x}" == id[24:] else None
-            number = int(id[19:23], 16) - (1 << 15) << 48 | low
-        except ValueError:
-            return None
-        return number if number > 0 and self.make(number) == id else None

@@ -19,7 +19,8 @@ from penstock.errors import PenstockError
 from penstock.message import FOREVER, Death, Entry, Message, Receipt, Settings, Settlement, State
 from penstock.policy import SECOND
 from penstock.stores.memory import MemoryStore
-from penstock.stores.ports import Claiming, Deleting, Store
+from penstock.stores.ports import Store
+from penstock.stores.requests import Claiming, Deleting
 
 EXAMPLES = 60
 KNOWN, STALE = Settings(), Settings(visibility=31)

@@ -15,7 +15,7 @@ from penstock.broker import LocalBroker
 from penstock.message import Attribute, Entry, Message, from_datetime
 from penstock.publishing.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
 from penstock.publishing.segments import pack_drafts
-from penstock.stores.ports import Alike
+from penstock.stores.requests import Alike
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 from penstock.testing.verbs import wrap_verb

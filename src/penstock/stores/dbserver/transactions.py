@@ -22,7 +22,7 @@ from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.dbserver.driver import Driver, Session
 from penstock.stores.dbserver.pool import Pool
 from penstock.stores.dbserver.side import SideConnection
-from penstock.stores.ports import Ids
+from penstock.stores.ids import Ids
 from penstock.stores.sql.database import Answer, Found
 
 

@@ -15,7 +15,8 @@ from penstock.stores.disk import read_whole, write_whole
 from penstock.stores.encoding import Head
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import DAMAGE, Extra, check_head, check_settled, is_instant, need
-from penstock.stores.ports import History, scan_of, span_of
+from penstock.stores.parts import scan_of, span_of
+from penstock.stores.ports import History
 
 
 class FileHistory(History):

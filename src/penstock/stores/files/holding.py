@@ -13,7 +13,7 @@ from penstock.stores.files.history import FileHistory
 from penstock.stores.files.marks import Marks, Row
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import ASIDE, Extra, Received
-from penstock.stores.ports import Claiming
+from penstock.stores.requests import Claiming
 
 
 class Holding:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from penstock.stores.files.sidecar import Sidecar
-from penstock.stores.ports import Uuids
+from penstock.stores.ids import Uuids
 
 Stamp = tuple[int, ...]
 """The mtimes (ns) of the folders with a queue's files."""

@@ -28,7 +28,9 @@ from penstock.stores.files.sending import Sending
 from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.sweeping import Sweeping
 from penstock.stores.files.transactions import Transactions
-from penstock.stores.ports import START, Claimed, Claiming, StoredQueue, Swept, scan_of, span_of
+from penstock.stores.parts import scan_of, span_of
+from penstock.stores.ports import START, StoredQueue
+from penstock.stores.requests import Claimed, Claiming, Swept
 
 MOST_FOREIGN = 100
 """The maximum number of foreign files that are named."""

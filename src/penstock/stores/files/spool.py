@@ -33,8 +33,8 @@ from penstock.stores.files.file_times import EXACT, file_age, is_open_for_writin
 from penstock.stores.files.layout import Format, Layout, Stamp, stamp_of
 from penstock.stores.files.sidecar import FOLDER, Sidecar
 from penstock.stores.files.store import FileStore
+from penstock.stores.ids import Uuids
 from penstock.stores.locks import TIMEOUT, Patience
-from penstock.stores.ports import Uuids
 
 PARTS = ("new", "queues", "delay", "remove")
 MOST = 2**60 - 2**32

@@ -24,8 +24,8 @@ from penstock.stores.files.file_times import wall_millisecond
 from penstock.stores.files.layout import Format, Layout, Stamp
 from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.store import FileStore
+from penstock.stores.ids import Uuids
 from penstock.stores.locks import TIMEOUT
-from penstock.stores.ports import Uuids
 
 NEVER = FOREVER // 1000
 EXPIRY = re.compile(r"([0-9]{1,17})(?:\.0*([0-9]*))?")

@@ -20,10 +20,10 @@ from penstock.errors import QueueNotFound, StoreError
 from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.encoding import pack_settings
+from penstock.stores.ids import Ids
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.link import Found, Link, Servers
 from penstock.stores.memcached.records import FAN, SPARES, Keyspace, Report
-from penstock.stores.ports import Ids
 
 BUCKETS = 64
 CLEARED = 8

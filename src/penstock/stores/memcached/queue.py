@@ -22,7 +22,9 @@ from penstock.stores.memcached.readers import MemcachedReaders
 from penstock.stores.memcached.records import MARK, Keyspace
 from penstock.stores.memcached.sending import Sender
 from penstock.stores.memcached.sweeping import Sweep
-from penstock.stores.ports import START, Claimed, Claiming, History, StoredQueue, Swept, scan_of, span_of
+from penstock.stores.parts import scan_of, span_of
+from penstock.stores.ports import START, History, StoredQueue
+from penstock.stores.requests import Claimed, Claiming, Swept
 
 AT_ONCE = 8
 """Pages per command when looking for the first message that becomes visible."""

@@ -10,9 +10,9 @@ from penstock.errors import StoreFull
 from penstock.message import FOREVER, Settings
 from penstock.policy import MAX_BODY
 from penstock.stores.encoding import unpack_settings
+from penstock.stores.ids import Ids
 from penstock.stores.memcached.formats import PAGE_BYTES, STATE, Record, digest
 from penstock.stores.memcached.link import Link
-from penstock.stores.ports import Ids
 
 Report = Callable[[str], object]
 FAN = 256

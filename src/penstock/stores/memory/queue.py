@@ -11,8 +11,9 @@ from penstock.policy import readmit, same_settings
 from penstock.stores import messages
 from penstock.stores.memory.table import Row, Table
 from penstock.stores.memory.tables import Tables
-from penstock.stores.parts import RecordedHistory, RecordedReaders
-from penstock.stores.ports import START, Claimed, Claiming, StoredQueue, Swept, scan_of, span_of
+from penstock.stores.parts import RecordedHistory, RecordedReaders, scan_of, span_of
+from penstock.stores.ports import START, StoredQueue
+from penstock.stores.requests import Claimed, Claiming, Swept
 
 
 class MemoryQueue(StoredQueue):

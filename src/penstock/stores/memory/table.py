@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from penstock.message import FOREVER, Entry, Held, Message, Settings, Settlement, State
 from penstock.stores import messages
 from penstock.stores.parts import Reader
-from penstock.stores.ports import Claiming
+from penstock.stores.requests import Claiming
 
 Key = TypeVar("Key", bytes, str)
 Value = TypeVar("Value")

@@ -10,8 +10,8 @@ from types import FrameType
 
 from penstock.errors import QueueNotFound, StoreBusy, StoreClosed
 from penstock.guarded import guarded
+from penstock.stores.ids import Ids
 from penstock.stores.memory.table import Table
-from penstock.stores.ports import Ids
 
 
 class Tables:

@@ -13,9 +13,9 @@ from penstock.message import OCTETS, Entry, Held, Sent, Settings, Settlement
 from penstock.stores.dbserver.database import ServerDatabase
 from penstock.stores.dbserver.driver import Asked, Session
 from penstock.stores.encoding import pack_settings
-from penstock.stores.ports import Claiming
 from penstock.stores.postgresql.copying import copy_alike
 from penstock.stores.postgresql.driver import PostgresqlDriver
+from penstock.stores.requests import Claiming
 from penstock.stores.sql.rows import INSERTED, Row, insert_row, numbers_of, pack_holder
 from penstock.stores.sql.shortcuts import Shortcuts
 

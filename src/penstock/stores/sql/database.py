@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.clock import Clock
 from penstock.errors import QueueNotFound, StoreVersion
 from penstock.message import Settings
-from penstock.stores.ports import START, Ids
+from penstock.stores.ids import Ids
+from penstock.stores.ports import START
 from penstock.stores.sql.rows import Row
 from penstock.stores.sql.statements import Steps
 

@@ -11,7 +11,8 @@ from penstock.errors import QueueNotFound, StoreError
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import same_settings
 from penstock.stores.encoding import add_body
-from penstock.stores.ports import START, Alike, Claimed, Claiming, StoredQueue, Swept
+from penstock.stores.ports import START, StoredQueue
+from penstock.stores.requests import Alike, Claimed, Claiming, Swept
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.deleting import all_groups_have_a_first, delete, find_one, keys_of
 from penstock.stores.sql.history import SqlHistory

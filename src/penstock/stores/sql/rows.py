@@ -8,7 +8,7 @@ from typing import Any
 from penstock.message import FOREVER, OCTETS, Attributes, Entry, Held, Message, State
 from penstock.policy import key_of, next_delivery
 from penstock.stores.encoding import Head, checksum, pack_head, pack_type, unpack_head
-from penstock.stores.ports import Ids
+from penstock.stores.ids import Ids
 
 COLUMNS = (
     "number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at, "

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.message import Entry, Held, Sent, Settings, Settlement
-from penstock.stores.ports import Claiming
+from penstock.stores.requests import Claiming
 from penstock.stores.sql.rows import Row
 
 

@@ -23,7 +23,7 @@ from penstock.message import Settings
 from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.encoding import unpack_settings
-from penstock.stores.ports import Ids
+from penstock.stores.ids import Ids
 from penstock.stores.sql.database import Answer, Database, Found, Params, migrate
 from penstock.stores.sql.rows import Row
 from penstock.stores.sql.statements import read_sql
