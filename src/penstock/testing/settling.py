@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,12 @@ class SettlingChapter:
         answers, taken = queue.exchange([stale, *mine, mine[0].id], 3)
         assert (answers, bodies(taken)) == ([False, True, True, False], [stale.body])
         assert queue.delete_many(taken) == [True]
+
+    def test_an_exchange_of_nothing_for_something_notices_that_the_settings_have_changed(self, queue: LocalQueue) -> None:
+        queue.send(b"1")
+        queue._opened.known = replace(queue.settings, visibility=99)  # as if another process had changed them since
+        assert [bodies(taken) for taken in queue.exchange([], 1)[1:]] == [[b"1"]]
+        assert queue._opened.known == queue.settings
 
     def test_an_exchange_that_had_to_wait_gives_whole_leases(
         self, broker: Broker, queue: LocalQueue, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
