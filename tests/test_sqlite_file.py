@@ -609,6 +609,18 @@ def test_numbers_of_a_commit_whose_answer_was_lost_are_not_given_again(
         assert [message.body for message in queue.peek(10)] == [b"1", b"2", b"3", b"4", b"lost", b"next"]
 
 
+def test_numbers_that_were_reserved_in_a_batch_that_was_undone_are_others(url: str) -> None:
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = broker.create("orders")
+        queue.send(b"1")
+        with pytest.raises(RuntimeError), broker.store.batch():
+            queue.send(b"undone")  # reserves a thousand more
+            raise RuntimeError
+        other["orders"].send_many([b"2"] * 1001)  # takes exactly these
+        queue.send(b"3")
+        assert queue.stats().messages == 1003
+
+
 def test_a_forked_child_has_its_own_connection(url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")

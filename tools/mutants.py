@@ -791,7 +791,7 @@ MUTANTS = [
     ),
     mutant(
         "numbers reserved in a lost batch are used",
-        "answer_was_lost",
+        "batch_that_was_undone_are_others",
         (SQLITE_DATABASE, "                self.spare = NO_NUMBERS  # perhaps", "                pass  # perhaps"),
     ),
     filed(
@@ -1989,11 +1989,6 @@ MUTANTS = [
         "a number is kept though nobody knows whether it is given away",
         "interrupt_at_any_instant",
         (SQLITE_ALONE, "(first, last), database.spare = database.spare, NO_NUMBERS", "first, last = database.spare"),
-    ),
-    mutant(
-        "a batch's numbers are kept though its commit was interrupted",
-        "right_after_its_commit",
-        (SQLITE_DATABASE, "                self.spare = NO_NUMBERS  # perhaps", "                pass  # perhaps"),
     ),
     mutant(
         "a transaction that an interrupt left is gone on with",
