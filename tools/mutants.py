@@ -329,11 +329,6 @@ MUTANTS = [
     ),
     exchanged("a lease that began long ago", "whole_leases", ("queue/receiving.py", "came_at - now > EXCHANGE_LATE", "False")),
     exchanged(
-        "an exchange that deletes nothing does not look at the settings",
-        "exchange_of_nothing",
-        ("queue/receiving.py", "State.PROCESSED, None, now)) if held else None", "State.PROCESSED, None, now))"),
-    ),
-    exchanged(
         "an exchange is undone by half",
         "taken_by_nobody",
         (SQL_QUEUE, "None if rows else settings, gone", "settings, gone"),

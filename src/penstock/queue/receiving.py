@@ -154,7 +154,7 @@ class Receiving:
         while True:
             now = queue.clock()
             lease = micros(settings.visibility if visibility is None else visibility)
-            deleting = Deleting(held, settlement(settings, State.PROCESSED, None, now)) if held else None
+            deleting = Deleting(held, settlement(settings, State.PROCESSED, None, now))
             answer = queue.stored.claim(Claiming(limit, now, now + lease, settings, holder, share, deleting=deleting))
             if answer is not None:
                 break
