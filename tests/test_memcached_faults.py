@@ -20,11 +20,12 @@ from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheServerError
 
 import penstock
-from penstock import BadURL, Broker, Draft, Queue, StoreBusy, StoreFull, StoreUnreachable
+from penstock import BadURL, Broker, Draft, Queue, QueueNotFound, StoreBusy, StoreFull, StoreUnreachable
 from penstock.clock import system_clock
 from penstock.policy import SECOND
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.memcached import link as memcached_link
+from penstock.stores.memcached import records as memcached_records
 from penstock.stores.memcached.catalogue import CLEARED, Catalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.documents import Documents
@@ -395,6 +396,47 @@ def test_a_confirmation_that_was_cut_short_is_undone_by_a_sweep(
         assert stored.browse(9, now=clock()) == []
         stored.sweep(clock())
         assert [message.body for message in queue.receive(9)] == [b"1", b"2"]
+
+
+# interrupted while the settings are read from the catalogue
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_interrupted_while_it_reads_the_settings_a_process_reads_them_again(
+    memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    url = memcached.new_url()
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        other.create("orders")
+        if known:  # with the settings that it had until now
+            broker["orders"].receive()
+        other["orders"].update(deduplicate=True)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(memcached_records, "unpack_settings", interrupt)
+            broker["orders"].receive()
+        assert [broker["orders"].send(b"1").duplicate for _ in range(2)] == [False, True]
+
+
+def test_a_queue_whose_settings_a_process_never_finished_reading_is_not_restored_by_it(
+    memcached: MemcachedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = memcached.new_url()
+    with penstock.open(url) as broker, penstock.open(url) as other:
+        queue = other.create("orders", visibility=7)
+        queue.send(b"1")
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(memcached_records, "unpack_settings", interrupt)
+            broker["orders"].receive()
+        assert raw(keys_of(queue)).delete(other.store._catalogue._bucket("orders"))  # type: ignore[attr-defined]
+        with pytest.raises(QueueNotFound):
+            broker["orders"].receive()
+        assert [message.body for message in queue.receive()] == [b"1"]
+        assert broker["orders"].settings.visibility == 7
+        assert "was restarted or flushed" not in caplog.text
 
 
 # the server is gone, empty, slow, full

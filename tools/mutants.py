@@ -2258,6 +2258,24 @@ MUTANTS = [
         ("stores/memcached/catalogue.py", "end = min(survey.tail + CLEARED, survey.last + 1)", "end = survey.last + 1"),
     ),
     cached(
+        "memcached: an interrupt leaves settings that are never read again",
+        "interrupted_while_it_reads_the_settings",
+        (
+            "stores/memcached/records.py",
+            "        settings = unpack_settings(packed)\n",
+            "        self.raw = raw\n        settings = unpack_settings(packed)\n",
+        ),
+    ),
+    cached(
+        "memcached: an interrupt leaves a queue that a process knows without its settings",
+        "never_finished_reading",
+        (
+            "stores/memcached/catalogue.py",
+            "            known = Contents(self._keyspace(name, salt))\n",
+            "            known = self._known[name] = Contents(self._keyspace(name, salt))\n",
+        ),
+    ),
+    cached(
         "memcached: a sweep clears what was settled since it looked",
         "settled_during_a_sweep",
         (

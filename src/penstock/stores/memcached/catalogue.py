@@ -90,8 +90,9 @@ class Catalogue:
             return None
         salt, packed = entry
         if known is None or known.keys.salt != salt:
-            known = self._known[name] = Contents(self._keyspace(name, salt))
+            known = Contents(self._keyspace(name, salt))
         known.keys.learn(bucket["birth"], packed, raw)
+        self._known[name] = known  # only now: an interrupt must not leave one here that has learned nothing
         return known
 
     def _restore(self, keys: Keyspace) -> Contents | None:

@@ -84,9 +84,9 @@ class Keyspace:
         return [self.key("b", self.tail // FAN), self.key("head"), self.key("tail"), self.key("p", self.page)]
 
     def learn(self, birth: str, packed: str, raw: bytes) -> None:
-        """Take over what the catalogue says."""
-        self.birth, self.packed, self.raw = birth, packed, raw
-        self.settings = unpack_settings(packed)
+        """Take over what the catalogue says: all of it, or nothing if this is interrupted."""
+        settings = unpack_settings(packed)
+        self.settings, self.birth, self.packed, self.raw = settings, birth, packed, raw
 
     def lay(self, lost: int = 0) -> None:
         """Write the counters of a new queue."""
