@@ -14,7 +14,7 @@ import penstock
 from penstock import Broker, Draft, PenstockError, Queue
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.files.records import RECEIVED
-from penstock.stores.files.sending import Sending
+from penstock.stores.files.sending import FileSending
 from penstock.testing import FakeClock
 
 DAY = 86400
@@ -275,7 +275,7 @@ def begun(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         for name in ("orders", "others"):
             broker.create(name)
         stage(broker)
-        publish, calls = Sending._publish, [0]
+        publish, calls = FileSending._publish, [0]
 
         def die(*arguments: Any) -> None:
             calls[0] += 1
@@ -284,7 +284,7 @@ def begun(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
             publish(*arguments)
 
         with monkeypatch.context() as patched, pytest.raises(MemoryError):
-            patched.setattr(Sending, "_publish", die)
+            patched.setattr(FileSending, "_publish", die)
             broker.publish("w", 1, {"a": 3, "b": 3})
     return url
 

@@ -23,7 +23,7 @@ from penstock.stores.files.file_times import ORPHANED, file_age
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
 from penstock.stores.files.records import RECEIVED
-from penstock.stores.files.sending import Sending
+from penstock.stores.files.sending import FileSending
 from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
 
@@ -632,7 +632,7 @@ def test_what_was_being_published_to_a_queue_that_another_made_again_is_finished
         other.delete("orders")
         other.create("orders")
         broker.stage("w", 1, "a", pack_drafts("orders", [penstock.Draft(b"%d" % number) for number in range(5)]))
-        publish, calls = Sending._publish, [0]
+        publish, calls = FileSending._publish, [0]
 
         def die(*arguments: Any) -> int:
             calls[0] += 1
@@ -641,7 +641,7 @@ def test_what_was_being_published_to_a_queue_that_another_made_again_is_finished
             return publish(*arguments)
 
         with monkeypatch.context() as patched, pytest.raises(MemoryError):
-            patched.setattr(Sending, "_publish", die)
+            patched.setattr(FileSending, "_publish", die)
             broker.publish("w", 1, {"a": 5})
     with penstock.open(url) as broker:
         broker.publish("w", 1, {"a": 5})
@@ -687,7 +687,7 @@ def test_a_send_that_fails_or_dies_is_no_duplicate_of_another_message(
         with contextlib.suppress(StoreFull), penstock.open(url, clock=clock) as broker:
             act = die if how == "dies" else full
             if where == "publish":
-                monkeypatch.setattr(Sending, "_publish", lambda *_: act())
+                monkeypatch.setattr(FileSending, "_publish", lambda *_: act())
             else:
                 act_once(monkeypatch, "open", DRAFT[scheme] if where == "draft" else f"/{where}/", act)
             broker["orders"].send(b"one", key="k1")
@@ -707,7 +707,7 @@ def test_a_message_is_a_duplicate_within_the_window_though_its_sender_died_and_i
     with penstock.open(url, clock=clock) as broker:
         broker.create("orders", deduplicate=300)
     if os.fork() == 0:
-        monkeypatch.setattr(Sending, "_end_insert", lambda *_: die())
+        monkeypatch.setattr(FileSending, "_end_insert", lambda *_: die())
         penstock.open(url, clock=clock)["orders"].send(b"x")
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
     with penstock.open(url, clock=clock) as broker:

@@ -26,7 +26,7 @@ from penstock.policy import SECOND
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.memcached import link as memcached_link
 from penstock.stores.memcached import records as memcached_records
-from penstock.stores.memcached.catalogue import CLEARED, Catalogue
+from penstock.stores.memcached.catalogue import CLEARED, MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.documents import Documents
 from penstock.stores.memcached.formats import PAGE_BYTES, SLOTS, Page, Record
@@ -367,7 +367,7 @@ def test_what_a_killed_process_left_of_a_dropped_queue_goes_a_slice_at_a_time(
     queue.send_many([b"x"] * 1500)
     keys = keys_of(queue)
     with monkeypatch.context() as killed:
-        killed.setattr(Catalogue, "_clear", lambda *_: False)
+        killed.setattr(MemcachedCatalogue, "_clear", lambda *_: False)
         lone.store.drop("orders")
     records = [keys.key("m", number) for number in range(1, 1501)]
     assert len(keys.link.get(records)) == 1500

@@ -1706,7 +1706,7 @@ MUTANTS = [
     filed(
         "files: a redriven message has no mark",
         "of_a_redriven_one",
-        (HOLDING, "there._marks.write([Row(id, message.sent_at, now, lasting, new.mark_until)])", "pass"),
+        (HOLDING, "there._marks.write([MarkRow(id, message.sent_at, now, lasting, new.mark_until)])", "pass"),
     ),
     cached(
         "memcached: a redriven message stands beside an equal one",

@@ -132,7 +132,7 @@ def _made_up(distance: int, elapsed: int) -> int:
     return max(-most, min(most, distance))
 
 
-class Records(Protocol):
+class ClockRecords(Protocol):
     """Where the processes of a machine share their course. Any call may raise `OSError` or a Penstock error."""
 
     def read(self, boot: str) -> Course | None:
@@ -180,7 +180,7 @@ class MachineClock:
 
     def __init__(
         self,
-        records: Records | None = None,
+        records: ClockRecords | None = None,
         *,
         steady: Clock = steady,
         wall: Clock = system_clock,
@@ -301,6 +301,6 @@ class MachineClock:
             )
 
 
-def machine_clock(records: Records) -> Clock:
+def machine_clock(records: ClockRecords) -> Clock:
     """A clock that processes share. Where the system has no boot time, this is the wall clock."""
     return system_clock if boot() is None else MachineClock(records)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.broker import location, open_local, without_password
-from penstock.cli.inotify import Watch
+from penstock.cli.inotify import FolderWatch
 from penstock.cli.parser import Parser, PlainCommands
 from penstock.clock import Clock
 from penstock.errors import BadInput
@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace, parts: list[str], look: Look) -> int:
         raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {without_password(args.store)}")
     with open_local(args.store) as broker:
         spool = Spool(Path(location(args.store)[1]))
-        with Watch([spool.root / part for part in parts]) as watch, _ended_by_sigterm():
+        with FolderWatch([spool.root / part for part in parts]) as watch, _ended_by_sigterm():
             while True:
                 with broker.store.batch(durable=False):
                     pause = look(spool, broker.clock, broker.store.on_damage)

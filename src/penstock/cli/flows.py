@@ -15,7 +15,7 @@ from penstock.cli.output import complain, emit, print_table, shown, stays
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.redrive import Redriven
+    from penstock.spark.pipelines.redrive import RedriveTotals
 
 
 def add(pipeline: Pipelines) -> None:
@@ -123,13 +123,13 @@ def _summarize(args: Namespace, found: dict[str, list[tuple[str, int]]]) -> int:
     return 0 if found["letters"][0][1] else 1
 
 
-def _told(args: Namespace, done: Redriven, moved: int) -> str:
+def _told(args: Namespace, done: RedriveTotals, moved: int) -> str:
     verb = "would send" if args.dry_run else "sent"
     where = ", ".join(f"{count:,} to {name}" for name, count in done.moved.items() if count)
     return f"{verb} {moved:,} of {done.chosen:,} chosen letters back" + (f": {where}" if where else "")
 
 
-def _tell_what_stays(done: Redriven) -> None:
+def _tell_what_stays(done: RedriveTotals) -> None:
     if done.homeless:
         complain(f"{done.homeless} letters do not say where they came from, and stay: use --to QUEUE")
     for name, count in done.gone.items():

@@ -16,7 +16,7 @@ POLL = 0.25
 """Seconds between two polls without inotify."""
 
 
-class Watch:
+class FolderWatch:
     """Watches folders. Events may be spurious; the woken process looks for itself."""
 
     def __init__(self, folders: Iterable[Path]) -> None:

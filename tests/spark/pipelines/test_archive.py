@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Draft
-from penstock.spark.pipelines.archive import CONFIG, Place, archive, merge
+from penstock.spark.pipelines.archive import CONFIG, ArchivePlace, archive, merge
 from penstock.spark.pipelines.failures import readable
 from penstock.spark.pipelines.folders import Folder
 
@@ -100,10 +100,10 @@ def test_a_batch_that_is_played_again_in_other_pieces_takes_the_place_of_what_wa
 ) -> None:
     before = {name: spark.conf.get(name) for name in CONFIG}
     try:
-        Place(str(tmp_path), "abc", "zstd", infer=False)(frame_of(spark, 10, 3), 4)  # type: ignore[arg-type]
+        ArchivePlace(str(tmp_path), "abc", "zstd", infer=False)(frame_of(spark, 10, 3), 4)  # type: ignore[arg-type]
         assert len(files(tmp_path)) == 3
-        Place(str(tmp_path), "other", "zstd", infer=False)(frame_of(spark, 10, 1), 4)  # type: ignore[arg-type]
-        Place(str(tmp_path), "abc", "zstd", infer=False)(frame_of(spark, 10, 2), 4)  # type: ignore[arg-type]
+        ArchivePlace(str(tmp_path), "other", "zstd", infer=False)(frame_of(spark, 10, 1), 4)  # type: ignore[arg-type]
+        ArchivePlace(str(tmp_path), "abc", "zstd", infer=False)(frame_of(spark, 10, 2), 4)  # type: ignore[arg-type]
     finally:
         for name, value in before.items():
             spark.conf.set(name, str(value))

@@ -83,7 +83,7 @@ def archive(
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
         _finish(home, run)
         stream = spark.readStream.format("penstock").options(url=url, queue=names, **options).load()
-        place = Place(home.url, run, compression, infer=columns == "infer")
+        place = ArchivePlace(home.url, run, compression, infer=columns == "infer")
         writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
         done = (watch or Watch("archive")).follow(writer.start())
@@ -93,7 +93,7 @@ def archive(
 
 
 @dataclass
-class Place:
+class ArchivePlace:
     """Writes each batch into its place; Spark may pickle it to another process."""
 
     folder: str

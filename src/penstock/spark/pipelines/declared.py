@@ -59,7 +59,7 @@ class Ran:
 
 
 @dataclass(slots=True)
-class _Query:
+class _SinkQuery:
     """A query to start, where it is declared, and which sources it may read."""
 
     where: str
@@ -150,7 +150,7 @@ class _Plan:
                 frame = self._spark.sql(step.sql)
             self._register(step.name, at, frame, step.watermark)
 
-    def takers(self) -> list[_Query]:
+    def takers(self) -> list[_SinkQuery]:
         """The queries that land the messages of each queue."""
         found = []
         for source in self._pipeline.sources:
@@ -161,10 +161,10 @@ class _Plan:
                     options: Any = source.options | {"url": url, "queue": source.queue, "exact": True}
                     stream = self._spark.readStream.format("penstock").options(**options).load()
                 writer = stream.writeStream.format("parquet").option("path", str(self._landed(source)))
-                found.append(_Query(where, writer, self._home / "take" / source.name, set()))
+                found.append(_SinkQuery(where, writer, self._home / "take" / source.name, set()))
         return found
 
-    def writers(self) -> list[_Query]:
+    def writers(self) -> list[_SinkQuery]:
         """The queries that write to each sink, and the dead letters of each table that has a check."""
         pipeline, found = self._pipeline, []
         for sink in pipeline.sinks:
@@ -176,7 +176,7 @@ class _Plan:
                 )
             with _told(where):
                 writer = self._sink(sink, frame).outputMode(sink.mode)
-            found.append(_Query(where, writer, self._home / "sink" / sink.name, pipeline.reads(sink.table)))
+            found.append(_SinkQuery(where, writer, self._home / "sink" / sink.name, pipeline.reads(sink.table)))
         for table, frame in self._rejected.items():
             assert pipeline.dead_letters is not None
             if not frame.isStreaming:
@@ -187,7 +187,7 @@ class _Plan:
             writer = dead_letters(frame, table).writeStream.format("penstock")
             writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
             where = f"{pipeline.where('dead_letters')}, for {table!r}"
-            found.append(_Query(where, writer, self._home / "dead" / table, pipeline.reads(table)))
+            found.append(_SinkQuery(where, writer, self._home / "dead" / table, pipeline.reads(table)))
         return found
 
     def _source(self, source: Source) -> DataFrame:
@@ -249,7 +249,7 @@ class _Plan:
 class _Run:
     """Runs the taking and the writing queries, until all is done or somebody says stop."""
 
-    def __init__(self, home: Path, takers: Sequence[_Query], writers: Sequence[_Query], watch: Watch) -> None:
+    def __init__(self, home: Path, takers: Sequence[_SinkQuery], writers: Sequence[_SinkQuery], watch: Watch) -> None:
         self._home = home
         self._takers = takers
         self._writers = writers
@@ -280,7 +280,7 @@ class _Run:
         self._tidy()
         return ran
 
-    def _follow(self, planned: Sequence[_Query], ran: Ran) -> Ran:
+    def _follow(self, planned: Sequence[_SinkQuery], ran: Ran) -> Ran:
         if not planned:
             return ran
         started: list[StreamingQuery] = []

@@ -44,7 +44,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveTotals:
     left: Sum
     """What has left the first queue since the move began."""
     came: Sum
@@ -85,7 +85,7 @@ def move(
     checkpoint: str,
     watch: Watch | None = None,
     **options: str,
-) -> Moved:
+) -> MoveTotals:
     """Move what is in a queue now to a queue of another store (or of the same). Ids and sending times are new there."""
     to_queue = to_queue or queue
     if (url, queue) == (to_url, to_queue):
@@ -105,7 +105,7 @@ def move(
         writer = stream.writeStream.format("penstock").options(url=to_url, queue=to_queue)
         query = writer.option("checkpointLocation", f"{notes.url}/move").trigger(availableNow=True).start()
         totals = (watch or Watch("move")).follow(query)
-        moved = Moved(before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1], totals)
+        moved = MoveTotals(before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1], totals)
         if not totals.stopped:
             notes.remove([PROOF])
     return moved

@@ -37,7 +37,7 @@ UNKNOWN = "(unknown)"
 
 
 @dataclass(slots=True)
-class Redriven:
+class RedriveTotals:
     """How many letters were chosen, how many went where, and why some remain."""
 
     chosen: int
@@ -113,7 +113,7 @@ def redrive(
     dry_run: bool = False,
     token: str | None = None,
     advance: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Redriven:
+) -> RedriveTotals:
     """Send the letters that match ``where`` back to their origin, or to the queue ``to``, at most ``rate`` a second.
 
     ``advance`` is called with the number done and the total."""
@@ -124,7 +124,7 @@ def redrive(
     rows = frame.select("id", f.unix_micros("visible_at").alias("visible_at"), target.alias("target"))
     rows = rows.orderBy("visible_at", "id")
     chosen = [(row["id"], row["visible_at"], row["target"]) for row in (rows if limit is None else rows.limit(limit)).collect()]
-    done = Redriven(len(chosen), homeless=sum(target is None for _, _, target in chosen))
+    done = RedriveTotals(len(chosen), homeless=sum(target is None for _, _, target in chosen))
     with penstock.open(url, **_access(token)) as broker:
         if to is not None:
             broker.queue(to)

@@ -32,7 +32,7 @@ from penstock.stores.dbserver.clock import DatabaseClock
 from penstock.stores.dbserver.driver import Driver, Session
 from penstock.stores.dbserver.pool import Pool
 from penstock.stores.dbserver.side import Connector, SideConnection
-from penstock.stores.dbserver.transactions import Here, Transaction, Transactions
+from penstock.stores.dbserver.transactions import Here, ServerTransactions, Transaction
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.sql.database import Answer, Database, Found, Params, migrate, read_meta
 from penstock.stores.sql.deleting import find
@@ -72,7 +72,7 @@ class ServerDatabase(Database):
         )
         self.side = SideConnection(driver, self.connector)
         self._clock = DatabaseClock(lambda: self.side.do(driver.ask_time))
-        self.transactions = Transactions(driver, self.pool, self.side, self._clock)
+        self.transactions = ServerTransactions(driver, self.pool, self.side, self._clock)
         self.announcer = Announcer(lambda: self.side.do(driver.announce))
         self._block_lock = RLock()  # not the side connection's: a sender need not wait for background announcements
         self._block = NO_BLOCK

@@ -60,7 +60,7 @@ class Here(threading.local):
         return None if self.last is None or self.last.over else self.last
 
 
-class Transactions:
+class ServerTransactions:
     """Owns each thread's transaction, and gives it a connection of the pool."""
 
     def __init__(self, driver: Driver, pool: Pool[Session], side: SideConnection, clock: Clock) -> None:

@@ -10,7 +10,7 @@ from penstock.stores.disk import is_full
 from penstock.stores.encoding import Head
 from penstock.stores.files.folder import Brief
 from penstock.stores.files.history import FileHistory
-from penstock.stores.files.marks import Marks, Row
+from penstock.stores.files.marks import FileMarks, MarkRow
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import ASIDE, Extra, Received
 from penstock.stores.requests import Claiming
@@ -19,7 +19,7 @@ from penstock.stores.requests import Claiming
 class Holding:
     """The messages of one queue that were received, and their receipts. Every method needs the queue's lock, except `look`."""
 
-    def __init__(self, opening: Opening, marks: Marks, history: FileHistory) -> None:
+    def __init__(self, opening: Opening, marks: FileMarks, history: FileHistory) -> None:
         self._opening = opening
         self._folder = opening.folder
         self._layout = opening.folder.layout
@@ -213,7 +213,7 @@ class Holding:
             seen = message.first_received_at or now, message.received_at or now
             there._folder.write_received(id, Received(0, message.delivery, message.sent_at, *seen, 0, 1))
         if lasting:
-            there._marks.write([Row(id, message.sent_at, now, lasting, new.mark_until)])
+            there._marks.write([MarkRow(id, message.sent_at, now, lasting, new.mark_until)])
         self._folder.note(receipt.id, None)
         try:
             there._layout.rename(self._layout.path(receipt.id, hidden), id, 0)

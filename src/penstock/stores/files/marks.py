@@ -27,7 +27,7 @@ from penstock.stores.files.records import Extra
 from penstock.stores.files.sidecar import FEW, digest
 
 
-class Row(NamedTuple):
+class MarkRow(NamedTuple):
     """A message whose draft is written and that is about to be published."""
 
     id: str
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     mark_until: int
 
 
-class Marks:
+class FileMarks:
     """The marks of one queue."""
 
     def __init__(self, opening: Opening) -> None:
@@ -45,7 +45,7 @@ class Marks:
         self._sidecar = opening.folder.sidecar
         self._transactions = opening.transactions
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[MarkRow]) -> None:
         """Needs the lock. Call it before any of them is published."""
         few = len(rows) < FEW
         for row in rows:

@@ -14,13 +14,13 @@ from penstock.stores.disk import sync
 from penstock.stores.encoding import pack_settings, unpack_settings
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.layout import Format
-from penstock.stores.files.transactions import Transactions
+from penstock.stores.files.transactions import FileTransactions
 
 
 class Opening:
     """One queue, which another process may create, change or drop at any time. Owns whether this process has it open."""
 
-    def __init__(self, name: str, folder: Folder, format: Format, transactions: Transactions) -> None:
+    def __init__(self, name: str, folder: Folder, format: Format, transactions: FileTransactions) -> None:
         self.name = name
         self.folder = folder
         self.transactions = transactions

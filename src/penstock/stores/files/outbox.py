@@ -22,7 +22,7 @@ from penstock.guarded import guarded
 from penstock.message import Entry, Settings
 from penstock.stores.disk import read_whole, remove_folder, write_whole
 from penstock.stores.files.file_times import is_orphaned
-from penstock.stores.files.marks import Row
+from penstock.stores.files.marks import MarkRow
 from penstock.stores.files.queue import Queues
 from penstock.stores.files.records import DAMAGE, check_journal, check_writer, set_aside
 from penstock.stores.files.sidecar import FOLDER
@@ -101,11 +101,11 @@ class FileLedger(Ledger):
             begun = self._journal(writer, batch)
             if begun is not None and begun["place"] == place:
                 if begun["born"] == stored.opening.born():  # else that queue was deleted with all its messages
-                    rows = [Row(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
+                    rows = [MarkRow(*row)._replace(mark=row[3] and bytes.fromhex(row[3])) for row in begun["rows"]]
                     stored.sending.finish(rows, now)
                 return lambda: None
 
-            def journal(rows: list[Row]) -> None:
+            def journal(rows: list[MarkRow]) -> None:
                 packed = [row._replace(mark=row.mark and row.mark.hex()) for row in rows]  # type: ignore[arg-type]
                 record = {"place": place, "queue": queue, "born": stored.opening.born(), "rows": packed}
                 stored.sidecar.sync_memo()

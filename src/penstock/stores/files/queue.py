@@ -20,14 +20,14 @@ from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
 from penstock.stores.files.holding import Holding
 from penstock.stores.files.layout import Format, Stamp
-from penstock.stores.files.marks import Marks
+from penstock.stores.files.marks import FileMarks
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.readers import FileReaders
 from penstock.stores.files.records import ASIDE, Extra
-from penstock.stores.files.sending import Sending
+from penstock.stores.files.sending import FileSending
 from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.sweeping import Sweeping
-from penstock.stores.files.transactions import Transactions
+from penstock.stores.files.transactions import FileTransactions
 from penstock.stores.parts import scan_of, span_of
 from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Claimed, Claiming, Swept
@@ -39,7 +39,7 @@ MOST_FOREIGN = 100
 class Queues:
     """What the queues of one store share. Owns those that are in use, so that each has one picture of its folder."""
 
-    def __init__(self, root: Path, format: Format, transactions: Transactions, on_damage: Callable[[str], object]) -> None:
+    def __init__(self, root: Path, format: Format, transactions: FileTransactions, on_damage: Callable[[str], object]) -> None:
         self.root = root
         self.format = format
         self.transactions = transactions
@@ -61,8 +61,8 @@ class FileQueue(StoredQueue):
         self.sidecar = Sidecar(queues.root, name, transactions.patience, queues.on_damage)
         self.folder = Folder(queues.format.layout(name, self.sidecar), self.sidecar)
         self.opening = Opening(name, self.folder, queues.format, transactions)
-        self.marks = Marks(self.opening)
-        self.sending = Sending(self.opening, self.marks)
+        self.marks = FileMarks(self.opening)
+        self.sending = FileSending(self.opening, self.marks)
         self.history: FileHistory = FileHistory(self.opening)
         self.holding = Holding(self.opening, self.marks, self.history)
         self.readers: FileReaders = FileReaders(self.opening, self.holding)

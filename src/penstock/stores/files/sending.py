@@ -11,7 +11,7 @@ from penstock.message import OCTETS, Entry, Sent, Settings
 from penstock.policy import same_settings
 from penstock.stores.disk import is_full, sync, sync_file_system
 from penstock.stores.encoding import Head
-from penstock.stores.files.marks import Marks, Row
+from penstock.stores.files.marks import FileMarks, MarkRow
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import Extra, Received
 from penstock.stores.files.sidecar import FEW
@@ -19,14 +19,14 @@ from penstock.stores.files.sidecar import FEW
 ATTEMPTS = 20
 """How often a sender tries to find numbers that no other program uses."""
 
-Journal = Callable[[list[Row]], None]
+Journal = Callable[[list[MarkRow]], None]
 """Called with what is about to be published, so that another process can finish it if we die."""
 
 
-class Sending:
+class FileSending:
     """Adds messages to one queue."""
 
-    def __init__(self, opening: Opening, marks: Marks) -> None:
+    def __init__(self, opening: Opening, marks: FileMarks) -> None:
         self._opening = opening
         self._folder = opening.folder
         self._layout = opening.folder.layout
@@ -75,7 +75,8 @@ class Sending:
                         return None
                     answers = self._without_late_duplicates(answers, now, fresh, drafts)
                     rows = [
-                        Row(id, entry.sent_at, entry.visible_at, entry.mark, entry.mark_until) for id, entry in fresh.items()
+                        MarkRow(id, entry.sent_at, entry.visible_at, entry.mark, entry.mark_until)
+                        for id, entry in fresh.items()
                     ]
                     if journal is not None:
                         journal(rows)
@@ -95,7 +96,7 @@ class Sending:
         self._end_insert(rows)
         return answers
 
-    def finish(self, rows: Sequence[Row], now: int) -> None:
+    def finish(self, rows: Sequence[MarkRow], now: int) -> None:
         """Publish what a process that died had in its journal. What is no longer a draft was published before."""
         with self._folder.changing():
             left = [row for row in rows if self._folder.is_draft(row.id)]
@@ -109,7 +110,7 @@ class Sending:
                     self._publish(row, now, {})
         self._end_insert(rows)
 
-    def _publish(self, row: Row, now: int, published: dict[str, int]) -> None:
+    def _publish(self, row: MarkRow, now: int, published: dict[str, int]) -> None:
         """Publish a draft, and record in ``published`` where it goes."""
         published[row.id] = hidden = self._layout.writable(row.visible_at) if row.visible_at > now else 0
         self._layout.publish(row.id, hidden)
@@ -117,7 +118,7 @@ class Sending:
         if hidden and (seal := self._layout.seal(row.id, hidden)):
             self._folder.write_received(row.id, Received(0, 0, row.sent_at, 0, 0, hidden, 1, seal=seal))
 
-    def _end_insert(self, rows: Sequence[Row]) -> None:
+    def _end_insert(self, rows: Sequence[MarkRow]) -> None:
         touched = self._layout.touched()
         if not any(row.mark for row in rows):
             self._transactions.dirty.update(touched)

@@ -17,7 +17,7 @@ from penstock.stores.files.layout import Format
 from penstock.stores.files.outbox import WRITERS, FileLedger
 from penstock.stores.files.queue import FileQueue, Queues
 from penstock.stores.files.sidecar import FOLDER
-from penstock.stores.files.transactions import Transactions
+from penstock.stores.files.transactions import FileTransactions
 from penstock.stores.locks import TIMEOUT
 from penstock.stores.ports import Outbox, Store
 from penstock.stores.roster import LocalRoster
@@ -34,7 +34,7 @@ class FileStore(Store):
         """``timeout``: how many seconds to wait for other processes that hold a lock."""
         self.root = Path(root)
         self.format = format
-        self._transactions = Transactions(self.root, timeout)
+        self._transactions = FileTransactions(self.root, timeout)
         self._reserve = self._transactions.reserve
         self._queues = Queues(self.root, format, self._transactions, lambda damage: self.on_damage(damage))
         staging = StagedFiles(self.root / FOLDER / WRITERS, durable=True, admit=self._reserve.admit)

@@ -29,7 +29,7 @@ RESERVED_FILES, RESERVED_BYTES = 64, 4096
 """What is reserved for draining a full disk: files, because each message has one, and bytes per file."""
 
 
-class Transactions:
+class FileTransactions:
     """Owns the lock that keeps a store's threads apart, what a batch has yet to sync, and the disk space kept in reserve."""
 
     def __init__(self, root: Path, timeout: float) -> None:

@@ -31,7 +31,7 @@ CLEARED = 8
 Keys = Callable[[Keyspace], Sequence[str]]
 
 
-class Catalogue:
+class MemcachedCatalogue:
     """Owns the buckets, and the queues that this process knows."""
 
     def __init__(self, servers: Servers, report: Report) -> None:

@@ -13,7 +13,7 @@ from penstock.errors import StoreError
 from penstock.message import FOREVER, Death, Held, Moved, Receipt, Settlement, State
 from penstock.policy import SECOND, readmit
 from penstock.stores.encoding import Head, pack_head, unpack_head
-from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import EMPTY, MOVING, SLOTS, VOID, Page, Record, moved_mark
 from penstock.stores.memcached.records import ARRIVED, MARK, MOVED_SECONDS
@@ -26,7 +26,7 @@ BRIEFLY = 60 * SECOND
 class Mover:
     """Moves messages out of one queue."""
 
-    def __init__(self, catalogue: Catalogue, contents: Contents) -> None:
+    def __init__(self, catalogue: MemcachedCatalogue, contents: Contents) -> None:
         self._catalogue = catalogue
         self._contents = contents
         self._keys = contents.keys
@@ -135,7 +135,7 @@ class Mover:
 class Arrival:
     """The arrival of one message in its new queue."""
 
-    def __init__(self, catalogue: Catalogue, target: Contents, record: Record) -> None:
+    def __init__(self, catalogue: MemcachedCatalogue, target: Contents, record: Record) -> None:
         self._target = target
         self._link = target.link
         self._record = record

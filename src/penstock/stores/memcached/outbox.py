@@ -16,7 +16,7 @@ from typing import Any
 from penstock.guarded import guarded
 from penstock.message import FOREVER, Entry, Settings
 from penstock.stores.marked import insert_marked
-from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.documents import Documents
 from penstock.stores.memcached.formats import digest
 from penstock.stores.memcached.link import Servers
@@ -107,7 +107,7 @@ class MemcachedStaging(Staging):
 
 
 class MemcachedLedger(Ledger):
-    def __init__(self, writers: Writers, store: Store, catalogue: Catalogue) -> None:
+    def __init__(self, writers: Writers, store: Store, catalogue: MemcachedCatalogue) -> None:
         self._writers = writers
         self._documents = writers.documents
         self._batch = writers.servers.batch

@@ -13,7 +13,7 @@ from penstock.errors import StoreError
 from penstock.guarded import guarded
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.policy import same_settings
-from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import LIVE, MARKED, NEVER, SETTLED, SLOTS, STATE, Page
 from penstock.stores.memcached.moving import BRIEFLY, Mover
@@ -31,7 +31,7 @@ AT_ONCE = 8
 
 
 class MemcachedHistory(History):
-    def __init__(self, catalogue: Catalogue, queue: str) -> None:
+    def __init__(self, catalogue: MemcachedCatalogue, queue: str) -> None:
         self._open = partial(catalogue.open, queue)
 
     def browse(self, limit: int) -> list[Message]:
@@ -62,7 +62,7 @@ class MemcachedHistory(History):
 
 
 class MemcachedQueue(StoredQueue):
-    def __init__(self, catalogue: Catalogue, name: str) -> None:
+    def __init__(self, catalogue: MemcachedCatalogue, name: str) -> None:
         self.readers = MemcachedReaders(catalogue, name)
         self.history = MemcachedHistory(catalogue, name)
         self._catalogue = catalogue

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from penstock.message import FOREVER, Claim, Held, Message, Settlement
-from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.formats import SLOTS
 from penstock.stores.memcached.reader_records import ReaderDocument
 from penstock.stores.ports import Readers
 
 
 class MemcachedReaders(Readers):
-    def __init__(self, catalogue: Catalogue, queue: str) -> None:
+    def __init__(self, catalogue: MemcachedCatalogue, queue: str) -> None:
         self._open = partial(catalogue.open, queue)
 
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.message import FOREVER, Entry, Sent, Settings
 from penstock.policy import SECOND, same_settings
-from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import EMPTY, SLOTS, STATE, VOID, Record
 from penstock.stores.memcached.records import MARK
@@ -37,7 +37,7 @@ class SettingsChanged(Exception):
 class Sender:
     """One call that sends to a queue."""
 
-    def __init__(self, catalogue: Catalogue, queue: str, settings: Settings | None = None) -> None:
+    def __init__(self, catalogue: MemcachedCatalogue, queue: str, settings: Settings | None = None) -> None:
         self._catalogue = catalogue
         self._queue = queue
         self._settings = settings

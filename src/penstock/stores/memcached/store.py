@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 
 from penstock.clock import Clock, machine_clock
 from penstock.message import Settings
-from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.clock import MemcachedClock
 from penstock.stores.memcached.link import Servers
 from penstock.stores.memcached.outbox import MemcachedLedger, MemcachedStaging, Writers
@@ -37,7 +37,7 @@ class MemcachedStore(Store):
     def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
         self.roster = LocalRoster()
         self._servers = Servers(servers, prefix, timeout)
-        self._catalogue = Catalogue(self._servers, lambda damage: self.on_damage(damage))
+        self._catalogue = MemcachedCatalogue(self._servers, lambda damage: self.on_damage(damage))
         writers = Writers(self._servers)
         self.outbox = Outbox(MemcachedStaging(writers), MemcachedLedger(writers, self, self._catalogue))
         self._looked = 0.0

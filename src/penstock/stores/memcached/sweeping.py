@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.message import FOREVER, Receipt, State
-from penstock.stores.memcached.catalogue import Catalogue
+from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import MARKED, SETTLED, SLOTS, STATE, Page
 from penstock.stores.memcached.moving import Mover
@@ -17,7 +17,7 @@ PAGES, RECORDS = 32, 128
 class Sweep:
     """One slice of a sweep. Goes on where the last one of this process ended."""
 
-    def __init__(self, catalogue: Catalogue, contents: Contents, survey: Survey, now: int) -> None:
+    def __init__(self, catalogue: MemcachedCatalogue, contents: Contents, survey: Survey, now: int) -> None:
         self._contents = contents
         self._keys = contents.keys
         self._mover = Mover(catalogue, contents)

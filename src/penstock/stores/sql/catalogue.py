@@ -7,7 +7,7 @@ from penstock.stores.encoding import pack_settings
 from penstock.stores.sql.database import Database
 
 
-class Catalogue:
+class SqlCatalogue:
     """Owns the rows of penstock_queue."""
 
     def __init__(self, database: Database) -> None:

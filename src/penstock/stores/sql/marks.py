@@ -6,7 +6,7 @@ from penstock.message import FOREVER
 from penstock.stores.sql.database import Database
 
 
-class Marks:
+class SqlMarks:
     """Owns the rows of penstock_mark of one queue, within one batch or read."""
 
     __slots__ = ("_database", "_queue")

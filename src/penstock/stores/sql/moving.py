@@ -9,7 +9,7 @@ from penstock.policy import readmit
 from penstock.stores.encoding import Head, checksum, pack_head
 from penstock.stores.sql.database import Database, Found, known
 from penstock.stores.sql.deleting import find, find_one, key_of, leave
-from penstock.stores.sql.marks import Marks
+from penstock.stores.sql.marks import SqlMarks
 from penstock.stores.sql.rows import DELIVERY, GROUP, MARK, Row, to_message
 from penstock.stores.sql.runs import Runs
 
@@ -41,7 +41,7 @@ class Moving:
     def _move_one(
         self, here: Found, there: Found, receipt: Held, row: Row, message: Message, death: Death | None, expires_at: int
     ) -> Moved:
-        database, now, marks = self._database, self._now, Marks(self._database, there.number)
+        database, now, marks = self._database, self._now, SqlMarks(self._database, there.number)
         number, group, mark = row[0], row[GROUP], row[MARK]
         new = readmit(message, mark, death, here.settings, there.settings, now)
         if new.mark_until and marks.bearer(new.mark):

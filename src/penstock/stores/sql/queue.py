@@ -16,7 +16,7 @@ from penstock.stores.requests import Alike, Claimed, Claiming, Swept
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.deleting import all_groups_have_a_first, delete, find_one, keys_of
 from penstock.stores.sql.history import SqlHistory
-from penstock.stores.sql.marks import Marks
+from penstock.stores.sql.marks import SqlMarks
 from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.readers import SqlReaders
 from penstock.stores.sql.rows import DELIVERY, Row, insert_row, insert_rows, numbers_of, pack_holder, to_message
@@ -70,7 +70,7 @@ class SqlQueue(StoredQueue):
 
     def _insert_alone(self, found: Found, entries: Sequence[Entry], number: int, now: int) -> list[Sent]:
         """Insert messages that may be duplicates, or blocked by others of their group."""
-        database, marks = self._database, Marks(self._database, found.number)
+        database, marks = self._database, SqlMarks(self._database, found.number)
         rows: list[Row] = []
         answers: list[Sent] = []
         groups: set[bytes] = set()
@@ -300,7 +300,7 @@ class SqlQueue(StoredQueue):
 
     def marked(self, mark: bytes | None = None) -> int:
         with self._database.reading():
-            marks = Marks(self._database, self._database.find(self._name).number)
+            marks = SqlMarks(self._database, self._database.find(self._name).number)
             return marks.count() if mark is None else int(marks.bearer(mark) is not None)
 
     def count(self, now: int) -> Counts:
