@@ -26,7 +26,7 @@ class OpenQueue:
         self.stored = store.queue(name)
         self.waiting = waiting
         self.clock = clock
-        self.retention = Retention(name, store, waiting, clock)
+        self.retention = Retention(name, store, self.stored, waiting, clock)
         self.known: Settings | None = None
         """The settings as last read. A caller acts on these, and the store says so if they have changed."""
         self._tender = tender
@@ -37,12 +37,13 @@ class OpenQueue:
             raise QueueNotFound(self.name)
         return settings
 
-    def decide(self, act: Callable[[Settings], Answer | None]) -> Answer:
-        """Act on the settings we know, and again on new ones if the store answers None: they have changed."""
-        answer = act(self.known or self.read_settings())
-        while answer is None:
-            answer = act(self.read_settings())
-        return answer
+    def decide(self, act: Callable[[Settings], Answer | None]) -> tuple[Answer, Settings]:
+        """Act on the settings we know, and again on new ones if the store answers None: they have changed. Returns the answer
+        and the settings that it is for."""
+        settings = self.known or self.read_settings()
+        while (answer := act(settings)) is None:
+            settings = self.read_settings()
+        return answer, settings
 
     def settle(self, held: Sequence[Held], settings: Settings, state: State, reason: str | None, now: int) -> list[bool]:
         """Settle messages inside a batch, where the settings cannot change."""

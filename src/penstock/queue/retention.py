@@ -35,11 +35,11 @@ LAST_SLICE = 10
 class Retention:
     """Clears one queue. Owns when it is due, and what it last told of foreign files."""
 
-    def __init__(self, queue: str, store: Store, waiting: Waiting, clock: Clock) -> None:
+    def __init__(self, queue: str, store: Store, stored: StoredQueue, waiting: Waiting, clock: Clock) -> None:
         self.queue = queue
         self.due_at = 0
         self._store = store
-        self._stored = store.queue(queue)
+        self._stored = stored
         self._waiting = waiting
         self._clock = clock
         self._foreign: list[str] = []

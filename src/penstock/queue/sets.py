@@ -19,7 +19,7 @@ class Sets:
     def add(self, member: str | bytes) -> bool:
         queue = self._queue
         now = queue.clock()
-        sent = queue.decide(lambda settings: queue.stored.insert([policy.admit_member(member, settings, now)], now, settings))
+        sent, _ = queue.decide(lambda known: queue.stored.insert([policy.admit_member(member, known, now)], now, known))
         queue.waiting.notify()
         return not sent[0].duplicate
 

@@ -58,9 +58,7 @@ def _settle(queue: OpenQueue, held: Sequence[Held], state: State, reason: str | 
     if not held:
         return []
     now = queue.clock()
-    settings = queue.known or queue.read_settings()
-    while (settled := queue.stored.delete(held, settlement(settings, state, reason, now), settings)) is None:
-        settings = queue.read_settings()  # the settings have changed: retry with the new ones
+    settled, settings = queue.decide(lambda known: queue.stored.delete(held, settlement(known, state, reason, now), known))
     if settings.groups:
         queue.waiting.notify()  # the next message of a group may be available now
     return settled

@@ -25,5 +25,4 @@ def wrap_verb(monkeypatch: pytest.MonkeyPatch, broker: LocalBroker, verb: str, a
 
     monkeypatch.setattr(broker.store, "queue", lambda name: wrap(make(name), name))
     for name, queue in broker._queues.items():
-        for stored in (queue._opened.stored, queue._opened.retention._stored):
-            wrap(stored, name)
+        wrap(queue._opened.stored, name)

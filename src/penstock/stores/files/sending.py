@@ -74,10 +74,7 @@ class FileSending:
                         self._take_back(fresh, drafts, published)
                         return None
                     answers = self._without_late_duplicates(answers, now, fresh, drafts)
-                    rows = [
-                        MarkRow(id, entry.sent_at, entry.visible_at, entry.mark, entry.mark_until)
-                        for id, entry in fresh.items()
-                    ]
+                    rows = [MarkRow(id, new.sent_at, new.visible_at, new.mark, new.mark_until) for id, new in fresh.items()]
                     if journal is not None:
                         journal(rows)
                         begun = True
