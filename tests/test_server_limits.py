@@ -68,7 +68,7 @@ def test_bodies_that_do_not_fit_into_memory_are_told_to_come_again(broker: Broke
             answer = read_answer(client)
         assert answer[9:12] == b"503"
         assert b"Retry-After: " in answer
-        assert server.app.connections.kept == 0
+        assert server.app.budget.used == 0
         assert Http(server.url)("POST", "/messages/orders", b"x").status == 201
 
 

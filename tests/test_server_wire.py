@@ -259,7 +259,7 @@ def test_a_refusal_of_head_has_no_body(server: BackgroundServer) -> None:
 def test_what_was_refused_is_counted_and_nothing_is_kept_of_it(server: BackgroundServer) -> None:
     with penstock.open(server.url) as broker:  # earlier tests have left nothing behind
         broker.queues()
-    assert server.app.connections.kept == 0
+    assert server.app.budget.used == 0
     refused = {key: count for key, count in server.app.metrics.requests.items() if key[2] >= 400}
     exchange(server, b"nonsense\r\n\r\n")
     key = ("mq-core", "?", 400)

@@ -1177,7 +1177,7 @@ MUTANTS = [
     served(
         "no bound on the bodies in memory",
         "fit_into_memory",
-        ("server/http/connection.py", "self._all.kept > self._settings.max_memory", "False"),
+        ("server/budget.py", "if self.used + count <= self._most:", "if True:"),
     ),
     served("no bound on time", "takes_too_long", ("server/http/connection.py", "self._overdue = True", "return")),
     served(

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.policy import SECOND
 from penstock.server.access_log import AccessLog
 from penstock.server.auth import Guard
+from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.dialects.base import Core, Dialect, Route, Router
 from penstock.server.dialects.mqcore import MqCore
@@ -40,6 +41,7 @@ class App:
         self.settings = settings
         self.stopping = False
         self.metrics = Metrics()
+        self.budget = Budget(settings.max_memory)
         self.commits = Commits(broker, loop, max_pending=settings.max_pending)
         self.commits.sizes = self.metrics.count_commit
         self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
@@ -48,7 +50,7 @@ class App:
         self._guard = Guard(settings.tokens, settings.host)
         self._broker = broker
         self._log = log
-        core = Core(broker, self.commits, self.polls, self.metrics, settings)
+        core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget)
         self._root = MqCore(core)
         others: Sequence[Dialect] = (*(dialect(core) for dialect in dialects), Operators(core, self._gauges))
         self.dialects = (*others, self._root)
@@ -100,7 +102,7 @@ class App:
         return {
             "connections": len(self.connections.open),
             "connections_cut_total": self.connections.cut,
-            "body_bytes": self.connections.kept,
+            "held_bytes": self.budget.used,
             "pending_operations": self.commits.pending,
             "refused_operations_total": self.commits.refused,
             "resting_polls": self.polls.resting,

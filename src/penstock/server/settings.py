@@ -36,7 +36,7 @@ class ServerSettings:
         1024 * MEBI,
     )
     max_head: int = _setting(16 * 1024, "bytes of a request's head; more gives 431", 1024, MEBI)
-    max_memory: int = _setting(256 * MEBI, "bytes of all bodies in memory; more gives 503", MEBI, 2**40)
+    max_memory: int = _setting(256 * MEBI, "bytes held for all clients: bodies, answers and what is made of them; more gives 503", MEBI, 2**40)
     max_connections: int = _setting(1000, "open connections; more give 503", 1, 100_000)
     max_pending: int = _setting(1000, "operations that wait for the store; more give 503", 1, 100_000)
     max_wait: int = _setting(60, "seconds that a long poll may ask for", 0, 3600)

@@ -12,6 +12,7 @@ from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import Draft, Message, Sent
 from penstock.policy import MAX_BODY, check_settings
+from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_error
 from penstock.server.metrics import Metrics
@@ -26,12 +27,22 @@ RETRY_AFTER = "1"
 class Core:
     """What dialects use: the queue's verbs, called through the bridge and counted."""
 
-    def __init__(self, broker: LocalBroker, commits: Commits, polls: Polls, metrics: Metrics, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        broker: LocalBroker,
+        commits: Commits,
+        polls: Polls,
+        metrics: Metrics,
+        settings: ServerSettings,
+        budget: Budget,
+    ) -> None:
         self.broker = broker
         self.commits = commits
         self.polls = polls
         self.metrics = metrics
         self.settings = settings
+        self.budget = budget
+        """Take from it before you hold or decode what a client sent, and give it back afterwards."""
 
     async def run(self, act: Callable[[], Answer]) -> Answer:
         return await self.commits.run(act)

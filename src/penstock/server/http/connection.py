@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, connections: Connections) -> None:
         self._all = connections
         self._settings = connections.handler.settings
+        self._budget = connections.handler.budget
         self._loop = connections.loop
         self._parser = httptools.HttpRequestParser(self)
         self._phase = IDLE
@@ -87,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._line:
             item, _ = self._line.popleft()
             if isinstance(item, Request):
-                self._all.kept -= len(item.body)
+                self._budget.give(len(item.body))
         if self._undo is not None:
             self._undo()
             self._undo = None
@@ -230,11 +231,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         part = data[: self._keep - self._kept]
         if part:
+            try:
+                self._budget.take(len(part))
+            except Refused as refusal:
+                self._refuse(refusal.status, str(refusal), refusal.headers)
+                return
             self._body.append(part)
             self._kept += len(part)
-            self._all.kept += len(part)
-            if self._all.kept > self._settings.max_memory:
-                self._refuse(503, "too much is being sent at once", {"Retry-After": "1"})
 
     def on_message_complete(self) -> None:
         if self._phase is REFUSED or self._request is None:
@@ -273,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, response: Response | None) -> None:
         """The handler has ended; there is no response if it was cancelled."""
         self._job = None
-        self._all.kept -= len(self._serving.body)
+        self._budget.give(len(self._serving.body))
         bare = self._serving.method == "HEAD"
         self._serving = UNREAD
         if response is None:
@@ -342,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         self._refuse(413, f"the body has more than {self._settings.max_body} bytes, the limit")
 
     def _forget_body(self) -> None:
-        self._all.kept -= getattr(self, "_kept", 0)
+        self._budget.give(getattr(self, "_kept", 0))
         self._kept, self._body = 0, []
 
     # time

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Protocol
 
+from penstock.server.budget import Budget
 from penstock.server.http.request_response import Request, Response
 from penstock.server.settings import ServerSettings
 
@@ -20,6 +21,7 @@ class Handler(Protocol):
 
     settings: ServerSettings
     stopping: bool
+    budget: Budget
 
     def check(self, request: Request) -> int:
         """Admit a request by its head, or raise `Refused`. Returns how many bytes of its body to keep."""
@@ -50,8 +52,6 @@ class Connections:
         self.handler = handler
         self.loop = loop
         self.open: set[Open] = set()
-        self.kept = 0
-        """Bytes of bodies in memory."""
         self.cut = 0
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Shared by all connections, which parse each read at once. If asyncio allocated a new buffer for each read, the system
