@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker
+from penstock import Broker, Draft
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer
-from penstock.server.commits import Commits
+from penstock.server.commits import Commits, Operation
 from penstock.server.http import connection as connection_module
 from penstock.server.http.request_response import Response, render
 from penstock.server.http.serving import Serving
@@ -79,6 +79,42 @@ def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
             await commits.stop()
 
     asyncio.run(run())
+
+
+def test_an_operation_is_withdrawn_before_the_store_begins_it_or_not_at_all() -> None:
+    begun, end = Event(), Event()
+    done: list[str] = []
+
+    def hold() -> None:
+        begun.set()
+        assert end.wait(60)
+        done.append("shared")
+
+    async def run() -> None:
+        with penstock.open("memory:") as broker:
+            broker.create("orders")
+            commits = Commits(broker, asyncio.get_running_loop(), max_pending=10)
+
+            def submit(operation: Any) -> Operation:
+                assert isinstance(operation, Operation)
+                operation.wake = lambda: done.append("answered")
+                return operation
+
+            first = submit(commits.run(hold))
+            alone = submit(commits.run(lambda: done.append("alone"), alone=True))
+            await asyncio.sleep(0)
+            assert begun.wait(60)
+            late = [submit(commits.run(lambda: done.append("late"))), submit(commits.send("orders", [Draft(b"late")]))]
+            assert not first.withdraw()
+            assert all(operation.withdraw() for operation in (alone, *late))  # although `alone` is in the commit under way
+            assert [operation.drafts for operation in late] == [(), ()]  # what it would have sent is not held any longer
+            end.set()
+            await commits.stop()
+            assert not first.withdraw()
+            assert broker["orders"].stats().messages == 0
+
+    asyncio.run(run())
+    assert done == ["shared", "answered"]
 
 
 def test_who_waits_shares_a_commit_with_those_who_were_just_answered() -> None:

@@ -1100,12 +1100,12 @@ MUTANTS = [
     served(
         "answered before the commit",
         "kill_9",
-        ("server/commits.py", "            self._commit(live)\n", "            __import__('time').sleep(0.01)\n"),
+        ("server/commits.py", "done = self._commit(group)\n", "done = 0; __import__('time').sleep(0.01)\n"),
         (
             "server/commits.py",
             "self._loop.call_soon_threadsafe(self._answer, group, last)",
-            "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in live if o.drafts]; "
-            "self._loop.call_soon_threadsafe(self._answer, group, last); __import__('time').sleep(0.01); self._commit(live)",
+            "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in group if o.drafts]; "
+            "self._loop.call_soon_threadsafe(self._answer, group, last); __import__('time').sleep(0.01); self._commit(group)",
         ),
     ),
     served(
@@ -1130,6 +1130,16 @@ MUTANTS = [
             "if isinstance(error, PenstockError) and not isinstance(error, StoreError):",
             "if isinstance(error, PenstockError):",
         ),
+    ),
+    served(
+        "an operation that was withdrawn is executed",
+        "withdrawn",
+        ("server/commits.py", "            self.begun = not self.withdrawn\n", "            self.begun = True\n"),
+    ),
+    served(
+        "an operation that has begun is withdrawn",
+        "withdrawn",
+        ("server/commits.py", "            self.withdrawn = not self.begun\n", "            self.withdrawn = True\n"),
     ),
     served(
         "a commit waits for the event loop",

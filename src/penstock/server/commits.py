@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from penstock.broker import LocalBroker
@@ -32,12 +32,14 @@ MOST = 1000
 """Operations in one commit."""
 MOST_QUEUES = 10_000
 """Queues that are known to exist."""
+_beginning = Lock()
+"""Held for an instant: an operation is either begun or withdrawn, never both."""
 
 
 class Operation:
     """One call of the core on behalf of one request: ``act``, or a send of ``drafts``. Awaiting it waits for its commit."""
 
-    __slots__ = ("act", "alone", "answer", "drafts", "error", "gone", "promise", "queue", "undo", "wake")
+    __slots__ = ("act", "alone", "answer", "begun", "drafts", "error", "gone", "promise", "queue", "undo", "wake", "withdrawn")
 
     def __init__(
         self,
@@ -56,16 +58,33 @@ class Operation:
         self.drafts = drafts
         self.answer: Any = None
         self.error: BaseException | None = None
+        self.begun = self.withdrawn = False
         self.gone = False
         """Its caller no longer waits for it."""
         self.wake: Callable[[], None] | None = None
         """Called in the event loop when there is an answer or an error."""
+
+    def withdraw(self) -> bool:
+        """True: the store has not begun this operation, and never will. False: it has begun, so that only its end tells the
+        outcome; wait for it. Call this in the event loop."""
+        with _beginning:
+            self.withdrawn = not self.begun
+        if self.withdrawn:
+            self.act, self.drafts = None, ()  # it may stay in line for as long as the store is stuck
+        return self.withdrawn
+
+    def begin(self) -> bool:
+        """Called by the thread of commits before it does anything; False if the operation was withdrawn."""
+        with _beginning:
+            self.begun = not self.withdrawn
+        return self.begun
 
     def __await__(self) -> Generator[Operation, None, Any]:
         try:
             yield self
         except BaseException:
             self.gone = True
+            self.withdraw()
             raise
         if self.error is not None:
             raise self.error
@@ -154,7 +173,7 @@ class Commits:
                 self._loop.call_soon(self._call, 0)
         with self.together():
             for operation in group:
-                if operation.gone:
+                if operation.gone or operation.withdrawn:
                     if operation.error is None and operation.undo is not None and operation.answer is not None:
                         operation.undo(operation.answer)
                 elif operation.wake is not None:
@@ -173,18 +192,18 @@ class Commits:
         group = self._groups.get()
         while group:
             started = time.perf_counter()
-            live = [operation for operation in group if not operation.gone]
-            self._commit(live)
-            if live:
-                self.sizes(len(live), time.perf_counter() - started)
+            done = self._commit(group)
+            if done:
+                self.sizes(done, time.perf_counter() - started)
             # If fewer operations wait than are answered now, hold them back: the answered clients ask again sooner than a
             # separate sync would take.
             last = len(self._gathered) < len(group)
             self._loop.call_soon_threadsafe(self._answer, group, last)
             group = self._groups.get() if last else self._take()
 
-    def _commit(self, group: list[Operation]) -> None:
-        shared = [operation for operation in group if not operation.alone]
+    def _commit(self, group: list[Operation]) -> int:
+        """Perform the operations that were not withdrawn. Returns how many."""
+        shared = [operation for operation in group if not operation.alone and operation.begin()]
         if len(shared) > 1 and any(operation.promise for operation in shared):
             groups = _sort(shared)
             if len(groups) > 1:
@@ -194,9 +213,12 @@ class Commits:
         else:
             for operation in shared:
                 self._perform(operation)
+        done = len(shared)
         for operation in group:
-            if operation.alone:
+            if operation.alone and operation.begin():
                 self._perform(operation)
+                done += 1
+        return done
 
     def _send_at_once(self, sends: list[Operation]) -> bool:
         """If all are sends to one queue, make one call, which is its own commit. If refused, do nothing and return False."""
