@@ -61,7 +61,7 @@ def test_a_request_that_nobody_waits_for_any_more_is_not_begun(broker: Broker) -
 
 
 def test_bodies_that_do_not_fit_into_memory_are_told_to_come_again(broker: Broker) -> None:
-    with BackgroundServer(broker, ServerSettings(port=0, max_memory=MAX_BODY)) as server:
+    with BackgroundServer(broker, ServerSettings(port=0, max_memory=MAX_BODY - 1)) as server:
         with dial(server.url) as client:
             head = b"POST /messages/orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (MAX_BODY + 1)
             client.sendall(head + b"x" * (MAX_BODY + 1))

@@ -41,6 +41,7 @@ MOVING, MEMCACHED_QUEUE = "stores/memcached/moving.py", "stores/memcached/queue.
 SLICES = "stores/memcached/sweeping.py"
 MEMORY = "stores/memory/tables.py"
 PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
+MULTIPART, MQS = "server/http/multipart.py", "server/dialects/mqs.py"
 LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
 POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue/queue.py", "workers/consumer.py", "stores/memcached/formats.py"
 COMMIT = 'f"RELEASE verb{depth}" if depth else "COMMIT"'
@@ -136,6 +137,7 @@ def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
+    files += ("server_dialects",)
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -1227,6 +1229,21 @@ MUTANTS = [
         "a stop that does not wait",
         "told_to_stop",
         ("server/http/open_connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
+    ),
+    served(
+        "a part's header backtracks",
+        "hostile_heads",
+        (MULTIPART, "value.translate(None, READABLE)", r'not re.fullmatch(rb"[ \t]*([\t -~]*?)[ \t]*", value)'),
+    ),
+    served("all parts are read before they are counted", "too_many_parts", (MULTIPART, "len(pieces) > most + 2", "False")),
+    served("large bodies stop the event loop", "beside_the_event_loop", ("server/offload.py", "size <= SMALL", "True")),
+    served("parts are not in the budget", "beside_the_event_loop", (MQS, "budget.take(size)", "budget.take(0)")),
+    served("settings of any size", "limit_of_their_own", (MQS, "request.length > MAX_SETTINGS", "False")),
+    served("a body that is not used is kept", "not_used", ("server/dialects/base.py", "return 0\n", "return 10**6\n")),
+    served(
+        "paths are remembered",
+        "sent_is_remembered",
+        ("server/dialects/base.py", "    def find(self", "    @__import__('functools').lru_cache(1024)\n    def find(self"),
     ),
     shared(
         "a commit whose answer was lost is taken for none",

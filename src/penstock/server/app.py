@@ -23,6 +23,7 @@ from penstock.server.dialects.operators import Operators
 from penstock.server.http.open_connections import Connections
 from penstock.server.http.request_response import Refused, Request, Response, answer_error
 from penstock.server.metrics import Metrics
+from penstock.server.offload import Offload
 from penstock.server.polls import Polls
 from penstock.server.settings import ServerSettings
 from penstock.stores.dbserver.clock import DatabaseClock
@@ -42,6 +43,7 @@ class App:
         self.stopping = False
         self.metrics = Metrics()
         self.budget = Budget(settings.max_memory)
+        self.offload = Offload(loop)
         self.commits = Commits(broker, loop, max_pending=settings.max_pending)
         self.commits.sizes = self.metrics.count_commit
         self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
@@ -50,7 +52,7 @@ class App:
         self._guard = Guard(settings.tokens, settings.host)
         self._broker = broker
         self._log = log
-        core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget)
+        core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload)
         self._root = MqCore(core)
         others: Sequence[Dialect] = (*(dialect(core) for dialect in dialects), Operators(core, self._gauges))
         self.dialects = (*others, self._root)
@@ -129,4 +131,5 @@ class App:
         self.stop_accepting()
         await self.connections.finish(self.settings.grace)
         await self.commits.stop()
+        self.offload.stop()
         self._log.flush()

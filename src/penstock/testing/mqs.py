@@ -91,7 +91,7 @@ class MqsQueues:
         assert word in answer.json["error"]
         assert http("GET", "/queues/orders").json["message_delay"] == 0
 
-    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"null", b'{"retention_timeout": 5}', b"[" * 100_000])
+    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"null", b'{"retention_timeout": 5}', b"[" * 60_000])
     def test_a_body_that_does_not_parse_is_refused(self, http: Http, body: bytes) -> None:
         assert http("PUT", "/queues/orders", body).status == 400
         http("PUT", "/queues/orders", QUEUE)

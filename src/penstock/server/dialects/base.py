@@ -5,17 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import Draft, Message, Sent
-from penstock.policy import MAX_BODY, check_settings
+from penstock.policy import check_settings
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_error
 from penstock.server.metrics import Metrics
+from penstock.server.offload import Offload
 from penstock.server.polls import Polls
 from penstock.server.settings import ServerSettings
 
@@ -35,6 +35,7 @@ class Core:
         metrics: Metrics,
         settings: ServerSettings,
         budget: Budget,
+        offload: Offload,
     ) -> None:
         self.broker = broker
         self.commits = commits
@@ -43,6 +44,7 @@ class Core:
         self.settings = settings
         self.budget = budget
         """Take from it before you hold or decode what a client sent, and give it back afterwards."""
+        self.offload = offload
 
     async def run(self, act: Callable[[], Answer]) -> Answer:
         return await self.commits.run(act)
@@ -69,31 +71,30 @@ class Route:
 
 
 class Router:
-    """Finds the route of a path by its length and its fixed segments."""
+    """Finds the route of a path by its method, its length and its fixed segments."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._by_length: dict[int, list[tuple[Route, Places, Places]]] = {}
+        self._routes: dict[tuple[str, int], list[tuple[Route, Places, Places]]] = {}
+        self._methods = sorted({route.method for route in routes})
         for route in routes:
             names = route.path[1:].split("/")
             fixed = [(place, name) for place, name in enumerate(names) if not name.startswith("{")]
             variable = [(place, name[1:-1]) for place, name in enumerate(names) if name.startswith("{")]
-            self._by_length.setdefault(len(names), []).append((route, fixed, variable))
-        self.find = lru_cache(maxsize=1024)(self._find)
+            self._routes.setdefault((route.method, len(names)), []).append((route, fixed, variable))
 
-    def _find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | None:
+    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]] | None:
         """The route and the variables of its path."""
-        for route, fixed, variable in self._by_length.get(len(segments), ()):
-            if route.method == method and _fits(segments, fixed):
+        for route, fixed, variable in self._routes.get((method, len(segments)), ()):
+            for place, name in fixed:
+                if segments[place] != name:
+                    break
+            else:
                 return route, {name: segments[place] for place, name in variable}
         return None
 
     def methods(self, segments: tuple[str, ...]) -> list[str]:
         """The methods of a path; empty if there is no such path."""
-        return sorted(route.method for route, fixed, _ in self._by_length.get(len(segments), ()) if _fits(segments, fixed))
-
-
-def _fits(segments: tuple[str, ...], fixed: Places) -> bool:
-    return all(segments[place] == name for place, name in fixed)
+        return [method for method in self._methods if self.find(method, segments)]
 
 
 class Dialect(ABC):
@@ -111,9 +112,9 @@ class Dialect(ABC):
     @abstractmethod
     def routes(self) -> Sequence[Route]: ...
 
-    def keep(self, request: Request) -> int:
-        """How many bytes of the body to keep: the limit plus one."""
-        return MAX_BODY + 1
+    def keep(self, request: Request) -> int:  # noqa: ARG002
+        """How many bytes of the body to keep. `Request.length` says how many there were."""
+        return 0
 
     def refuse_path(self, request: Request, allowed: str) -> Refused:
         """The answer to a path that is no route, or that exists only with the ``allowed`` methods."""

@@ -30,6 +30,9 @@ class MqCore(Dialect):
             Route("DELETE", "/{queue}/messages/{id}", Scope.RECEIVE, self.delete),
         ]
 
+    def keep(self, request: Request) -> int:
+        return MAX_BODY if request.method == "POST" else 0
+
     async def show(self, request: Request, queue: str) -> Response:
         await self.core.run(lambda: self.broker.queue(queue))
         return Response(200)

@@ -19,13 +19,15 @@ from penstock.errors import BadInput, BadMessage, BadSetting, PenstockError, Que
 from penstock.message import OCTETS, Draft, Message, Redrive, Settings, to_datetime
 from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
 from penstock.server.dialects.base import Core, Dialect, Route
-from penstock.server.http.multipart import boundary_of, join_parts, split_parts
+from penstock.server.http.multipart import Part, boundary_of, join_parts, split_parts
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
 
 ENCODING = "Content-Encoding"
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 TOKENS = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,255}")
 MOST_MESSAGES = 999
+MAX_SETTINGS = 64 * 1024
+"""Bytes of a queue's settings as JSON."""
 MOST_HOMES = 100_000
 FIELDS = {
     "redrive_policy": "redrive",
@@ -66,12 +68,18 @@ class Mqs(Dialect):
         ]
 
     def keep(self, request: Request) -> int:
-        many = request.method == "POST" and boundary_of(request.headers.get("content-type", "")) is not None
-        return self.settings.max_body if many else MAX_BODY + 1
+        if request.method not in ("PUT", "POST"):
+            return 0
+        if request.segments[0] == "queues":
+            return MAX_SETTINGS
+        many = boundary_of(request.headers.get("content-type", "")) is not None
+        return self.settings.max_body if many else MAX_BODY
 
     # queues
 
     async def create(self, request: Request, queue: str) -> Response:
+        _check_size(request)
+
         def act() -> Settings:
             check_name(queue)
             if queue in self.broker:
@@ -84,6 +92,8 @@ class Mqs(Dialect):
         return answer_json(201, show(queue, await self.core.run(act)))
 
     async def update(self, request: Request, queue: str) -> Response:
+        _check_size(request)
+
         def act() -> Settings:
             home = self.broker.queue(queue)
             settings = home.settings
@@ -135,19 +145,28 @@ class Mqs(Dialect):
             if request.length > MAX_BODY:
                 headers |= _truncated(request.length)
             return Response(200 if sent.duplicate else 201, headers)
-        parts = split_parts(request.body, boundary)
-        if not 1 <= len(parts) <= MOST_MESSAGES:
-            raise BadMessage(f"there are {len(parts)} parts; there must be 1 to {MOST_MESSAGES}")
-        drafts = [
-            self._draft(
-                part.headers.get("content-type", OCTETS), part.headers.get("content-encoding"), part.body, len(part.body)
-            )
-            for part in parts
-        ]
-        sent_many = await self.core.send(queue, drafts)
-        listed = [{"id": self.uuid(queue, one.id), "duplicate": one.duplicate} for one in sent_many]
-        status = 200 if all(one.duplicate for one in sent_many) else 201
-        return answer_json(status, {"messages": listed}, _truncated(max(len(part.body) for part in parts)))
+        return await self._send_parts(request, queue, boundary)
+
+    async def _send_parts(self, request: Request, queue: str, boundary: bytes) -> Response:
+        def read() -> tuple[list[Draft], int]:
+            parts = split_parts(request.body, boundary, MOST_MESSAGES)
+            longest = max(len(part.body) for part in parts)
+            return [self._draft_of(part) for part in parts], longest
+
+        size = len(request.body)
+        self.core.budget.take(size)  # the parts are copies
+        try:
+            drafts, longest = await self.core.offload.run(size, read)
+            sent = await self.core.send(queue, drafts)
+        finally:
+            self.core.budget.give(size)
+        listed = [{"id": self.uuid(queue, one.id), "duplicate": one.duplicate} for one in sent]
+        status = 200 if all(one.duplicate for one in sent) else 201
+        return answer_json(status, {"messages": listed}, _truncated(longest))
+
+    def _draft_of(self, part: Part) -> Draft:
+        content_type, encoding = part.headers.get("content-type", OCTETS), part.headers.get("content-encoding")
+        return self._draft(content_type, encoding, part.body, len(part.body))
 
     def _draft(self, content_type: str, encoding: str | None, body: bytes, length: int) -> Draft:
         if length > MAX_BODY and self.settings.oversize == "refuse":
@@ -280,6 +299,11 @@ def _time(at: int) -> str:
     except OverflowError:
         moment = datetime.max.replace(tzinfo=UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _check_size(request: Request) -> None:
+    if request.length > MAX_SETTINGS:
+        raise Refused(413, f"the settings have {request.length} bytes, the limit is {MAX_SETTINGS}")
 
 
 def _truncated(length: int) -> dict[str, str]:

@@ -1,6 +1,8 @@
 """multipart/mixed, both ways: several messages in one body, each byte for byte.
 
 --boundary CRLF headers CRLF CRLF body CRLF --boundary … CRLF --boundary--
+
+Each step takes time in proportion to its bytes, whatever they are, and looks at no more parts or headers than are allowed.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from penstock.errors import BadMessage
 
-BOUNDARY = re.compile(r'multipart/mixed\s*;(?:.*;)?\s*boundary=(?:"([^"]{1,70})"|([^\s;,"]{1,70}))\s*(?:;.*)?', re.IGNORECASE)
-HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\t\x80-\xff]*?)[ \t]*")
+MIXED = "multipart/mixed"
+TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+NAME = re.compile(TOKEN.encode())
+PARAMETER = re.compile(rf'[ \t]*;[ \t]*(?:({TOKEN})=(?:"([^"]*)"|([^\s;,"]*)))?')
+READABLE = bytes({*range(256)} - {*range(32), 127} | {9})
+"""The bytes that the value of a header may have."""
+MAX_CONTENT_TYPE = 255
 MAX_PART_HEAD = 4096
+MAX_PART_HEADERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,42 +31,58 @@ class Part:
     body: bytes
 
 
-@lru_cache(maxsize=256)
 def boundary_of(content_type: str) -> bytes | None:
-    """The boundary; None for any other type. A multipart type without a boundary is malformed."""
-    if not content_type.lower().startswith("multipart/mixed"):
+    """The boundary; None for any other type, and empty if there is none that can be used."""
+    if content_type[: len(MIXED)].lower() != MIXED:
         return None
-    found = BOUNDARY.fullmatch(content_type)
-    text = (found[1] or found[2]) if found else ""
-    return text.encode("latin-1")
+    if len(content_type) > MAX_CONTENT_TYPE:
+        return b""
+    found: list[str] = []
+    place = len(MIXED)
+    while parameter := PARAMETER.match(content_type, place):
+        place = parameter.end()
+        if (parameter[1] or "").lower() == "boundary":
+            found.append(parameter[2] or parameter[3] or "")
+    usable = not content_type[place:].strip() and len(found) == 1 and len(found[0]) <= 70
+    return found[0].encode("latin-1") if usable else b""
 
 
-def split_parts(body: bytes, boundary: bytes) -> list[Part]:
+def split_parts(body: bytes, boundary: bytes, most: int) -> list[Part]:
+    """The parts, at least one and at most so many."""
     if not boundary:
-        raise BadMessage("multipart/mixed needs a boundary of 1 to 70 characters")
-    mark = b"\r\n--" + boundary
-    pieces = (b"\r\n" + body).split(mark)
+        raise BadMessage(f"{MIXED} needs one boundary of 1 to 70 characters, in at most {MAX_CONTENT_TYPE} in all")
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, most + 2)
+    if len(pieces) > most + 2:
+        raise BadMessage(f"there are more than {most} parts, the limit")
     if len(pieces) < 3 or pieces[0].strip() or not pieces[-1].startswith(b"--"):
         raise BadMessage(f"the body does not begin with --{boundary.decode('latin-1')} and end with the same and --")
     return [_read_part(piece, number) for number, piece in enumerate(pieces[1:-1], 1)]
 
 
 def _read_part(piece: bytes, number: int) -> Part:
-    start, line_end, rest = piece.partition(b"\r\n")
-    if start.strip() or not line_end:
+    line_end = piece.find(b"\r\n")
+    if line_end < 0 or piece[:line_end].strip():
         raise BadMessage(f"part {number}: its boundary is not alone on its line")
-    if rest.startswith(b"\r\n"):
-        return Part({}, rest[2:])
-    head, end, content = rest.partition(b"\r\n\r\n")
-    if not end or len(head) > MAX_PART_HEAD:
+    head_end = piece.find(b"\r\n\r\n", line_end, line_end + 2 + MAX_PART_HEAD + 4)
+    if head_end < 0:
         raise BadMessage(f"part {number}: its headers do not end within {MAX_PART_HEAD} bytes")
+    return Part(_read_head(piece[line_end + 2 : head_end], number), piece[head_end + 4 :])
+
+
+def _read_head(head: bytes, number: int) -> dict[str, str]:
     headers: dict[str, str] = {}
-    for line in head.split(b"\r\n"):
-        found = HEADER.fullmatch(line)
-        if not found:
+    lines = head.split(b"\r\n", MAX_PART_HEADERS) if head else []
+    if len(lines) > MAX_PART_HEADERS:
+        raise BadMessage(f"part {number}: it has more than {MAX_PART_HEADERS} headers")
+    for line in lines:
+        given, colon, value = line.partition(b":")
+        if not colon or not NAME.fullmatch(given) or value.translate(None, READABLE):
             raise BadMessage(f"part {number}: {line[:80]!r} is not a header")
-        headers[found[1].decode("ascii").lower()] = found[2].decode("latin-1")
-    return Part(headers, content)
+        name = given.decode("ascii").lower()
+        if name in headers:
+            raise BadMessage(f"part {number}: it has two headers {name[:80]!r}")
+        headers[name] = value.strip(b" \t").decode("latin-1")
+    return headers
 
 
 def join_parts(parts: Sequence[tuple[dict[str, str], bytes]]) -> tuple[str, bytes]:
@@ -67,6 +90,8 @@ def join_parts(parts: Sequence[tuple[dict[str, str], bytes]]) -> tuple[str, byte
     boundary = secrets.token_hex(16)
     pieces: list[bytes] = []
     for headers, body in parts:
+        if any(mark in value for value in headers.values() for mark in "\r\n\0"):
+            raise ValueError("a header has a line break")
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         pieces += [f"--{boundary}\r\n{head}\r\n".encode("latin-1"), body, b"\r\n"]
-    return f'multipart/mixed; boundary="{boundary}"', b"".join([*pieces, f"--{boundary}--\r\n".encode()])
+    return f'{MIXED}; boundary="{boundary}"', b"".join([*pieces, f"--{boundary}--\r\n".encode()])

@@ -1,0 +1,198 @@
+"""What a hostile client sends through the dialects costs no more than its bytes, and nobody else's time."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.broker import LocalBroker
+from penstock.errors import BadMessage
+from penstock.policy import MAX_BODY
+from penstock.server import BackgroundServer, ServerSettings
+from penstock.server.dialects import mqs
+from penstock.server.dialects.base import Route, Router
+from penstock.server.http import multipart
+from penstock.server.http.multipart import boundary_of, join_parts, split_parts
+from penstock.testing.http import Http
+
+MIXED = "multipart/mixed; boundary=b"
+HEADERS = st.dictionaries(
+    st.text("abcXYZ-!7", min_size=1, max_size=8).map(str.lower),
+    st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=30).map(lambda text: text.strip(" \t")),
+    max_size=5,
+)
+
+
+@pytest.fixture
+def broker() -> Iterator[LocalBroker]:
+    with penstock.open("memory:") as broker:
+        assert isinstance(broker, LocalBroker)
+        broker.create("orders")
+        yield broker
+
+
+@pytest.fixture
+def server(broker: LocalBroker) -> Iterator[BackgroundServer]:
+    with BackgroundServer(broker, ServerSettings(port=0, access_log=False)) as server:
+        yield server
+
+
+@pytest.fixture
+def http(server: BackgroundServer) -> Http:
+    return Http(server.url)
+
+
+class TestMultipart:
+    @given(st.lists(st.tuples(HEADERS, st.binary(max_size=50)), min_size=1, max_size=5))
+    def test_what_was_joined_is_split_again(self, parts: list[tuple[dict[str, str], bytes]]) -> None:
+        content_type, body = join_parts(parts)
+        boundary = boundary_of(content_type)
+        assert boundary
+        assert [(part.headers, part.body) for part in split_parts(body, boundary, 5)] == parts
+
+    @given(st.binary(max_size=200), st.sampled_from([b"", b"--b", b"--b\r\n", b"--b\r\nA:"]), st.sampled_from([b"", b"\r\n--b--"]))
+    def test_any_bytes_are_parts_or_refused(self, middle: bytes, begin: bytes, end: bytes) -> None:
+        try:
+            parts = split_parts(begin + middle + end, b"b", 3)
+        except BadMessage:
+            return
+        assert 1 <= len(parts) <= 3
+
+    @pytest.mark.parametrize(
+        ("content_type", "boundary"),
+        [
+            ("text/plain; boundary=b", None),
+            ("", None),
+            ("Multipart/Mixed;BOUNDARY=b", b"b"),
+            ('multipart/mixed; type="a;boundary=x"; boundary="b c" ; charset=utf-8', b"b c"),
+            ("multipart/mixed;; boundary=b;", b"b"),
+            ("multipart/mixed; boundary=b; boundary=c", b""),
+            ("multipart/mixed; boundary=b junk", b""),
+            ('multipart/mixed; boundary=""', b""),
+            ('multipart/mixed; boundary="b', b""),
+            ("multipart/mixed; boundary=" + "b" * 70, b"b" * 70),
+            ("multipart/mixed; boundary=" + "b" * 71, b""),
+            ("multipart/mixed; boundary=b" + ";" * 255, b""),
+        ],
+    )
+    def test_the_boundary_is_the_one_that_is_given_once(self, content_type: str, boundary: bytes | None) -> None:
+        assert boundary_of(content_type) == boundary
+
+    @pytest.mark.parametrize(
+        "head", [b"A: 1\r\nA: 2", b"a:" + b" " * 4096, b"a: \x01", b"a b: c", b": c", b"\r\n".join([b"a%d:" % n for n in range(33)])]
+    )
+    def test_heads_that_are_not_plain_are_refused(self, head: bytes) -> None:
+        with pytest.raises(BadMessage, match="part 1"):
+            split_parts(b"--b\r\n" + head + b"\r\n\r\nx\r\n--b--", b"b", 5)
+
+    def test_hostile_heads_take_no_more_time_than_their_bytes(self, http: Http, broker: LocalBroker) -> None:
+        """A header that backtracks costs a quarter of a second, and here are 999 of them."""
+        part = b"--b\r\na:" + b" \t" * 2000 + b"\x01\r\n\r\n\r\n"
+        last = b"--b\r\na:" + b" \t" * 2000 + b"x\r\n\r\n\r\n"
+        for body in (part * 999, last * 998 + part):
+            assert http("POST", "/messages/orders", body + b"--b--", Content_Type=MIXED).status == 400
+        assert broker["orders"].stats().messages == 0
+
+    def test_too_many_parts_are_refused_before_one_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(multipart, "_read_part", lambda _piece, number: pytest.fail(f"part {number} was read"))
+        with pytest.raises(BadMessage, match="more than 999 parts"):
+            split_parts(b"--b\r\n\r\n\r\n" * 1000 + b"--b--", b"b", 999)
+
+    def test_large_bodies_are_parsed_beside_the_event_loop(
+        self, server: BackgroundServer, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parsing, go_on = Event(), Event()
+
+        def split(*given: bytes) -> list[multipart.Part]:
+            parsing.set()
+            assert go_on.wait(60)
+            return split_parts(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(mqs, "split_parts", split)
+        body = b"--b\r\n\r\n" + b"x" * 100_000 + b"\r\n--b--"
+        with ThreadPoolExecutor(1) as pool:
+            many = pool.submit(Http(server.url), "POST", "/messages/orders", body, Content_Type=MIXED)
+            assert parsing.wait(60)
+            assert server.app.budget.used == 2 * len(body)
+            assert Http(server.url)("GET", "/queues").status == 200
+            go_on.set()
+            assert many.result().status == 201
+        assert broker["orders"].stats().messages == 1
+
+
+class TestBodies:
+    def test_settings_have_a_limit_of_their_own(self, http: Http, broker: LocalBroker) -> None:
+        big = b'{"retention_timeout": 60, "visibility_timeout": 5}' + b" " * 70_000
+        for method, path in (("PUT", "/queues/new"), ("POST", "/queues/orders")):
+            answer = http(method, path, big)
+            assert answer.status == 413
+            assert "65536" in answer.json["error"]
+        assert "new" not in broker
+        assert broker["orders"].settings.visibility == 30
+        assert http("PUT", "/queues/new", b" " * 60_000 + big[:50]).status == 201
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("PUT", "/orders"),
+            ("GET", "/orders/messages"),
+            ("GET", "/messages/orders"),
+            ("GET", "/queues"),
+            ("DELETE", "/queues/orders"),
+            ("POST", "/health"),
+            ("GET", "/health"),
+        ],
+    )
+    def test_a_body_that_is_not_used_is_not_kept(self, server: BackgroundServer, method: str, path: str) -> None:
+        before = server.app.budget.used
+        seen: list[int] = []
+        handle = server.app.handle
+
+        async def look(request: object) -> object:
+            seen.append(server.app.budget.used)
+            return await handle(request)  # type: ignore[arg-type]
+
+        server.app.handle = look  # type: ignore[assignment]
+        assert Http(server.url)(method, path, b"x" * 100_000).status in (200, 204, 405)
+        assert seen == [before]
+
+    def test_a_body_at_the_limit_is_whole_and_one_beyond_is_cut(self, http: Http) -> None:
+        for extra in (0, 1):
+            sent = http("POST", "/messages/orders", b"x" * (MAX_BODY + extra))
+            assert sent.headers.get("x-mqs-truncated") == (str(MAX_BODY + 1) if extra else None)
+            assert len(http("GET", "/messages/orders").body) == MAX_BODY
+
+
+class TestRouter:
+    def test_nothing_that_a_client_sent_is_remembered(self, server: BackgroundServer) -> None:
+        """A cache of 1,000 paths or content types would keep megabytes."""
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(300):
+            long = f"{number}" + "x" * 16_000
+            for router in server.app._routers.values():
+                router.find("GET", (long, "messages"))
+            boundary_of(f"{MIXED}; x={long}")
+        held = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert held < 1_000_000
+
+    def test_a_path_is_found_by_its_method_and_its_fixed_segments(self) -> None:
+        async def handle() -> None: ...
+
+        paths = ["GET /a/{x}", "GET /{y}/b", "PUT /a/{x}", "GET /a"]
+        routes = [Route(*path.split(), None, handle) for path in paths]  # type: ignore[arg-type]
+        router = Router(routes)
+        assert router.find("GET", ("a", "b")) == (routes[0], {"x": "b"})
+        assert router.find("GET", ("c", "b")) == (routes[1], {"y": "c"})
+        assert router.find("GET", ("c", "d")) is None
+        assert router.find("POST", ("a",)) is None
+        assert router.methods(("a", "x")) == ["GET", "PUT"]
+        assert router.methods(("a",) * 10_000) == []
