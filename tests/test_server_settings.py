@@ -14,7 +14,7 @@ import penstock
 from penstock import BadSetting
 from penstock.server import BackgroundServer, ServerSettings, read_settings
 from penstock.server.auth import Guard
-from penstock.server.http.request_response import Scope
+from penstock.server.http.request_response import Refused, Scope
 from penstock.server.settings import settings_by_name
 from penstock.testing.http import Http
 
@@ -187,11 +187,72 @@ def test_the_client_sends_its_token_and_tells_a_refusal(guarded: str) -> None:
         ({"Host": "localhost", "Origin": "http://localhost"}, 200),
         ({"Host": "localhost", "Origin": "https://evil.example"}, 403),
         ({"Host": "localhost", "Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "none, cross-site"}, 403),
+        ({"Host": "queues.example.org"}, 200),
+        ({"Host": "a.mq.example.org:443"}, 200),
+        ({"Host": "mq.example.org.evil.example"}, 403),
+        ({"Host": "x" * 5000}, 403),
     ],
 )
-def test_without_tokens_no_web_page_gets_in_by_a_local_browser(headers: dict[str, str], status: int) -> None:
-    with penstock.open("memory:") as broker, BackgroundServer(broker) as server:
+@pytest.mark.parametrize("token", ["", SECRET])
+def test_no_web_page_gets_in_by_a_local_browser(headers: dict[str, str], status: int, token: str) -> None:
+    settings = ServerSettings(port=0, token=token, hosts="queues.example.org, *.mq.Example.org")
+    if token:
+        headers = {**headers, "Authorization": f"Bearer {SECRET}"}
+        if status == 403 and "Origin" in headers:
+            status = 200  # no browser adds a token to the requests of a page that does not know it
+    with penstock.open("memory:") as broker, BackgroundServer(broker, settings) as server:
         assert Http(server.url, headers)("GET", "/queues").status == status
+
+
+def test_a_page_of_another_site_takes_no_message() -> None:
+    with penstock.open("memory:") as broker, BackgroundServer(broker) as server:
+        queue = broker.create("orders", mode="at_most_once")
+        queue.send(b"x")
+        page = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+        for path in ("/messages/orders", "/orders/messages"):
+            assert Http(server.url, page)("GET", path).status == 403
+        assert queue.stats().visible == 1
+
+
+def test_a_name_that_every_page_can_have_needs_a_token() -> None:
+    for hosts in ("*", "queues.example.org,*.*"):
+        with pytest.raises(BadSetting, match="needs a token"):
+            Guard((), "localhost", hosts)
+        assert Guard(ServerSettings(token=SECRET).tokens, "localhost", hosts)
+
+
+def test_an_address_is_known_whatever_host_says() -> None:
+    """A client of a server that listens everywhere may call it by any of its addresses."""
+    guard = Guard(ServerSettings(token=SECRET).tokens, "0.0.0.0")
+    known = {"authorization": f"Bearer {SECRET}"}
+    for host in ("192.0.2.7:7843", "[2001:db8::7]:7843", "localhost", "127.0.0.1"):
+        assert guard.grant({**known, "host": host}).name == "token"
+    for host in ("queues.example.org", "192.0.2.7.example.org", "", "[", "localhost.example.org"):
+        with pytest.raises(Refused, match="hosts"):
+            guard.grant({**known, "host": host})
+
+
+def test_what_a_message_holds_is_never_a_page_of_the_server() -> None:
+    """A browser that shows a received message must neither guess its type nor run it with the rights of this server's pages."""
+    with penstock.open("memory:") as broker, BackgroundServer(broker) as server:
+        broker.create("orders").send_many([b"<script>"] * 5)
+        http = Http(server.url)
+        for method, path, body in [
+            ("GET", "/messages/orders", None),
+            ("GET", "/orders/messages", None),
+            ("POST", "/penstock/queues/orders/receive", {"arguments": {}}),
+            ("POST", "/penstock/queues/orders/peek", {"arguments": {}}),
+            ("GET", "/messages/none", None),
+            ("GET", "/none/messages/none", None),
+        ]:
+            headers = http(method, path, body).headers
+            assert (headers["x-content-type-options"], headers["content-security-policy"]) == ("nosniff", "sandbox"), path
+        assert "default-src 'none'" in http("GET", "/").headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])

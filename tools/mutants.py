@@ -1172,6 +1172,22 @@ MUTANTS = [
     ),
     served("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(token.digest, presented)", "presented")),
     served(
+        "a page of another site may send requests",
+        "takes_no_message",
+        ("server/auth.py", 'headers.get("sec-fetch-site", "none") not in OWN_SITE', "False"),
+    ),
+    served(
+        "the server is known by any name",
+        "address_is_known",
+        ("server/auth.py", "not self._is_known(host)", "False"),
+    ),
+    served("every name needs no token", "every_page", ("server/auth.py", '<= {"*", "?", "."}', "<= set()")),
+    served(
+        "a message is run as a page",
+        "never_a_page",
+        ("server/app.py", "{**NO_PAGE, **response.headers}", "response.headers"),
+    ),
+    served(
         "a token may do everything",
         "scopes_say",
         ("server/http/request_response.py", "if not self.allows(scope, queue):", "if False:"),

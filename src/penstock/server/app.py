@@ -33,6 +33,8 @@ logger = logging.getLogger("penstock.server")
 Dialects = tuple[type[Dialect], ...]
 DIALECTS: Dialects = (Mqs, Native)
 """The dialects with paths of their own; MQ-Core, whose queues are at the root, gets all other paths."""
+NO_PAGE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+"""A message may be a web page of its sender: a browser that shows it must not run it as a page of this server."""
 
 
 class App:
@@ -49,7 +51,7 @@ class App:
         self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
-        self._guard = Guard(settings.tokens, settings.host)
+        self._guard = Guard(settings.tokens, settings.host, settings.hosts)
         self._broker = broker
         self._log = log
         core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload)
@@ -80,6 +82,7 @@ class App:
         except Exception:  # a bug of ours: the client gets a 500, the log the traceback
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
             response = answer_error(500, "the server hit a defect of its own")
+        response.headers = {**NO_PAGE, **response.headers}
         self._note(dialect, request, response, time.perf_counter() - started)
         return response
 

@@ -15,6 +15,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
@@ -24,6 +25,9 @@ from penstock.errors import BadSetting
 from penstock.server.http.request_response import EVERYTHING, Grant, Refused, Scope
 
 LEAST_SECRET = 16
+LONGEST_HOST = 300
+OWN_SITE = ("none", "same-origin")
+"""What a browser says of a request that its user, or a page of this server, has made."""
 KNOWN = {"name", "secret", "sha256", "scopes", "queues"}
 
 
@@ -38,19 +42,27 @@ def digest(secret: str) -> bytes:
 
 
 class Guard:
-    """Decides what a request may do. Without any token it may do everything, but only from this machine."""
+    """Decides what a request may do. Without any token it may do everything, but only from this machine.
 
-    def __init__(self, tokens: Sequence[Token], host: str) -> None:
+    A web page must not use a browser to get in. It could by a name of its own that leads here (DNS rebinding), so the Host must
+    be known; and by a request to another site, of which browsers tell in Sec-Fetch-Site and Origin."""
+
+    def __init__(self, tokens: Sequence[Token], host: str, hosts: str = "") -> None:
+        """``hosts``: more names of this server, as patterns, with commas between them."""
         self._tokens = tokens
         self._host = host.strip("[]").lower()
+        self._names = [name.strip().lower() for name in hosts.split(",") if name.strip()]
+        self._is_known = lru_cache(maxsize=64)(self._find)
         if not tokens and not is_loopback(host):
             raise BadSetting(
                 f"host {host!r} can be reached from other machines: that needs a token (PENSTOCK_TOKEN or [[token]])"
             )
+        if not tokens and any(set(name) <= {"*", "?", "."} for name in self._names):
+            raise BadSetting(f"hosts {hosts!r:.200} lets in every name, and so every web page: that needs a token")
 
     def grant(self, headers: Mapping[str, str]) -> Grant:
+        self._check_page(headers)
         if not self._tokens:
-            self._check_local(headers)
             return EVERYTHING
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         presented = digest(secret.strip())
@@ -64,27 +76,40 @@ class Guard:
             )
         return found
 
-    def _check_local(self, headers: Mapping[str, str]) -> None:
-        """Without tokens, keep out web pages in a local browser, which could reach us by DNS rebinding or with a form."""
+    def _check_page(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "localhost")
-        name = host_name(host)
-        if name != self._host and not is_loopback(name):
-            raise Refused(403, "without a token, this server is only known by its local address")
+        if len(host) > LONGEST_HOST or not self._is_known(host):
+            raise Refused(403, f"this server is not known as {host!r:.80}; its names are in the setting hosts")
+        if headers.get("sec-fetch-site", "none") not in OWN_SITE:
+            raise Refused(403, "no page of another site may send requests here")
         origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != host:
+        if origin is not None and not self._tokens and origin.partition("://")[2] != host:
             raise Refused(403, "without a token, no other site's pages may send requests here")
 
+    def _find(self, host: str) -> bool:
+        """An address is always known: no name leads to it, so nobody can make a name lead elsewhere."""
+        name = host_name(host)
+        return (
+            name == self._host or is_address(name) or name == "localhost" or any(fnmatchcase(name, own) for own in self._names)
+        )
 
-@lru_cache(maxsize=64)
+
 def host_name(host: str) -> str:
-    """The name in a Host header; None if it cannot be parsed."""
+    """The name in a Host header; empty if it cannot be parsed."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
 
 
-@lru_cache(maxsize=64)
+def is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True

@@ -24,6 +24,7 @@ def _setting(default: Any, help: str, least: float | None = None, most: float | 
 class ServerSettings:
     store: str = _setting("sqlite:///penstock.db", "the store's URL", shown=False)  # the URL may contain a password
     host: str = _setting("127.0.0.1", "the address to listen on; any but loopback needs a token")
+    hosts: str = _setting("", "more names of this server, with commas, * for any text; addresses, localhost and host are known")
     port: int = _setting(7843, "the port to listen on; 0: any free port", 0, 65535)
     token: str = _setting("", "one bearer token that may do everything", shown=False)
     tls_cert: str = _setting("", "certificate file (PEM); with it, the server speaks HTTPS")
@@ -36,7 +37,9 @@ class ServerSettings:
         1024 * MEBI,
     )
     max_head: int = _setting(16 * 1024, "bytes of a request's head; more gives 431", 1024, MEBI)
-    max_memory: int = _setting(256 * MEBI, "bytes held for all clients: bodies, answers and what is made of them; more gives 503", MEBI, 2**40)
+    max_memory: int = _setting(
+        256 * MEBI, "bytes held for all clients: bodies, answers and what is made of them; more gives 503", MEBI, 2**40
+    )
     max_connections: int = _setting(1000, "open connections; more give 503", 1, 100_000)
     max_pending: int = _setting(1000, "operations that wait for the store; more give 503", 1, 100_000)
     max_wait: int = _setting(60, "seconds that a long poll may ask for", 0, 3600)

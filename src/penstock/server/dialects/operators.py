@@ -13,6 +13,8 @@ from penstock.server.metrics import MOST_QUEUES
 from penstock.server.openapi import document, page
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OWN_PAGE = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+"""The only page of ours. In a sandbox, its links would come from another site."""
 
 
 class Operators(Dialect):
@@ -33,7 +35,8 @@ class Operators(Dialect):
         ]
 
     async def home(self, request: Request) -> Response:
-        return Response(200, {"Content-Type": "text/html; charset=utf-8"}, page(self.settings.max_wait).encode())
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": OWN_PAGE}
+        return Response(200, headers, page(self.settings.max_wait).encode())
 
     async def health(self, request: Request) -> Response:
         """Healthy if the store can be written to: a commit that changes nothing still needs its lock."""
