@@ -221,9 +221,9 @@ def test_who_waits_is_woken_by_the_callers_commit(business: Business, monkeypatc
         waiting = Thread(target=lambda: received.extend(other["orders"].receive(wait=600)), daemon=True)
         looked, rest = Event(), other.waiting.rest
 
-        def found_nothing(events: int, until: float) -> None:
+        def found_nothing(name: str, events: int, until: float) -> None:
             looked.set()
-            rest(events, until)
+            rest(name, events, until)
 
         monkeypatch.setattr(other.waiting, "rest", found_nothing)
         business.begin()

@@ -111,6 +111,7 @@ def test_an_operation_is_withdrawn_before_the_store_begins_it_or_not_at_all() ->
             end.set()
             await commits.stop()
             assert not first.withdraw()
+            assert not any(operation.begun or operation.error for operation in (alone, *late))
             assert broker["orders"].stats().messages == 0
 
     asyncio.run(run())

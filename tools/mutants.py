@@ -141,6 +141,11 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
+def waited(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault in waiting and waking."""
+    return Mutant(name, tests, changes, ("tests/test_waiting.py",))
+
+
 def exchanged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in code specific to PostgreSQL."""
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_joining.py"))
@@ -728,9 +733,38 @@ MUTANTS = [
     mutant(
         "others' messages are found late",
         "another_process_wakes",
-        ("queue/waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.5"),
+        ("queue/watching.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.5"),
     ),
-    mutant("waiting burns the core", "next_to_nothing", ("queue/waiting.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.0002")),
+    mutant("waiting burns the core", "next_to_nothing", ("queue/watching.py", "LOOK_EVERY = 0.035", "LOOK_EVERY = 0.0002")),
+    waited(
+        "an event wakes the polls of every queue",
+        "no_queue_but_its_own",
+        ("queue/waiting.py", "self._ring(queues or tuple(self._bells))", "self._ring(tuple(self._bells))"),
+    ),
+    waited(
+        "a change by another process wakes every poll",
+        "wakes_no_poll",
+        ("queue/watching.py", "if due <= now]", "]"),
+        ("queue/watching.py", "return self._store.queue(queue).due()", "return 0"),
+    ),
+    waited(
+        "a change by another process before a rest is missed",
+        "between_a_look_and_a_rest",
+        ("queue/waiting.py", "            self._last_of_all = self._events\n            return", "            return"),
+    ),
+    waited(
+        "an event of a forgotten queue is missed",
+        "more_queues_than",
+        ("queue/waiting.py", "                self._last_of_all = self._events\n            for", "            for"),
+    ),
+    waited("a batch is told before its commit", "told_when", ("queue/waiting.py", "if told is not None:", "if False:")),
+    waited("nobody hears the next event", "gives_up", ("server/polls.py", "if queue not in self._bells:\n", "if False:\n")),
+    waited("a closed broker leaves receivers waiting", "is_closed", ("broker.py", "        self.waiting.close()\n", "")),
+    waited(
+        "what another process delayed is forgotten",
+        "another_process_delayed",
+        ("queue/watching.py", "if visible := self._visible():", "if visible := self._visible() and version == 0:"),
+    ),
     mutant(
         "an idle poll takes the write lock",
         "locked_too_long",

@@ -151,7 +151,7 @@ class LocalBroker(Broker):
         self._store = store
         store.on_damage = _log_damage
         self.clock = clock or store.clock()
-        self.waiting = Waiting(store)
+        self.waiting = Waiting(store, self.clock)
         self._queues: dict[str, LocalQueue] = {}
         self._tender = Tender(beside=clock is None)
         self._roster = store.roster
@@ -168,6 +168,7 @@ class LocalBroker(Broker):
     def close(self) -> None:
         self._tender.stop()
         self.store.close()
+        self.waiting.close()
 
     def create(self, name: str, *, exist_ok: bool = False, **settings: Any) -> LocalQueue:
         policy.check_name(name)
@@ -216,7 +217,7 @@ class LocalBroker(Broker):
                         self.store.save(other, policy.check_settings({"redrive": None}, current), create=False)
             self.store.drop(name)
         self._queues.pop(name, None)
-        self.waiting.notify()
+        self.waiting.notify(name)
         return settings
 
     max_segment = Desk.max_segment

@@ -49,6 +49,7 @@ class NamedClaims:
             return found
         with self._queue.waiting.told(), self._queue.store.batch():
             self._queue.store.reserve(self._queue.name)
+            self._queue.tell(self._queue.read_settings())
             now = self._queue.clock()
             found = self._unlapsed(reader, epoch, now)
             if found is not None and _binding(found):
@@ -120,7 +121,7 @@ class NamedClaims:
                     # finds them.
                     self._readers.give_back(reader, claim.epoch, claim.lapses_at)
             gone = self._readers.settle(reader, epoch, settlement(self._queue.read_settings(), State.PROCESSED, None, now))
-        self._queue.waiting.notify()
+        self._queue.tell()
         self._queue.tend_after_settling()
         return gone
 
@@ -129,7 +130,7 @@ class NamedClaims:
         with self._queue.store.batch():
             self._queue.store.reserve(self._queue.name)
             given = self._readers.give_back(reader, None, self._queue.clock())
-        self._queue.waiting.notify()
+        self._queue.tell()
         return given
 
     def readers(self) -> dict[str, list[Claim]]:

@@ -51,6 +51,14 @@ class OpenQueue:
         assert gone is not None
         return gone
 
+    def tell(self, settings: Settings | None = None) -> None:
+        """Wake those who wait here; with ``settings``, also those who wait for dead letters of this queue."""
+        redrive = None if settings is None else settings.redrive
+        if redrive is None:
+            self.waiting.notify(self.name)
+        else:
+            self.waiting.notify(self.name, redrive.dead_letter_queue)
+
     def tend(self) -> None:
         """Have the queue cleared. Call this when `Retention.due_at` has passed."""
         self._tender.ask(self.retention, self.clock())

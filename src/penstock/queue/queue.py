@@ -200,7 +200,7 @@ class LocalQueue(Queue):
             settings = policy.check_settings(changes, self.settings)
             check_dead_letter_queue(opened.store, self.name, settings)
             opened.store.save(self.name, settings, create=False)
-        opened.waiting.notify()
+        opened.tell()
         return settings
 
     def purge(self) -> int:

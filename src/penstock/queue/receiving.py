@@ -47,7 +47,7 @@ class Receiving:
         queue = self._queue
         give_up_at = time.monotonic() + wait
         while True:
-            events = queue.waiting.events()
+            events = queue.waiting.events(queue.name)
             messages = self.take(limit, visibility, mode, share, holder, unfinished)
             if messages or time.monotonic() >= give_up_at:
                 return messages
@@ -56,7 +56,7 @@ class Receiving:
             if due is not None:
                 pause = max((due - queue.clock()) / policy.SECOND, 0 if share is None else SHARE_PAUSE)
                 resume_at = min(resume_at, time.monotonic() + pause)
-            queue.waiting.rest(events, resume_at)
+            queue.waiting.rest(queue.name, events, resume_at)
 
     def take(
         self,
@@ -109,7 +109,7 @@ class Receiving:
                 for message in delivered:
                     message.reason = reason
         if others or settings.groups:
-            queue.waiting.notify()  # only after the commit they wait for; and a fork takes this lock after the store's
+            queue.tell(settings)  # only after the commit they wait for; and a fork takes this lock after the store's
         self._busy = bool(delivered)
         return delivered, more
 
@@ -177,7 +177,7 @@ class Receiving:
             logger.warning("the messages claimed from queue %r could not be delivered: %s", queue.name, error)
         self._busy = bool(delivered)
         if settings.groups or len(delivered) < len(claimed):
-            queue.waiting.notify()
+            queue.tell(settings)
         self._tend(now)
         return settled, delivered
 

@@ -75,7 +75,7 @@ class Retention:
             old = [message for message in head if message.expires_at <= now and message.intact]
             how = policy.settlement(settings, State.FAILED, "retention", now)
             settled = self._stored.delete(old, how) or []
-        self._waiting.notify()  # the next of a group may be free
+        self._waiting.notify(self.queue)  # the next of a group may be free
         return any(settled)
 
     def tell_foreign(self, names: list[str]) -> None:

@@ -72,7 +72,7 @@ class Sending:
         return True
 
     def _sent(self, now: int) -> None:
-        self._queue.waiting.notify()
+        self._queue.tell()
         if now >= self._queue.retention.due_at:
             self._queue.tend()
 

@@ -20,7 +20,7 @@ class Sets:
         queue = self._queue
         now = queue.clock()
         sent, _ = queue.decide(lambda known: queue.stored.insert([policy.admit_member(member, known, now)], now, known))
-        queue.waiting.notify()
+        queue.tell()
         return not sent[0].duplicate
 
     def pop(self) -> str | bytes | None:

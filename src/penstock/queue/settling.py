@@ -45,12 +45,12 @@ class Settling:
                 for hidden_until, group in until.items():
                     ours.update(zip(map(id, group), queue.stored.extend(group, hidden_until), strict=True))
             extended = [ours[id(message)] for message in held]
-        queue.waiting.notify()
+        queue.tell()
         return extended
 
     def release(self, held: Sequence[Held], delay: float) -> list[bool]:
         released = self._queue.stored.extend(held, self._queue.clock() + micros(delay), release=True)
-        self._queue.waiting.notify()
+        self._queue.tell()
         return released
 
 
@@ -60,5 +60,5 @@ def _settle(queue: OpenQueue, held: Sequence[Held], state: State, reason: str | 
     now = queue.clock()
     settled, settings = queue.decide(lambda known: queue.stored.delete(held, settlement(known, state, reason, now), known))
     if settings.groups:
-        queue.waiting.notify()  # the next message of a group may be available now
+        queue.tell()  # the next message of a group may be available now
     return settled

@@ -233,7 +233,7 @@ class Commits:
 
     def _commit_together(self, groups: list[list[Operation]]) -> None:
         try:
-            with self._broker.store.batch():
+            with self._broker.waiting.told(), self._broker.store.batch():
                 for group in groups:
                     self._perform_together(group)
         except BaseException as error:

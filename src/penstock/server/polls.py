@@ -1,26 +1,24 @@
 """Long polls without a thread each: a poll that finds nothing waits as a future until its queue changes.
 
-One watcher thread serves all polls, and runs only while there are any. This process notifies it of its own changes; it polls
-the store for those of other processes. Of the polls that wait on one queue, one looks; if it succeeds, it wakes the next.
+The polls of one queue share one bell (see `penstock.queue.waiting`), which an event of their queue rings. Then one of them
+looks; if it succeeds, it wakes the next. As long as some wait, either the bell can ring or one of them looks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from threading import Event, Thread
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from penstock.broker import LocalBroker
-from penstock.errors import PenstockError, QueueNotFound, StoreError
+from penstock.errors import QueueNotFound, StoreError
 from penstock.message import Message
 from penstock.policy import MAX_BODY, SECOND
 from penstock.queue.queue import LocalQueue
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Request
-
-LOOK_AGAIN = 1.0
-"""Seconds until the watcher tries again after a failure of the store."""
 
 
 class Polls:
@@ -31,12 +29,11 @@ class Polls:
         self._loop = loop
         self._resting: dict[str, deque[asyncio.Future[None]]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._bells: dict[str, Callable[[], None]] = {}
+        """The bells that have not rung yet."""
         self._stopping = False
         self.given_back = 0
         """How many messages were claimed for clients that disconnected."""
-        self._somebody = Event()
-        self._thread = Thread(target=self._watch, name="penstock-polls", daemon=True)
-        self._thread.start()
 
     @property
     def resting(self) -> int:
@@ -57,7 +54,7 @@ class Polls:
         """Up to ``limit`` messages; if there are none, wait up to ``wait`` seconds for one."""
 
         def take() -> tuple[list[Message], int, int | None]:
-            events = self._broker.waiting.events()
+            events = self._broker.waiting.events(queue)
             messages = self._receive(self._broker.queue(queue), limit, visibility, mode, holder, unfinished)
             return messages, events, None if messages or not wait else self._broker.store.queue(queue).due()
 
@@ -75,10 +72,12 @@ class Polls:
                 self._wake(queue)
                 return messages
             if self._loop.time() >= give_up_at or self._stopping:
+                if queue not in self._bells:
+                    self._wake(queue)  # somebody must hear the next event
                 return []
             if due is not None:
                 self._wake_at(queue, self._loop.time() + (due - self._broker.clock()) / SECOND)
-            if events == self._broker.waiting.events():
+            if self._listen(queue, events):
                 request.resting = True
                 await self._rest(queue, give_up_at, first=rested)
                 rested = True
@@ -119,7 +118,6 @@ class Polls:
         future = self._loop.create_future()
         line = self._resting.setdefault(queue, deque())
         line.appendleft(future) if first else line.append(future)
-        self._somebody.set()
         timer = self._loop.call_at(until, _wake, future)
         try:
             await future
@@ -134,8 +132,27 @@ class Polls:
             if not line and self._resting.get(queue) is line:
                 del self._resting[queue]
                 self._stop_timer(queue)
-            if not self._resting:
-                self._somebody.clear()
+                if queue in self._bells:
+                    self._broker.waiting.leave(queue, self._bells.pop(queue))
+
+    def _listen(self, queue: str, events: int) -> bool:
+        """Hang up the bell of this queue. False if something has happened since ``events`` was read."""
+        if queue in self._bells:
+            return self._broker.waiting.events(queue) == events
+        bell = self._bells[queue] = partial(self._ring, queue)
+        listens = self._broker.waiting.listen(queue, events, bell)
+        if not listens:
+            del self._bells[queue]
+        return listens
+
+    def _ring(self, queue: str) -> None:
+        """Called in any thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._answer, queue)
+
+    def _answer(self, queue: str) -> None:
+        self._bells.pop(queue, None)
+        self._wake(queue)
 
     def _wake(self, queue: str) -> None:
         """Wake the poll that has waited longest."""
@@ -156,30 +173,12 @@ class Polls:
         if timer is not None:
             timer.cancel()
 
-    def _wake_all(self) -> None:
-        for queue in list(self._resting):
-            self._wake(queue)
-
     def stop(self) -> None:
         """End every poll; messages that arrive stay in the queue."""
         self._stopping = True
         for line in self._resting.values():
             for future in line:
                 _wake(future)
-        self._somebody.set()
-
-    def _watch(self) -> None:
-        waiting = self._broker.waiting
-        seen = waiting.events()
-        while not self._stopping:
-            self._somebody.wait()
-            try:
-                waiting.rest(seen, time.monotonic() + LOOK_AGAIN)
-            except PenstockError:  # the store is failing; waiting polls see the error when they look
-                time.sleep(LOOK_AGAIN)
-            if waiting.events() != seen and not self._stopping:
-                seen = waiting.events()
-                self._loop.call_soon_threadsafe(self._wake_all)
 
 
 def _wake(future: asyncio.Future[None]) -> None:
