@@ -31,7 +31,7 @@ from penstock.publishing.segments import pack_drafts
 from penstock.queue.protocol import Queue
 from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer, ServerSettings
-from penstock.server.auth import read_tokens
+from penstock.server.tokens import read_tokens
 from penstock.testing import FakeClock
 from penstock.testing.http import SETTINGS, Http
 from penstock.testing.model import Player, configurations, steps

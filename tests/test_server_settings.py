@@ -153,7 +153,7 @@ def test_a_token_does_what_its_scopes_say_on_the_queues_that_match(guarded: str)
     assert sender("GET", "/messages/mail-in").status == 403
     assert sender("PUT", "/mail-new").status == 403
     assert sender("DELETE", "/queues/mail-in").status == 403
-    assert sender("GET", "/metrics").status == 403
+    assert receiver("GET", "/metrics").status == 403
     assert [queue["name"] for queue in sender("GET", "/queues").json["queues"]] == ["mail-in", "mail-out"]
     assert sender("POST", "/penstock/queues/mail-in/stats", {"arguments": {}}).status == 200
     assert sender("POST", "/penstock/queues/mail-in/purge", {"arguments": {}}).status == 403

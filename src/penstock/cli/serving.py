@@ -32,5 +32,10 @@ def run_serve(args: Namespace) -> int:
     flags: dict[str, Any] = {name: value for name, value in vars(args).items() if isinstance(value, str)}
     settings = read_settings(flags, file=args.config)
     with open_local(settings.store) as broker:
-        serve(broker, settings, started=lambda url: complain(f"serving {without_password(settings.store)} at {url}"))
+        serve(
+            broker,
+            settings,
+            started=lambda url: complain(f"serving {without_password(settings.store)} at {url}"),
+            read_again=lambda: read_settings(flags, file=args.config),
+        )
     return 0

@@ -211,7 +211,7 @@ def _foreign(url: str, status: int, answer: Any) -> PenstockError:
     text = answer.get("error") if isinstance(answer, dict) else None
     if status in (401, 403):
         return BadInput(f"{url} refuses: {text}")
-    if status == 503:
+    if status in (429, 503):
         return StoreBusy(f"{url} is busy: {text}")
     if status >= 500:  # from a proxy, or from a server that failed halfway
         raise Lost(f"answered {status}: {text or 'no Penstock server said so'}")

@@ -25,6 +25,7 @@ from penstock.server.http.request_response import Refused, Request, Response, an
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.polls import Polls
+from penstock.server.quotas import Quotas
 from penstock.server.settings import ServerSettings
 from penstock.stores.dbserver.clock import DatabaseClock
 
@@ -33,7 +34,7 @@ logger = logging.getLogger("penstock.server")
 Dialects = tuple[type[Dialect], ...]
 DIALECTS: Dialects = (Mqs, Native)
 """The dialects with paths of their own; MQ-Core, whose queues are at the root, gets all other paths."""
-NO_PAGE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+NO_PAGE = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "sandbox"))
 """A message may be a web page of its sender: a browser that shows it must not run it as a page of this server."""
 
 
@@ -51,10 +52,11 @@ class App:
         self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
-        self._guard = Guard(settings.tokens, settings.host, settings.hosts)
+        self.guard = Guard(settings.tokens, settings.host, settings.hosts)
         self._broker = broker
         self._log = log
-        core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload)
+        self.quotas = Quotas(broker, self.commits, self.connections.open)
+        core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas)
         self._root = MqCore(core)
         others: Sequence[Dialect] = (*(dialect(core) for dialect in dialects), Operators(core, self._gauges))
         self.dialects = (*others, self._root)
@@ -62,14 +64,19 @@ class App:
         self._routers = {dialect.name: Router(dialect.routes()) for dialect in self.dialects}
 
     def check(self, request: Request) -> int:
+        dialect = self._dialect(request)
         if request.segments != ("health",):
-            request.grant = self._guard.grant(request.headers)
-        return self._dialect(request).keep(request)
+            grant = request.grant = self.guard.grant(request.headers)
+            if grant.dialects and dialect.name not in grant.dialects and dialect.name != Operators.name:
+                raise Refused(403, f"this token may not use the dialect {dialect.name}")
+            self.quotas.enter(request)
+        return dialect.keep(request)
 
     async def handle(self, request: Request) -> Response:
         started = time.perf_counter()
         dialect = self._dialect(request)
         try:
+            self.quotas.admit(request)
             route, variables = self._route(dialect, request)
             request.queue = variables.get("queue", "")
             if route.scope is not None:
@@ -82,7 +89,8 @@ class App:
         except Exception:  # a bug of ours: the client gets a 500, the log the traceback
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
             response = answer_error(500, "the server hit a defect of its own")
-        response.headers = {**NO_PAGE, **response.headers}
+        for name, value in NO_PAGE:
+            response.headers.setdefault(name, value)
         self._note(dialect, request, response, time.perf_counter() - started)
         return response
 
@@ -110,6 +118,7 @@ class App:
             "held_bytes": self.budget.used,
             "pending_operations": self.commits.pending,
             "refused_operations_total": self.commits.refused,
+            "refused_by_limits_total": self.quotas.refused,
             "resting_polls": self.polls.resting,
             "messages_given_back_total": self.polls.given_back,
             **self._clock_gauges(),

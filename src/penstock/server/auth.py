@@ -1,44 +1,23 @@
-"""Access rights: bearer tokens, each with scopes for the queues whose names match its patterns.
-
-    [[token]]
-    name = "shop"
-    secret = "…"             # or sha256 = "…", to keep the secret out of the file
-    scopes = ["send", "read"]
-    queues = ["orders", "mail-*"]
-
-Secrets are kept as digests and compared in constant time; no log and no error contains them.
-"""
+"""Access rights: which requests come in, and what each may do. `penstock.server.tokens` reads the tokens."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import BadSetting
-from penstock.server.http.request_response import EVERYTHING, Grant, Refused, Scope
+from penstock.server.http.request_response import EVERYTHING, Grant, Refused
+from penstock.server.tokens import Token, digest
 
-LEAST_SECRET = 16
 LONGEST_HOST = 300
 OWN_SITE = ("none", "same-origin")
 """What a browser says of a request that its user, or a page of this server, has made."""
-KNOWN = {"name", "secret", "sha256", "scopes", "queues"}
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    grant: Grant
-    digest: bytes = field(repr=False)
-
-
-def digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
+WANTS_TOKEN = {"WWW-Authenticate": 'Bearer realm="penstock"'}
 
 
 class Guard:
@@ -47,9 +26,10 @@ class Guard:
     A web page must not use a browser to get in. It could by a name of its own that leads here (DNS rebinding), so the Host must
     be known; and by a request to another site, of which browsers tell in Sec-Fetch-Site and Origin."""
 
-    def __init__(self, tokens: Sequence[Token], host: str, hosts: str = "") -> None:
-        """``hosts``: more names of this server, as patterns, with commas between them."""
+    def __init__(self, tokens: Sequence[Token], host: str, hosts: str = "", *, clock: Callable[[], float] = time.time) -> None:
+        """``hosts``: more names of this server, as patterns, with commas between them. ``clock``: seconds since 1970."""
         self._tokens = tokens
+        self._clock = clock
         self._host = host.strip("[]").lower()
         self._names = [name.strip().lower() for name in hosts.split(",") if name.strip()]
         self._is_known = lru_cache(maxsize=64)(self._find)
@@ -68,13 +48,20 @@ class Guard:
         presented = digest(secret.strip())
         found = None
         for token in self._tokens:  # always compare all, so that the timing reveals nothing
-            if hmac.compare_digest(token.digest, presented):
-                found = token.grant
+            for known in token.digests:
+                if hmac.compare_digest(known, presented):
+                    found = token
         if found is None or scheme.lower() != "bearer":
-            raise Refused(
-                401, "this server wants a bearer token that it knows", {"WWW-Authenticate": 'Bearer realm="penstock"'}
-            )
-        return found
+            raise Refused(401, "this server wants a bearer token that it knows", WANTS_TOKEN)
+        if found.expires is not None and found.expires <= self._clock():
+            raise Refused(401, "this token has expired", WANTS_TOKEN)
+        return found.grant
+
+    def replace(self, tokens: Sequence[Token]) -> None:
+        """Know these tokens from now on. Requests that have begun are finished."""
+        if self._tokens and not tokens:
+            raise BadSetting("there is no token any more; to serve without tokens, start the server again")
+        self._tokens = tokens
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "localhost")
@@ -117,43 +104,3 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def read_tokens(tables: Sequence[Any], source: str, single: str) -> tuple[Token, ...]:
-    tokens = [_read_token(table, f"{source}: token {place + 1}") for place, table in enumerate(tables)]
-    if single:
-        tokens.append(Token(Grant("token", frozenset(Scope), ("*",)), _check_secret(single, "token")))
-    return tuple(tokens)
-
-
-def _read_token(table: Any, source: str) -> Token:
-    if not isinstance(table, dict):
-        raise BadSetting(f"{source} is not a table")
-    for name in table:
-        if name not in KNOWN:
-            raise BadSetting(f"{source}: there is no setting {name!r}; there are {', '.join(sorted(KNOWN))}")
-    scopes, queues = table.get("scopes", list(Scope)), table.get("queues", ["*"])
-    for name, values in (("scopes", scopes), ("queues", queues)):
-        if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
-            raise BadSetting(f"{source}: {name} must be a list of texts")
-    unknown = [scope for scope in scopes if scope not in set(Scope)]
-    if unknown:
-        raise BadSetting(f"{source}: there is no scope {unknown[0]!r}; there are {', '.join(Scope)}")
-    if ("secret" in table) == ("sha256" in table):
-        raise BadSetting(f"{source}: give either secret or sha256")
-    if "secret" in table:
-        known = _check_secret(table["secret"], source)
-    else:
-        try:
-            known = bytes.fromhex(table["sha256"])
-        except (TypeError, ValueError):
-            known = b""
-        if len(known) != hashlib.sha256().digest_size:
-            raise BadSetting(f"{source}: sha256 must be 64 hexadecimal digits")
-    return Token(Grant(str(table.get("name", "")), frozenset(map(Scope, scopes)), tuple(queues)), known)
-
-
-def _check_secret(secret: object, source: str) -> bytes:
-    if not isinstance(secret, str) or len(secret) < LEAST_SECRET:
-        raise BadSetting(f"{source}: a secret has at least {LEAST_SECRET} characters")
-    return digest(secret)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MOST_QUEUES = 200
 OTHERS = ":others"
@@ -68,16 +68,25 @@ class Metrics:
         for name, value in gauges.items():
             kind = "counter" if name.endswith("_total") else "gauge"
             lines += [f"# TYPE penstock_{name} {kind}", f"penstock_{name} {value}"]
+        lines.append(self.render_queues(queues).rstrip("\n"))
+        lines.append("# TYPE penstock_requests_total counter")
+        for (dialect, method, status), count in sorted(self.requests.items()):
+            lines.append(f'penstock_requests_total{{dialect="{dialect}",method="{method}",status="{status}"}} {count}')
+        lines += self._histograms()
+        return "\n".join(lines) + "\n"
+
+    def render_queues(
+        self, queues: Mapping[str, Mapping[str, float]], wanted: Callable[[str], bool] = lambda _queue: True
+    ) -> str:
+        """Only what is about queues, and of what was counted only those that are wanted."""
+        lines: list[str] = []
         for name, values in queues.items():
             lines.append(f"# TYPE penstock_queue_{name} gauge")
             lines += [f'penstock_queue_{name}{{queue="{escape(queue)}"}} {value}' for queue, value in values.items()]
         lines.append("# TYPE penstock_messages_total counter")
         for (deed, queue), count in sorted(self.messages.items()):
-            lines.append(f'penstock_messages_total{{deed="{deed}",queue="{escape(queue)}"}} {count}')
-        lines.append("# TYPE penstock_requests_total counter")
-        for (dialect, method, status), count in sorted(self.requests.items()):
-            lines.append(f'penstock_requests_total{{dialect="{dialect}",method="{method}",status="{status}"}} {count}')
-        lines += self._histograms()
+            if wanted(queue):
+                lines.append(f'penstock_messages_total{{deed="{deed}",queue="{escape(queue)}"}} {count}')
         return "\n".join(lines) + "\n"
 
     def _histograms(self) -> Iterable[str]:

@@ -66,7 +66,7 @@ def _operation(tag: str, text: str, *responses: Spec, errors: str, **more: Any) 
     answers: Spec = {}
     for response in responses:
         answers |= response
-    for status in sorted({*errors.split(), "400", "401", "403", "408", "413", "417", "431", "503", "505"}):
+    for status in sorted({*errors.split(), "400", "401", "403", "408", "413", "417", "429", "431", "503", "505"}):
         answers |= _response(int(status), REASONS[int(status)], ERROR)
     return {"tags": [tag], "summary": text, "responses": answers, **more}
 

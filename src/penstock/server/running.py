@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import ssl
 import sys
@@ -15,8 +16,11 @@ from penstock.broker import LocalBroker
 from penstock.errors import BadSetting, StoreError
 from penstock.server.access_log import AccessLog
 from penstock.server.app import DIALECTS, App, Dialects
+from penstock.server.auth import is_loopback
 from penstock.server.http.connection import Connection
 from penstock.server.settings import ServerSettings
+
+logger = logging.getLogger("penstock.server")
 
 FLUSH_EVERY = 0.5
 BACKLOG = 1024
@@ -35,6 +39,7 @@ class Server:
         self._broker = broker
         self._settings = settings
         self._log = AccessLog(log)
+        self._tls = _tls(settings)
         self.url = ""
 
     async def start(self) -> None:
@@ -46,7 +51,7 @@ class Server:
                 lambda: Connection(self.app.connections),
                 settings.host.strip("[]"),
                 settings.port,
-                ssl=_tls(settings),
+                ssl=self._tls,
                 ssl_handshake_timeout=settings.read_timeout if settings.tls_cert else None,
                 backlog=BACKLOG,
             )
@@ -56,6 +61,14 @@ class Server:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
         self._flusher = loop.create_task(self._flush())
+
+    def reload(self, settings: ServerSettings) -> None:
+        """Take over new tokens, and a certificate that was renewed in its files. Other settings stay. If anything is wrong with
+        the new ones, it raises `BadSetting`, and the old tokens stay."""
+        _tls(self._settings)  # a trial: a context that fails to load new files has half of them
+        self.app.guard.replace(settings.tokens)
+        if self._tls is not None:
+            self._tls.load_cert_chain(self._settings.tls_cert, self._settings.tls_key)
 
     async def _flush(self) -> None:
         while True:
@@ -79,13 +92,26 @@ def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise BadSetting(f"tls_cert {settings.tls_cert!r} and tls_key {settings.tls_key!r} cannot be used: {error}") from None
+    if settings.tls_client_ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise BadSetting(f"tls_client_ca {settings.tls_client_ca!r} cannot be used: {error}") from None
     return context
 
 
 def serve(
-    broker: LocalBroker, settings: ServerSettings, *, started: Callable[[str], None], dialects: Dialects = DIALECTS
+    broker: LocalBroker,
+    settings: ServerSettings,
+    *,
+    started: Callable[[str], None],
+    dialects: Dialects = DIALECTS,
+    read_again: Callable[[], ServerSettings] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, as the only task of this process; call ``started`` with the URL."""
+    """Serve until SIGTERM or SIGINT, as the only task of this process; call ``started`` with the URL.
+
+    On SIGHUP, take over the tokens that ``read_again`` returns."""
 
     async def run() -> None:
         server = Server(broker, settings, log=sys.stderr if settings.access_log else None, dialects=dialects)
@@ -94,12 +120,25 @@ def serve(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, _reload, server, read_again or (lambda: settings))
         started(server.url)
+        if settings.tokens and not settings.tls_cert and not is_loopback(settings.host):
+            logger.warning("tokens travel unencrypted to %s: set tls_cert and tls_key, or let a proxy speak TLS", settings.host)
         await stop.wait()
         await server.stop()
 
     sys.setswitchinterval(SWITCH_EVERY)
     asyncio.run(run())
+
+
+def _reload(server: Server, read_again: Callable[[], ServerSettings]) -> None:
+    try:
+        settings = read_again()
+        server.reload(settings)
+    except BadSetting as error:
+        logger.warning("after SIGHUP, the old tokens stay: %s", error)
+    else:
+        logger.warning("after SIGHUP, there are %d tokens", len(settings.tokens))
 
 
 class BackgroundServer:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import BadSetting
-from penstock.server.auth import Token, read_tokens
+from penstock.server.tokens import Token, read_tokens
 
 FILE = "penstock.toml"
 MEBI = 1024 * 1024
@@ -29,6 +29,7 @@ class ServerSettings:
     token: str = _setting("", "one bearer token that may do everything", shown=False)
     tls_cert: str = _setting("", "certificate file (PEM); with it, the server speaks HTTPS")
     tls_key: str = _setting("", "the file of the certificate's key (PEM)")
+    tls_client_ca: str = _setting("", "certificates (PEM) of an authority; clients must show a certificate that it has signed")
     oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as mqs does, or refuse (413)")
     max_body: int = _setting(
         16 * MEBI,
@@ -81,6 +82,8 @@ def read_settings(
         raise BadSetting(f"oversize is {settings.oversize!r:.80}; it must be cut or refuse")
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadSetting("tls_cert and tls_key belong together: set both or none")
+    if settings.tls_client_ca and not settings.tls_cert:
+        raise BadSetting("tls_client_ca needs tls_cert and tls_key: without TLS, no client shows a certificate")
     return settings
 
 

@@ -17,6 +17,7 @@ from penstock.server.http.request_response import Refused, Request, Response, Sc
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.polls import Polls
+from penstock.server.quotas import MESSAGES, QUEUES, Quotas
 from penstock.server.settings import ServerSettings
 
 Answer = TypeVar("Answer")
@@ -36,6 +37,7 @@ class Core:
         settings: ServerSettings,
         budget: Budget,
         offload: Offload,
+        quotas: Quotas,
     ) -> None:
         self.broker = broker
         self.commits = commits
@@ -45,17 +47,28 @@ class Core:
         self.budget = budget
         """Take from it before you hold or decode what a client sent, and give it back afterwards."""
         self.offload = offload
+        self.quotas = quotas
 
     async def run(self, act: Callable[[], Answer]) -> Answer:
         return await self.commits.run(act)
 
-    async def send(self, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
-        sent = await self.commits.send(queue, drafts)
+    async def create(self, request: Request, queue: str, act: Callable[[], Answer]) -> Answer:
+        async with self.quotas.adding(request.grant, QUEUES, 1, queue):
+            return await self.commits.run(act)
+
+    async def send(self, request: Request, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
+        if request.grant.limits.max_messages is None:
+            sent = await self.commits.send(queue, drafts)
+        else:
+            async with self.quotas.adding(request.grant, MESSAGES, len(drafts)):
+                sent = await self.commits.send(queue, drafts)
         self.metrics.count_messages("sent", queue, len([one for one in sent if not one.duplicate]))
         return sent
 
     async def receive(self, request: Request, queue: str, limit: int, wait: float = 0, **how: Any) -> list[Message]:
+        limit = await self.quotas.cap(request.grant, limit)
         messages = await self.polls.receive(request, queue, limit, wait, **how)
+        self.quotas.received(request.grant, len(messages))
         self.metrics.count_messages("received", queue, len(messages))
         return messages
 
@@ -112,7 +125,7 @@ class Dialect(ABC):
     @abstractmethod
     def routes(self) -> Sequence[Route]: ...
 
-    def keep(self, request: Request) -> int:  # noqa: ARG002
+    def keep(self, request: Request) -> int:
         """How many bytes of the body to keep. `Request.length` says how many there were."""
         return 0
 

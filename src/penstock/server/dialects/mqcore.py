@@ -22,7 +22,7 @@ class MqCore(Dialect):
 
     def routes(self) -> Sequence[Route]:
         return [
-            Route("GET", "/{queue}", Scope.READ, self.show),
+            Route("GET", "/{queue}", Scope.COUNT, self.show),
             Route("PUT", "/{queue}", Scope.ADMIN, self.create),
             Route("DELETE", "/{queue}", Scope.ADMIN, self.delete_queue),
             Route("GET", "/{queue}/messages", Scope.RECEIVE, self.receive),
@@ -43,7 +43,7 @@ class MqCore(Dialect):
             self.broker.create(queue, exist_ok=True)
             return there
 
-        return Response(200 if await self.core.run(act) else 201)
+        return Response(200 if await self.core.create(request, queue, act) else 201)
 
     async def delete_queue(self, request: Request, queue: str) -> Response:
         await self.core.run(lambda: self.broker.delete(queue))
@@ -59,7 +59,7 @@ class MqCore(Dialect):
         if request.length > MAX_BODY:
             raise Refused(413, f"the message has {request.length} bytes, the limit is {MAX_BODY}")
         draft = Draft(request.body, request.headers.get("content-type") or OCTETS)
-        (sent,) = await self.core.send(queue, [draft])
+        (sent,) = await self.core.send(request, queue, [draft])
         return Response(201, {"X-Message-Id": self.uuid(queue, sent.id)})
 
     async def delete(self, request: Request, queue: str, id: str) -> Response:

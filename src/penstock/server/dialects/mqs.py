@@ -60,7 +60,7 @@ class Mqs(Dialect):
             Route("PUT", "/queues/{queue}", Scope.ADMIN, self.create),
             Route("POST", "/queues/{queue}", Scope.ADMIN, self.update),
             Route("DELETE", "/queues/{queue}", Scope.ADMIN, self.delete_queue),
-            Route("GET", "/queues/{queue}", Scope.READ, self.describe),
+            Route("GET", "/queues/{queue}", Scope.COUNT, self.describe),
             Route("GET", "/queues", None, self.list_queues),
             Route("POST", "/messages/{queue}", Scope.SEND, self.send),
             Route("GET", "/messages/{queue}", Scope.RECEIVE, self.receive),
@@ -89,7 +89,7 @@ class Mqs(Dialect):
             with _dead_letters():
                 return self.broker.create(queue, **changes).settings
 
-        return answer_json(201, show(queue, await self.core.run(act)))
+        return answer_json(201, show(queue, await self.core.create(request, queue, act)))
 
     async def update(self, request: Request, queue: str) -> Response:
         _check_size(request)
@@ -127,7 +127,7 @@ class Mqs(Dialect):
             raise BadInput(str(error)) from None
 
         def act() -> dict[str, Any]:
-            names = [name for name in self.broker.queues().names if request.grant.allows(Scope.READ, name)]
+            names = [name for name in self.broker.queues().names if request.grant.allows(Scope.COUNT, name)]
             part = names[numbers["offset"] : numbers["offset"] + numbers["limit"]]
             return {"total": len(names), "queues": [show(name, self.broker.queue(name).settings) for name in part]}
 
@@ -140,7 +140,7 @@ class Mqs(Dialect):
         boundary = boundary_of(content_type)
         if boundary is None:
             draft = self._draft(content_type, request.headers.get("content-encoding"), request.body, request.length)
-            (sent,) = await self.core.send(queue, [draft])
+            (sent,) = await self.core.send(request, queue, [draft])
             headers = {"X-MQS-MESSAGE-ID": self.uuid(queue, sent.id)}
             if request.length > MAX_BODY:
                 headers |= _truncated(request.length)
@@ -157,7 +157,7 @@ class Mqs(Dialect):
         self.core.budget.take(size)  # the parts are copies
         try:
             drafts, longest = await self.core.offload.run(size, read)
-            sent = await self.core.send(queue, drafts)
+            sent = await self.core.send(request, queue, drafts)
         finally:
             self.core.budget.give(size)
         listed = [{"id": self.uuid(queue, one.id), "duplicate": one.duplicate} for one in sent]

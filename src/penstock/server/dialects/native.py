@@ -33,6 +33,7 @@ from penstock.message import Message
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
+from penstock.server.quotas import MESSAGES
 
 VERBS: dict[str, Scope] = {
     "send_many": Scope.SEND,
@@ -50,15 +51,15 @@ VERBS: dict[str, Scope] = {
     "read": Scope.RECEIVE,
     "settle": Scope.RECEIVE,
     "give_up": Scope.RECEIVE,
-    "settings": Scope.READ,
-    "stats": Scope.READ,
-    "pulse": Scope.READ,
+    "settings": Scope.COUNT,
+    "stats": Scope.COUNT,
+    "pulse": Scope.COUNT,
     "peek": Scope.READ,
     "settled": Scope.READ,
-    "span": Scope.READ,
+    "span": Scope.COUNT,
     "scan": Scope.READ,
     "sismember": Scope.READ,
-    "scard": Scope.READ,
+    "scard": Scope.COUNT,
     "readers": Scope.READ,
     "settled_epoch": Scope.READ,
     "update": Scope.ADMIN,
@@ -113,7 +114,7 @@ class Native(Dialect):
         if verb == "receive":
             return await self._receive(request, queue, given)
         if verb == "send_many" and given.keys() == {"drafts"} and given["drafts"] and isinstance(given["drafts"], list):
-            return _answer(await self.core.send(queue, given["drafts"]))
+            return _answer(await self.core.send(request, queue, given["drafts"]))
         if verb in SETTLING:
             given = {name: _receipts(value) for name, value in given.items()}
         if verb == "redrive":
@@ -129,7 +130,12 @@ class Native(Dialect):
                 return home.settings
             return _call(getattr(home, verb), given)
 
-        answer = await self.core.commits.run(act, alone=verb in LONG)
+        if verb == "claim" and isinstance(given.get("limit"), int):
+            given["limit"] = await self.core.quotas.cap(request.grant, given["limit"])
+        async with self.core.quotas.adding(request.grant, MESSAGES, _added(verb, given)):
+            answer = await self.core.commits.run(act, alone=verb in LONG)
+        if verb == "claim":
+            self.core.quotas.received(request.grant, answer.size)
         if verb in ("delete_many", "send_many"):
             done = sum(answer) if verb == "delete_many" else len([one for one in answer if not one.duplicate])
             self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, done)
@@ -158,7 +164,7 @@ class Native(Dialect):
             return _answer({"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
         if verb == "names":
             names = await self.core.run(lambda: self.broker.queues().names)
-            return _answer([name for name in names if request.grant.allows(Scope.READ, name)])
+            return _answer([name for name in names if request.grant.allows(Scope.COUNT, name)])
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
         if verb not in ("create", "delete"):
@@ -167,7 +173,8 @@ class Native(Dialect):
         if verb == "delete":
             return _answer(await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True))
         self.check_redrive(request, given.get("redrive"))
-        return _answer((await self.core.run(lambda: _call(self.broker.create, given))).name)
+        name = str(given.get("name", ""))
+        return _answer((await self.core.create(request, name, lambda: _call(self.broker.create, given))).name)
 
     async def stage(self, request: Request, writer: str, batch: str, name: str) -> Response:
         _check_sender(request)
@@ -190,7 +197,18 @@ class Native(Dialect):
                 writer, batch, segments, **how, allow=lambda queue: request.grant.check(Scope.SEND, queue)
             )
 
-        return _answer(await self.core.commits.run(lambda: _call(publish, given), alone=True))
+        async with self.core.quotas.adding(request.grant, MESSAGES, _added(verb, given)):
+            return _answer(await self.core.commits.run(lambda: _call(publish, given), alone=True))
+
+
+def _added(verb: str, given: dict[str, Any]) -> int:
+    """How many messages a verb adds at most."""
+    match verb, given.get("drafts"), given.get("segments"):
+        case "send_many", list(drafts), _:
+            return len(drafts)
+        case "publish", _, dict(segments):
+            return sum(count for count in segments.values() if isinstance(count, int) and count > 0)
+    return int(verb == "sadd")
 
 
 def _check_sender(request: Request) -> None:

@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(400, "the target of the request cannot be read")
             return
         method = self._parser.get_method().decode("ascii")
-        request = self._refused = Request(method, segments, query, headers, b"", 0, NOBODY)
+        request = self._refused = Request(method, segments, query, headers, b"", 0, NOBODY, client=self)
         if int(headers.get("content-length", "0") or "0") > self._settings.max_body:
             self._refuse_body()
             return

@@ -28,12 +28,33 @@ class Refused(Exception):
 
 
 class Scope(StrEnum):
-    """read: look; send; receive: take and settle; admin: create, change, purge and delete queues."""
+    """count: settings and numbers of messages; read: the messages too; send; receive: take and settle; admin: create, change,
+    purge and delete queues. A token that may read may count."""
 
+    COUNT = "count"
     READ = "read"
     SEND = "send"
     RECEIVE = "receive"
     ADMIN = "admin"
+
+
+def _limit(help: str) -> Any:
+    return field(default=None, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the clients of one token may use together; None: as much as there is."""
+
+    max_rate: float | None = _limit("requests a second, and as many at once; more give 429")
+    max_byte_rate: float | None = _limit("bytes of requests' bodies a second; more give 429")
+    max_connections: int | None = _limit("open connections; more give 429")
+    max_queues: int | None = _limit("queues whose names match `queues`; it creates no more")
+    max_messages: int | None = _limit("messages in these queues; it sends no more")
+    max_in_flight: int | None = _limit("messages of these queues that are received and not settled; it receives no more")
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +64,16 @@ class Grant:
     name: str
     scopes: frozenset[Scope] = frozenset()
     queues: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
+    dialects: frozenset[str] = frozenset()
+    """Empty: any."""
+
+    def knows(self, queue: str) -> bool:
+        """Whether the sender may know that there is such a queue."""
+        return "*" in self.queues or any(fnmatchcase(queue, pattern) for pattern in self.queues)
 
     def allows(self, scope: Scope, queue: str) -> bool:
-        return scope in self.scopes and ("*" in self.queues or any(fnmatchcase(queue, pattern) for pattern in self.queues))
+        return scope in self.scopes and self.knows(queue)
 
     def allows_all(self, scope: Scope) -> bool:
         return scope in self.scopes and "*" in self.queues
@@ -74,6 +102,8 @@ class Request:
     """It waits in a long poll, which ends if its client disconnects."""
     queue: str = ""
     """The queue that it is about, for the log and the metrics."""
+    client: object = None
+    """The connection on which it came."""
 
     @property
     def path(self) -> str:
