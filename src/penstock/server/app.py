@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 
 from penstock.broker import LocalBroker
@@ -21,7 +20,7 @@ from penstock.server.dialects.mqs import Mqs
 from penstock.server.dialects.native import Native
 from penstock.server.dialects.operators import Operators
 from penstock.server.http.open_connections import Connections
-from penstock.server.http.request_response import Refused, Request, Response, answer_error
+from penstock.server.http.request_response import LEFT, Refused, Request, Response, answer_error
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.polls import Polls
@@ -49,7 +48,7 @@ class App:
         self.offload = Offload(loop)
         self.commits = Commits(broker, loop, max_pending=settings.max_pending)
         self.commits.sizes = self.metrics.count_commit
-        self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body)
+        self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body, budget=self.budget)
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
         self.guard = Guard(settings.tokens, settings.host, settings.hosts)
@@ -70,10 +69,11 @@ class App:
             if grant.dialects and dialect.name not in grant.dialects and dialect.name != Operators.name:
                 raise Refused(403, f"this token may not use the dialect {dialect.name}")
             self.quotas.enter(request)
+        elif request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+            raise Refused(413, "/health takes no body")  # anybody may ask it
         return dialect.keep(request)
 
     async def handle(self, request: Request) -> Response:
-        started = time.perf_counter()
         dialect = self._dialect(request)
         try:
             self.quotas.admit(request)
@@ -82,6 +82,8 @@ class App:
             if route.scope is not None:
                 request.grant.check(route.scope, request.queue)
             response = await route.handle(request, **variables)
+        except asyncio.CancelledError:  # the store had not begun, and never will
+            response = Response(LEFT) if request.unheard else answer_error(503, "this took too long", {"Retry-After": "1"})
         except Refused as refusal:
             response = answer_error(refusal.status, str(refusal), refusal.headers)
         except PenstockError as error:
@@ -91,14 +93,10 @@ class App:
             response = answer_error(500, "the server hit a defect of its own")
         for name, value in NO_PAGE:
             response.headers.setdefault(name, value)
-        self._note(dialect, request, response, time.perf_counter() - started)
         return response
 
     def note(self, request: Request, response: Response, seconds: float) -> None:
-        self._note(self._dialect(request), request, response, seconds)
-
-    def _note(self, dialect: Dialect, request: Request, response: Response, seconds: float) -> None:
-        self.metrics.count_request(dialect.name, request.method, response.status, seconds)
+        self.metrics.count_request(self._dialect(request).name, request.method, response.status, seconds)
         self._log.write(request, response, seconds)
 
     def _dialect(self, request: Request) -> Dialect:
@@ -116,6 +114,7 @@ class App:
             "connections": len(self.connections.open),
             "connections_cut_total": self.connections.cut,
             "held_bytes": self.budget.used,
+            "log_lines_dropped_total": self._log.dropped,
             "pending_operations": self.commits.pending,
             "refused_operations_total": self.commits.refused,
             "refused_by_limits_total": self.quotas.refused,

@@ -1,4 +1,4 @@
-"""One budget of bytes for everything that the service holds for its clients: request bodies, answers, decoded values, caches."""
+"""One budget of bytes for all that the service holds for its clients: request bodies, answers, decoded values, caches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ class Budget:
         self._lock = Lock()
         self.used = 0
 
+    @property
+    def left(self) -> int:
+        return max(0, self._most - self.used)
+
     def take(self, count: int) -> None:
         """Count ``count`` bytes more, or raise `Refused` and count nothing if that would pass the limit."""
         with self._lock:
@@ -26,6 +30,11 @@ class Budget:
             f"{count} bytes more do not fit: {self.used} of {self._most} bytes (max_memory) are in use",
             {"Retry-After": "1"},
         )
+
+    def count(self, count: int) -> None:
+        """Count bytes that exist already, even beyond the limit; whatever asks for more is then refused."""
+        with self._lock:
+            self.used += count
 
     def give(self, count: int) -> None:
         with self._lock:

@@ -17,14 +17,18 @@ from penstock.errors import QueueNotFound, StoreError
 from penstock.message import Message
 from penstock.policy import MAX_BODY, SECOND
 from penstock.queue.queue import LocalQueue
+from penstock.server.budget import Budget
 from penstock.server.commits import Commits
-from penstock.server.http.request_response import Request
+from penstock.server.http.request_response import Refused, Request
 
 
 class Polls:
-    def __init__(self, broker: LocalBroker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int) -> None:
+    def __init__(
+        self, broker: LocalBroker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int, budget: Budget
+    ) -> None:
         self._broker = broker
         self._max_bytes = max_bytes
+        self._budget = budget
         self._commits = commits
         self._loop = loop
         self._resting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -55,7 +59,7 @@ class Polls:
 
         def take() -> tuple[list[Message], int, int | None]:
             events = self._broker.waiting.events(queue)
-            messages = self._receive(self._broker.queue(queue), limit, visibility, mode, holder, unfinished)
+            messages = self._receive(request, self._broker.queue(queue), limit, visibility, mode, holder, unfinished)
             return messages, events, None if messages or not wait else self._broker.store.queue(queue).due()
 
         give_up_at = self._loop.time() + wait
@@ -79,11 +83,15 @@ class Polls:
                 self._wake_at(queue, self._loop.time() + (due - self._broker.clock()) / SECOND)
             if self._listen(queue, events):
                 request.resting = True
-                await self._rest(queue, give_up_at, first=rested)
+                try:
+                    await self._rest(queue, give_up_at, first=rested)
+                finally:
+                    request.resting = False
                 rested = True
 
     def _receive(
         self,
+        request: Request,
         queue: LocalQueue,
         limit: int,
         visibility: float | None,
@@ -91,14 +99,22 @@ class Polls:
         holder: str | None,
         unfinished: bool,
     ) -> list[Message]:
-        """Receive some at a time, until one answer holds no more messages or bytes."""
+        """Receive some at a time, until one answer holds no more messages or bytes. Nothing is claimed that the budget has no
+        room for; the request holds that room until it is answered."""
         messages: list[Message] = []
         step = max(1, self._max_bytes // MAX_BODY)
         while len(messages) < limit:
-            asked = min(limit - len(messages), step)
+            asked = min(limit - len(messages), step, max(1, self._budget.left // MAX_BODY))
+            size = 0
             try:
-                more = queue.receive(asked, visibility=visibility, mode=mode, holder=holder, unfinished=unfinished is True)
-            except (StoreError, QueueNotFound):
+                self._budget.take(asked * MAX_BODY)
+                try:
+                    more = queue.receive(asked, visibility=visibility, mode=mode, holder=holder, unfinished=unfinished is True)
+                    size = sum(len(message.body) for message in more)
+                    request.held += size
+                finally:
+                    self._budget.give(asked * MAX_BODY - size)
+            except (StoreError, QueueNotFound, Refused):
                 if not messages:
                     raise
                 break  # keep what was already taken: it may be settled

@@ -17,13 +17,13 @@ from penstock.errors import BadSetting, StoreError
 from penstock.server.access_log import AccessLog
 from penstock.server.app import DIALECTS, App, Dialects
 from penstock.server.auth import is_loopback
-from penstock.server.http.connection import Connection
+from penstock.server.http.listening import Listener, raise_limit_of_files, room_for_connections
+from penstock.server.log_writer import LogWriter
 from penstock.server.settings import ServerSettings
 
 logger = logging.getLogger("penstock.server")
 
 FLUSH_EVERY = 0.5
-BACKLOG = 1024
 SWITCH_EVERY = 0.0001
 """Seconds after which the commit thread gets the interpreter from the event loop, which releases it and takes it back at
 each system call. With Python's 5 ms, a commit waits longer for the loop than for the disk."""
@@ -38,7 +38,8 @@ class Server:
         self._dialects = dialects
         self._broker = broker
         self._settings = settings
-        self._log = AccessLog(log)
+        self.writer = LogWriter(log)
+        self._log = AccessLog(self.writer if log is not None and settings.access_log else None)
         self._tls = _tls(settings)
         self.url = ""
 
@@ -46,21 +47,16 @@ class Server:
         loop = asyncio.get_running_loop()
         self.app = App(self._broker, self._settings, loop, self._log, self._dialects)
         settings = self._settings
+        self.app.connections.most = room_for_connections(settings.max_connections)
+        self._listener = Listener(self.app.connections, self._tls)
         try:
-            self._listener = await loop.create_server(
-                lambda: Connection(self.app.connections),
-                settings.host.strip("[]"),
-                settings.port,
-                ssl=self._tls,
-                ssl_handshake_timeout=settings.read_timeout if settings.tls_cert else None,
-                backlog=BACKLOG,
-            )
+            host, port = await self._listener.listen(settings.host.strip("[]"), settings.port)
         except OSError as error:
             raise StoreError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
-        host, port = self._listener.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
-        self._flusher = loop.create_task(self._flush())
+        self._loop = loop
+        self._flush()
 
     def reload(self, settings: ServerSettings) -> None:
         """Take over new tokens, and a certificate that was renewed in its files. Other settings stay. If anything is wrong with
@@ -70,16 +66,17 @@ class Server:
         if self._tls is not None:
             self._tls.load_cert_chain(self._settings.tls_cert, self._settings.tls_key)
 
-    async def _flush(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_EVERY)
-            self._log.flush()
+    def _flush(self) -> None:
+        self._flusher = self._loop.call_later(FLUSH_EVERY, self._flush)  # first, so that no error can end it
+        self._log.flush()
 
     async def stop(self) -> None:
         """Stop accepting connections and requests, finish those that have begun, and give back messages that no client got."""
         self._listener.close()
         await self.app.stop()
         self._flusher.cancel()
+        self._log.flush()
+        self.writer.close()
 
 
 def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
@@ -114,7 +111,7 @@ def serve(
     On SIGHUP, take over the tokens that ``read_again`` returns."""
 
     async def run() -> None:
-        server = Server(broker, settings, log=sys.stderr if settings.access_log else None, dialects=dialects)
+        server = Server(broker, settings, log=sys.stderr, dialects=dialects)
         await server.start()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -122,12 +119,16 @@ def serve(
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, _reload, server, read_again or (lambda: settings))
         started(server.url)
-        if settings.tokens and not settings.tls_cert and not is_loopback(settings.host):
-            logger.warning("tokens travel unencrypted to %s: set tls_cert and tls_key, or let a proxy speak TLS", settings.host)
-        await stop.wait()
-        await server.stop()
+        with server.writer.taking_logging():
+            if settings.tokens and not settings.tls_cert and not is_loopback(settings.host):
+                logger.warning(
+                    "tokens travel unencrypted to %s: set tls_cert and tls_key, or let a proxy speak TLS", settings.host
+                )
+            await stop.wait()
+            await server.stop()
 
     sys.setswitchinterval(SWITCH_EVERY)
+    raise_limit_of_files()
     asyncio.run(run())
 
 

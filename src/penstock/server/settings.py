@@ -42,6 +42,7 @@ class ServerSettings:
         256 * MEBI, "bytes held for all clients: bodies, answers and what is made of them; more gives 503", MEBI, 2**40
     )
     max_connections: int = _setting(1000, "open connections; more give 503", 1, 100_000)
+    max_per_address: int = _setting(500, "open connections from one address; more give 503", 1, 100_000)
     max_pending: int = _setting(1000, "operations that wait for the store; more give 503", 1, 100_000)
     max_wait: int = _setting(60, "seconds that a long poll may ask for", 0, 3600)
     max_receive: int = _setting(1000, "messages that one request may receive", 1, 100_000)

@@ -1,75 +1,68 @@
-"""One client's connection: HTTP/1.1 with httptools' strict parser, and a bound on everything that a client can make us hold.
+"""One client's connection: moves bytes between its socket and its `Conversation`, runs the handlers, and watches the clock.
 
-    idle ──first byte──► head ──► body ──► waiting in line ──► served ──► idle again, or closed
-      │                    │       │                             │
-      └ idle_timeout       └───────┴ read_timeout: 408           └ request_timeout: 503
+    reads ──► Conversation ──► Serving ──► writes as much as the kernel takes, the rest when it takes more ──► reads
+      │                           │          │
+      │                           │          └ no byte leaves for read_timeout: cut
+      │                           └ request_timeout: 503 if the store has not begun; else answered late
+      └ the first request, or the rest of one: read_timeout; between requests: idle_timeout
 
-Requests of one connection are served one after the other, in order. After a malformed request the server answers and closes the
-connection, since it is unclear where the next request would begin.
+If the kernel does not get an answer whole, its client has not heard it, and what was claimed for it is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping
-from enum import Enum, auto
-from functools import lru_cache
+import select
+import struct
+import sys
+from contextlib import suppress
 from typing import Any
 
-import httptools
-
+from penstock.server.http.conversation import BODY, HEAD, IDLE, Continue, Conversation, Refusal
 from penstock.server.http.open_connections import Connections
-from penstock.server.http.request_response import NOBODY, Refused, Request, Response, answer_error, render, split_target
+from penstock.server.http.request_response import NOBODY, Refused, Request, Response, answer_error
 from penstock.server.http.serving import Serving
 
 logger = logging.getLogger("penstock.server")
 
-MAX_HEADERS = 100
 LINGER = 1.0
-"""Seconds that a refused client has to read the reason before its connection is closed."""
-
-
-@lru_cache(maxsize=256)
-def _lower(name: bytes) -> str:
-    return name.decode("latin-1").lower()
-
-
-UNREAD = Request("?", ("?",), "", {}, b"", 0, NOBODY)
-"""What the log shows of a request whose head could not be parsed."""
-
-
-class Phase(Enum):
-    IDLE = auto()
-    HEAD = auto()
-    BODY = auto()
-    REFUSED = auto()
-
-
-IDLE, HEAD, BODY, REFUSED = Phase
-"""Plain names: in Python 3.11 each use of an enum's member is a function call, and a request would make ten."""
+"""Seconds that a client has to read the last answer before its connection is closed. If it were closed with bytes unread, the
+kernel would discard the answer too."""
+PART = 256 * 1024
+"""Bytes that are handed to the transport at once, since it copies what the kernel does not take."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    def __init__(self, connections: Connections) -> None:
+    """Owns a socket, the handler that runs for it, and the part of an answer that the kernel has not taken."""
+
+    def __init__(self, connections: Connections, address: str) -> None:
+        self.address = address
         self._all = connections
-        self._settings = connections.handler.settings
-        self._budget = connections.handler.budget
         self._loop = connections.loop
-        self._parser = httptools.HttpRequestParser(self)
-        self._phase = IDLE
-        self._line: deque[tuple[Request | Response, bool]] = deque()
+        self._handler = connections.handler
+        self._settings = connections.handler.settings
+        self._talk = Conversation(self._settings, self._handler.budget, self._check)
+        self._transport: Any = None
         self._job: Serving | None = None
-        self._undo: Callable[[], None] | None = None
-        self._blocked_since: float | None = None
-        self._overdue = False
-        self._head = self._size = 0
-        self._known: list[tuple[bytes, bytes]] = []
-        self._headers: Mapping[str, str] = {}
+        self._answering: tuple[Request, Response, float] | None = None
+        self._unsent: memoryview | None = None
+        self._blocked = False
+        """The transport holds bytes that the kernel has not taken."""
+        self._counted = 0
+        """Bytes that the budget counts for the answer."""
+        self._left = 0
+        """Bytes that had not left when the clock was last looked at."""
         self._since = self._loop.time()
-        self._closing = False
+        """When what it does now began: nothing, reading, serving, or writing."""
+        self._reads = True
+        self._lost = False
+        self.handshake: asyncio.Task[None] | None = None
+        """Sets up the transport; with TLS, that takes the client's help."""
+        self.known = False
+        """Its client has shown that it may do something here."""
         self.ended = False
+        """The client will send nothing more."""
 
     # the transport's side
 
@@ -77,302 +70,246 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         # Report when the write buffer is empty. (TLS pauses when a buffer reaches the mark, plain sockets when it exceeds it.)
         transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
-        self._all.open.add(self)
-        if len(self._all.open) > self._settings.max_connections:
-            self._refuse(503, f"there are {self._settings.max_connections} connections, the limit", {"Retry-After": "1"})
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        self._all.open.discard(self)
-        self._closing = True
-        self._forget_body()
-        while self._line:
-            item, _ = self._line.popleft()
-            if isinstance(item, Request):
-                self._budget.give(len(item.body))
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
-        if self._job is not None:
-            self._job.cancel()
+        self._lost = True
+        self._all.remove(self)
+        self._talk.close()
+        if self._answering is not None:
+            self._end_answer(unheard=True)
+        self._leave()
 
     def eof_received(self) -> bool:
         """A client that closes its half may still read an answer. But it looks like a client that is gone, and that must not
         cost a message: a long poll ends, and the messages claimed for it are given back."""
-        self.ended = True
-        if self._phase in (HEAD, BODY):
-            self._refuse(400, "the request ends in the middle")
-        if self._job is not None and self._serving.resting:
-            self._job.cancel()
-            return False
-        self._closing = True
-        half_open = self._job or self._line or self._transport.get_write_buffer_size()
-        return bool(half_open) and self._transport.can_write_eof()  # TLS has no half-close
+        self._end()
+        return bool(self._transport.can_write_eof())  # TLS has no half-close
 
     def pause_writing(self) -> None:
-        self._blocked_since = self._loop.time()
+        self._blocked = True
 
     def resume_writing(self) -> None:
-        self._blocked_since = None
-        self._undo = None  # the kernel has every byte: as far as we can know, the client got it
-        self._go_on()
+        self._blocked = False
+        if self._answering is not None:
+            self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._all.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._phase is REFUSED:
-            return
-        begins = self._phase is IDLE
-        if begins:
-            self._phase = HEAD
-        self._head += nbytes  # reset if a request begins in these bytes, since we cannot tell how many belong to it
-        try:
-            self._parser.feed_data(self._all.buffer[:nbytes])
-        except httptools.HttpParserUpgrade:
-            self._phase = REFUSED  # serve the request without the upgrade, then close
-        except httptools.HttpParserError as error:
-            if self._phase is not REFUSED:
-                text = str(error) if not isinstance(error, httptools.HttpParserCallbackError) else "it cannot be read"
-                self._refuse(400, f"malformed request: {text}")
-        if self._phase is not IDLE:  # the request is not complete yet
-            if begins:
-                self._since = self._loop.time()
-            if self._phase is not REFUSED and self._head > self._settings.max_head:
-                self._refuse_head()
-        if self._line:
+        self._talk.receive(self._all.buffer[:nbytes])
+        if self._job is None and self._answering is None:
             self._go_on()
-            if self._line:  # a client that sends more before its answer must wait
-                self._transport.pause_reading()
-
-    # the parser's side
-
-    def on_message_begin(self) -> None:
-        self._phase = HEAD
-        self._refused = UNREAD
-        self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
-        self._head = self._length = self._kept = 0
-        self._request: Request | None = None
-
-    def on_url(self, url: bytes) -> None:
-        self._target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is HEAD:  # ignore trailers
-            self._fields.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        if self._phase is REFUSED:
-            return
-        if self._fields != self._known and not self._read_fields():
-            return
-        headers = self._headers
-        if len(self._target) + self._size > self._settings.max_head or len(self._fields) > MAX_HEADERS:
-            self._refuse_head()
-            return
-        version = self._parser.get_http_version()
-        if version not in ("1.0", "1.1"):
-            self._refuse(505, f"HTTP {version} is not spoken here")
-            return
-        if version == "1.1" and "host" not in headers:
-            self._refuse(400, "there is no Host header")
-            return
-        try:
-            segments, query = split_target(self._target)
-        except ValueError:
-            self._refuse(400, "the target of the request cannot be read")
-            return
-        method = self._parser.get_method().decode("ascii")
-        request = self._refused = Request(method, segments, query, headers, b"", 0, NOBODY, client=self)
-        if int(headers.get("content-length", "0") or "0") > self._settings.max_body:
-            self._refuse_body()
-            return
-        try:
-            self._keep = self._all.handler.check(request)
-        except Refused as refusal:
-            self._refuse(refusal.status, str(refusal), refusal.headers)
-            return
-        self._request = request
-        self._phase = BODY
-        self._head = 0
-        if "expect" in headers:
-            if headers["expect"].lower() != "100-continue":
-                self._refuse(417, "the only expectation that is met is 100-continue")
-                return
-            if version == "1.1" and not self._job and not self._line:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _read_fields(self) -> bool:
-        """The headers by name; False if they were refused. Most clients repeat their headers on a connection, so the parsed
-        ones are cached, and never changed."""
-        headers: dict[str, str] = {}
-        size = 0
-        for name, value in self._fields:
-            size += len(name) + len(value) + 4
-            key = _lower(name)
-            if key not in headers:
-                headers[key] = value.decode("latin-1")
-            elif key == "host":
-                self._refuse(400, "there are two Host headers")
-                return False
-            else:
-                headers[key] += ", " + value.decode("latin-1")
-        self._known, self._headers, self._size = self._fields, headers, size
-        return True
-
-    def on_body(self, data: bytes) -> None:
-        if self._phase is REFUSED:
-            return
-        self._head = 0  # trailers after the body count against the limit of a head
-        self._length += len(data)
-        if self._length > self._settings.max_body:
-            self._refuse_body()
-            return
-        part = data[: self._keep - self._kept]
-        if part:
-            try:
-                self._budget.take(len(part))
-            except Refused as refusal:
-                self._refuse(refusal.status, str(refusal), refusal.headers)
-                return
-            self._body.append(part)
-            self._kept += len(part)
-
-    def on_message_complete(self) -> None:
-        if self._phase is REFUSED or self._request is None:
-            return
-        request = self._request
-        request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        request.length = self._length
-        self._body, self._kept = [], 0
-        self._phase = IDLE
-        self._line.append((request, self._parser.should_keep_alive()))
+        elif self._reads and self._talk.full:
+            self._reads = False
+            self._transport.pause_reading()
 
     # serving
 
-    _serving = _refused = UNREAD
-    _keep_alive = False
-
     def _go_on(self) -> None:
-        """Serve the next request in line, once the previous answer is written."""
-        if self._job is not None or self._blocked_since is not None or self._transport.is_closing():
-            return
-        if self._line:
-            item, keep_alive = self._line.popleft()
-            self._since = self._loop.time()
-            if isinstance(item, Response):
-                self._write(item, keep_alive=False)
-            else:
-                self._serving, self._keep_alive = item, keep_alive
-                self._job = Serving(self._all.handler.handle(item), self._answer)
-                self._job.go_on()
-        elif self._closing:
-            self._transport.close()
+        """Serve what has come. While a request is being served or answered, there is nothing to do."""
+        phase = self._talk.phase
+        event = self._talk.next()
+        if isinstance(event, Continue):
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            event = self._talk.next()
+        if type(event) is Request:
+            self._serve(event)
+        elif isinstance(event, Refusal):
+            self._refuse(event)
         else:
-            self._since = self._loop.time()
-            self._transport.resume_reading()
+            if phase is IDLE and self._talk.phase is not IDLE:
+                self._since = self._loop.time()  # the first bytes of a request have come
+            if self._talk.done:
+                self._finish()
+            if not self._reads and self._job is None and self._answering is None:
+                self._reads = True
+                self._transport.resume_reading()
 
-    def _answer(self, response: Response | None) -> None:
-        """The handler has ended; there is no response if it was cancelled."""
-        self._job = None
-        self._budget.give(len(self._serving.body))
-        bare = self._serving.method == "HEAD"
-        self._serving = UNREAD
-        if response is None:
-            if not self._overdue:
-                return
-            self._overdue = False
-            response = answer_error(503, "this took too long", {"Retry-After": "1"})
-        response.bare = bare
-        more = bool(self._line) or self._phase is not REFUSED
-        keep_alive = self._keep_alive and more and not response.close and not self._all.handler.stopping
+    def _check(self, request: Request) -> int:
+        request.client = self
+        keep = self._handler.check(request)
+        if request.grant is not NOBODY:
+            self.known = True
+        return keep
+
+    def _serve(self, request: Request) -> None:
+        self._since = now = self._loop.time()
+        self._job = Serving(request, self._handler.handle(request), self._answer, now)
+        self._job.go_on()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        answer = answer_error(refusal.error.status, str(refusal.error), refusal.error.headers)
+        answer.bare = refusal.request.method == "HEAD"
+        self._answering = (refusal.request, answer, 0.0)
+        self._write_safely()
+
+    def _answer(self, response: Response) -> None:
+        """The handler has ended."""
+        job, self._job = self._job, None
+        assert job is not None
+        self._handler.budget.give(job.request.held)
+        response.bare = job.request.method == "HEAD"
+        self._answering = (job.request, response, self._loop.time() - job.started)
         if self._all.held is None:
-            self._write_safely(response, keep_alive)
+            self._write_safely()
         else:
-            self._all.held.append((self._write_safely, response, keep_alive))
+            self._all.held.append(self._write_safely)
 
-    def _write_safely(self, response: Response, keep_alive: bool) -> None:
+    def _write_safely(self) -> None:
         try:
-            self._write(response, keep_alive=keep_alive)
+            self._write()
         except Exception:  # a bug; answers of other clients may come after this one
             logger.exception("a defect in Penstock: an answer cannot be written")
+            if self._answering is not None:
+                self._end_answer(unheard=True)
             self.abort()
 
-    def _write(self, response: Response, *, keep_alive: bool) -> None:
-        if self._transport.is_closing() or (self.ended and response.undo is not None):
+    def _write(self) -> None:
+        if self._answering is None:
+            return  # the connection was lost before its turn came
+        request, response, _ = self._answering
+        if response.undo is not None and not self._reads and self._hung_up():
+            self.ended = True
+        if self._lost or request.unheard or self._transport.is_closing() or (self.ended and response.undo is not None):
+            self._end_answer(unheard=True)
+            self.abort()
+            return
+        head = self._talk.answer(response, self._all.date(), stopping=self._handler.stopping)
+        body = b"" if response.bare else response.body
+        if len(body) <= PART:
+            self._transport.write(head + body)
+        else:
+            self._unsent = memoryview(body)
+            self._transport.write(head)
+        if self._blocked or self._unsent is not None:
+            self._counted = len(body) if response.undo is None else 2 * len(body)  # the claimed messages are held too
+            self._handler.budget.count(self._counted)
+            self._left, self._since = -1, self._loop.time()
+        self._pump()
+
+    def _pump(self) -> None:
+        """Hand the rest of the answer to the kernel, as much as it takes."""
+        while self._unsent is not None and not self._blocked and not self._transport.is_closing():
+            part, rest = self._unsent[:PART], self._unsent[PART:]
+            self._unsent = rest if rest else None
+            self._transport.write(part)
+        if self._transport.is_closing():
+            self._end_answer(unheard=True)  # the kernel refused some of it
+        elif self._unsent is None and not self._blocked:
+            self._end_answer(unheard=False)  # the kernel has every byte: as far as we can know, the client got it
+            self._talk.answered()
+            self._since = self._loop.time()
+            if self._talk.waiting:
+                self._loop.call_soon(self._go_on)  # give other connections their turn
+            else:
+                self._go_on()
+
+    def _end_answer(self, *, unheard: bool) -> None:
+        assert self._answering is not None
+        request, response, seconds = self._answering
+        self._answering = self._unsent = None
+        if self._counted:
+            self._handler.budget.give(self._counted)
+            self._counted = 0
+        if unheard:
+            request.unheard = True
             if response.undo is not None:
                 response.undo()
+        self._handler.note(request, response, seconds)
+
+    # how it ends
+
+    def _finish(self) -> None:
+        """Nothing more will be read, and everything is answered."""
+        if self.ended or not self._transport.can_write_eof():
             self._transport.close()
-            return
-        self._undo = response.undo
-        self._transport.write(render(response, keep_alive=keep_alive, date=self._all.date()))
-        if self._blocked_since is None:
-            self._undo = None
-        if not keep_alive:
-            self._closing = True
-            if self._phase is REFUSED and self._transport.can_write_eof():
-                # If we closed with bytes unread, the kernel would discard the answer too.
-                if self._blocked_since is None:
-                    self._transport.write_eof()
-                self._transport.resume_reading()
-                self._since = self._loop.time()
-                return
-        if self._line:
-            self._loop.call_soon(self._go_on)  # give other connections their turn
-        else:
+        elif not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._talk.end()
+        if self._job is None and self._answering is None:
             self._go_on()
+        elif self._job is not None and self._job.request.resting:
+            self._leave()
 
-    def _refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
-        """Answer in place of the request that is being read, after the requests before it, and read no further."""
-        if self._phase is REFUSED:
-            return
-        self._phase = REFUSED
-        self._forget_body()
-        answer = answer_error(status, text, headers)
-        answer.bare = self._refused.method == "HEAD"
-        self._all.handler.note(self._refused, answer, 0)
-        self._line.append((answer, False))
-        self._go_on()
+    def _leave(self) -> None:
+        if self._job is not None:
+            self._job.request.unheard = True
+            self._job.stop()
 
-    def _refuse_head(self) -> None:
-        limit = self._settings.max_head
-        self._refuse(
-            431, f"the head of the request, or what follows its body, has more than {limit} bytes or {MAX_HEADERS} headers"
-        )
+    def _hung_up(self) -> bool:
+        """Whether the client has closed its half behind bytes that nobody has read yet."""
+        with suppress(OSError, ValueError, AttributeError):  # it is closed already; or this system has no POLLRDHUP
+            poll = select.poll()
+            poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
+            return bool(poll.poll(0))
+        return False
 
-    def _refuse_body(self) -> None:
-        self._refuse(413, f"the body has more than {self._settings.max_body} bytes, the limit")
-
-    def _forget_body(self) -> None:
-        self._budget.give(getattr(self, "_kept", 0))
-        self._kept, self._body = 0, []
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
 
     # time
 
     def tick(self, now: float) -> None:
         """Close connections that are too slow; called a few times a second."""
         settings, spent = self._settings, now - self._since
-        if self._blocked_since is not None:
-            if now - self._blocked_since > settings.read_timeout:
-                self.abort()  # the client does not read its answer
+        if self._transport is None:
+            return  # the TLS handshake has a limit of its own
+        if not self._reads and not self.ended and self._hung_up():
+            self._end()
+        elif self._answering is not None:
+            self._watch_progress(now)
         elif self._job is not None:
-            if spent > settings.request_timeout and not self._serving.resting:
-                self._overdue = True
-                self._job.cancel()
-        elif self._phase is REFUSED:
+            if self._job.request.resting:
+                self._since = now
+            elif spent > settings.request_timeout:
+                self._job.stop()
+        elif self._talk.done:
             if spent > LINGER:
                 self._transport.close()
-        elif self._phase in (HEAD, BODY):
+        elif self._talk.phase in (HEAD, BODY):
             if spent > settings.read_timeout:
                 self._all.cut += 1
-                self._refuse(408, f"the request did not arrive within {settings.read_timeout} s")
-        elif spent > settings.idle_timeout:
+                self._talk.refuse(Refused(408, f"the request did not arrive within {settings.read_timeout} s"))
+                self._go_on()
+        elif spent > (settings.idle_timeout if self.known else min(settings.idle_timeout, settings.read_timeout)):
             self._transport.close()
+
+    def _watch_progress(self, now: float) -> None:
+        """A client may take its answer as slowly as it likes, but it must go on taking it."""
+        left = len(self._unsent or b"") + self._transport.get_write_buffer_size() + self._in_kernel()
+        if left != self._left:
+            self._left, self._since = left, now
+        elif now - self._since > self._settings.read_timeout:
+            self._all.cut += 1
+            self.abort()
+
+    def _in_kernel(self) -> int:
+        """Bytes that the kernel has and the client's side has not. It takes more from us only when much of that has left."""
+        if sys.platform != "linux":
+            return 0
+        import fcntl
+        import termios
+
+        try:
+            answer = fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        except OSError:
+            return 0
+        return int(struct.unpack("i", answer)[0])
+
+    @property
+    def silent_since(self) -> float | None:
+        """Since when nobody knows what its client wants; None if it is known, or is being served."""
+        return None if self.known or self._job is not None or self._answering is not None else self._since
 
     def close_if_idle(self) -> None:
-        if self._job is None and not self._line and self._phase in (IDLE, HEAD) and self._blocked_since is None:
+        if self._transport is None:
+            self.abort()
+        elif self._job is None and self._answering is None and self._talk.phase in (IDLE, HEAD) and not self._talk.waiting:
             self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()

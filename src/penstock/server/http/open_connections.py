@@ -1,19 +1,24 @@
-"""All connections of a server: their clock, their memory, and how they end."""
+"""All connections of a server: how many there may be, their clock, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Protocol
 
 from penstock.server.budget import Budget
-from penstock.server.http.request_response import Request, Response
+from penstock.server.http.request_response import Refused, Request, Response
 from penstock.server.settings import ServerSettings
 
-READ_BYTES = 256 * 1024
+logger = logging.getLogger("penstock.server")
+
+READ_BYTES = 64 * 1024
+TICK = 0.25
 
 
 class Handler(Protocol):
@@ -35,8 +40,12 @@ class Handler(Protocol):
 class Open(Protocol):
     """What the server does to a connection."""
 
+    address: str
     ended: bool
     """The client will send nothing more."""
+
+    @property
+    def silent_since(self) -> float | None: ...
 
     def tick(self, now: float) -> None: ...
 
@@ -46,20 +55,53 @@ class Open(Protocol):
 
 
 class Connections:
-    """All connections of a server, and the one timer that closes slow ones."""
+    """All connections of a server, counted from the instant when they are accepted, and the one timer that closes slow ones."""
 
     def __init__(self, handler: Handler, loop: asyncio.AbstractEventLoop) -> None:
         self.handler = handler
         self.loop = loop
+        self.most = handler.settings.max_connections
         self.open: set[Open] = set()
+        self._by_address: Counter[str] = Counter()
         self.cut = 0
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Shared by all connections, which parse each read at once. If asyncio allocated a new buffer for each read, the system
+        """Shared by all connections, which use each read at once. If asyncio allocated a new buffer for each read, the system
         would map and unmap its memory each time, and that costs more than the read."""
-        self.held: list[tuple[Callable[[Response, bool], None], Response, bool]] | None = None
+        self.held: list[Callable[[], None]] | None = None
         """Answers to be written together."""
         self._date = (0, "")
-        self._sweeper = loop.create_task(self._sweep())
+        self._timer = loop.call_later(TICK, self._sweep)
+
+    # who may come in
+
+    def admit(self, address: str) -> None:
+        """Raise `Refused` if there are too many connections. A connection whose client has not shown what it may do makes room
+        for another: silent ones cannot lock the others out."""
+        most = self.handler.settings.max_per_address
+        if self._by_address[address] >= most:
+            crowd, text = [one for one in self.open if one.address == address], f"there are {most} connections from {address}"
+        elif len(self.open) >= self.most:
+            crowd, text = list(self.open), f"there are {self.most} connections"
+        else:
+            return
+        silent = [(since, id(one), one) for one in crowd if (since := one.silent_since) is not None]
+        if not silent:
+            raise Refused(503, f"{text}, the limit", {"Retry-After": "1"})
+        _, _, oldest = min(silent)
+        self.cut += 1
+        self.remove(oldest)
+        oldest.abort()
+
+    def add(self, connection: Open) -> None:
+        self.open.add(connection)
+        self._by_address[connection.address] += 1
+
+    def remove(self, connection: Open) -> None:
+        if connection in self.open:
+            self.open.discard(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
 
     def date(self) -> str:
         now = int(time.time())
@@ -76,15 +118,18 @@ class Connections:
             yield
         finally:
             self.held = None
-            for write, response, keep_alive in held:
-                write(response, keep_alive)
+            for write in held:
+                write()
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(0.25)
-            now = self.loop.time()
-            for connection in list(self.open):
+    def _sweep(self) -> None:
+        self._timer = self.loop.call_later(TICK, self._sweep)  # first, so that no error can end it
+        now = self.loop.time()
+        for connection in list(self.open):
+            try:
                 connection.tick(now)
+            except Exception:
+                logger.exception("a defect in Penstock: a connection is closed because its clock cannot be read")
+                connection.abort()
 
     def close_idle(self) -> None:
         for connection in list(self.open):
@@ -98,4 +143,4 @@ class Connections:
             await asyncio.sleep(0.01)
         for connection in list(self.open):
             connection.abort()
-        self._sweeper.cancel()
+        self._timer.cancel()

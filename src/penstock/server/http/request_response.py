@@ -10,11 +10,12 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote
 
 from penstock.errors import BadInput
 
 REASONS = {status.value: status.phrase for status in HTTPStatus}
+LEFT = 499
+"""The status, in the log and the metrics, of a request that was not begun because its client had left."""
 JSON = "application/json"
 
 
@@ -104,6 +105,10 @@ class Request:
     """The queue that it is about, for the log and the metrics."""
     client: object = None
     """The connection on which it came."""
+    held: int = 0
+    """Bytes that the budget counts for it until its handler has ended."""
+    unheard: bool = False
+    """Its client has left, so that nobody hears the answer."""
 
     @property
     def path(self) -> str:
@@ -141,33 +146,21 @@ def answer_error(status: int, text: str, headers: dict[str, str] | None = None) 
     return answer_json(status, {"error": text}, headers)
 
 
-@lru_cache(maxsize=1024)
-def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
-    """The decoded segments of a request's path, and its query; an encoded slash (%2F) stays within its segment."""
-    text = target.decode("ascii", "strict")
-    if not text.startswith("/"):
-        scheme, mark, rest = text.partition("://")
-        host, _, path = rest.partition("/")
-        if not mark or scheme.lower() not in ("http", "https") or not host:
-            raise ValueError("the target of a request is a path")
-        text = f"/{path}"
-    path, _, query = text.partition("?")
-    return tuple(unquote(segment, errors="strict") for segment in path[1:].split("/")), query
-
-
 @lru_cache(maxsize=64)
 def _begin(status: int, date: str) -> str:
     return f"HTTP/1.1 {status} {REASONS[status]}\r\nDate: {date}\r\n"
 
 
 def render(response: Response, *, keep_alive: bool, date: str) -> bytes:
+    """The head of an answer."""
     head = _begin(response.status, date)
     for name, value in response.headers.items():
-        if "\r" in value or "\n" in value or "\0" in value:  # no name, id or content type may inject headers
-            raise ValueError(f"header {name} has a line break")
         head += f"{name}: {value}\r\n"
+    lines = 2 + len(response.headers)
+    if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
+        raise ValueError("a header has a line break")  # no name, id or content type may inject headers
     if response.status not in (204, 304):
         head += f"Content-Length: {len(response.body)}\r\n"
     if not keep_alive:
         head += "Connection: close\r\n"
-    return f"{head}\r\n".encode("latin-1") + (b"" if response.bare else response.body)
+    return f"{head}\r\n".encode("latin-1")

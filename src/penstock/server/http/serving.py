@@ -8,42 +8,64 @@ store operations and futures.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from penstock.server.commits import Operation
-from penstock.server.http.request_response import Response
+from penstock.server.http.request_response import Request, Response, answer_error
+
+logger = logging.getLogger("penstock.server")
 
 
 class Serving:
-    __slots__ = ("_coroutine", "_done", "_future")
+    """Runs the handler of one request to its end. It always ends with a response, which ``done`` gets."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Response], done: Callable[[Response | None], None]) -> None:
-        """``done`` gets the response, or None if the handler was cancelled."""
+    __slots__ = ("_awaited", "_coroutine", "_done", "request", "started")
+
+    def __init__(
+        self, request: Request, coroutine: Coroutine[Any, Any, Response], done: Callable[[Response], None], started: float
+    ) -> None:
+        self.request = request
+        self.started = started
         self._coroutine = coroutine
         self._done = done
-        self._future: asyncio.Future[Any] | None = None
+        self._awaited: Any = None
 
-    def cancel(self) -> None:
-        """Cancel the handler where it waits."""
-        self._future = None
-        self.go_on(asyncio.CancelledError())
+    def stop(self) -> None:
+        """End the handler if it rests, or waits for an operation that has not begun: then nothing was done, and never will
+        be. If the store has begun, only its end tells the outcome, and the handler goes on."""
+        awaited = self._awaited
+        if type(awaited) is Operation:
+            if not awaited.withdraw():
+                return
+        elif awaited is None or not self.request.resting:
+            return
+        self._awaited = None
+        self._go_on(asyncio.CancelledError())
 
-    def go_on(self, error: asyncio.CancelledError | None = None) -> None:
+    def go_on(self) -> None:
+        self._awaited = None
+        self._go_on(None)
+
+    def _go_on(self, error: asyncio.CancelledError | None) -> None:
         try:
             awaited = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
         except StopIteration as end:
             self._done(end.value)
-        except asyncio.CancelledError:
-            self._done(None)
+            return
+        except (Exception, asyncio.CancelledError):  # a bug; the handler answers every error that it knows
+            logger.exception("a defect in Penstock: a handler failed")
+            self._done(answer_error(500, "the server hit a defect of its own"))
+            return
+        self._awaited = awaited
+        if type(awaited) is Operation:
+            awaited.wake = self.go_on
         else:
-            if type(awaited) is Operation:
-                awaited.wake = self.go_on
-            else:
-                self._future = awaited
-                awaited.add_done_callback(self._wake)
+            awaited.add_done_callback(self._wake)
+        if self.request.unheard:
+            self.stop()
 
     def _wake(self, future: asyncio.Future[Any]) -> None:
-        if future is self._future:  # ignore a future that it no longer awaits
-            self._future = None
+        if future is self._awaited:  # ignore a future that it no longer awaits
             self.go_on()

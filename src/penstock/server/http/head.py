@@ -1,0 +1,160 @@
+"""The head of a request: its first line, which this file reads, and its header fields, which httptools' strict parser reads.
+
+Clients repeat themselves, so short lines and blocks of fields are remembered; what is remembered is never changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import unquote
+
+import httptools
+
+from penstock.server.http.request_response import Refused
+
+MAX_HEADERS = 100
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "CONNECT", "QUERY"})
+"""Other names would each get a line in the metrics."""
+CHUNKED = -1
+"""The length of a body that comes in chunks."""
+SHORT_LINE, SHORT_BLOCK = 256, 2048
+"""Only so many bytes are remembered: 256 of each are 2 MB at most, with what is made of them."""
+LINE = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
+IMPLAUSIBLE = re.compile(rb"\A[^A-Z]|(?<!\r)\n|\r(?!\n|\Z)")
+"""Found in bytes that cannot become a head, whatever follows. No head has a bare CR or LF."""
+BARE = re.compile(rb"(?<!\r)\n|\r(?!\n)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    method: str
+    segments: tuple[str, ...]
+    query: str
+    version: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """``headers`` by names in lower case; those that came several times are joined with commas."""
+
+    headers: Mapping[str, str]
+    length: int
+    """Of the body, or `CHUNKED`."""
+    expects: bool
+    """The client waits for 100 Continue before it sends the body."""
+    keep_alive: bool
+
+
+def read_line(line: bytes) -> Line:
+    return _short_line(line) if len(line) <= SHORT_LINE else _read_line(line)
+
+
+def _read_line(line: bytes) -> Line:
+    found = LINE.fullmatch(line)
+    if found is None:
+        raise Refused(400, f"malformed request: {line[:80]!r} is not a method, a target and a version")
+    version = found[3] + b"." + found[4]
+    if version not in (b"1.0", b"1.1"):
+        raise Refused(505, f"HTTP {version.decode()} is not spoken here")
+    method = found[1].decode()
+    if method not in METHODS:
+        raise Refused(501, f"there is no method {method}")
+    try:
+        segments, query = split_target(found[2])
+    except ValueError:
+        raise Refused(400, "the target of the request cannot be read") from None
+    return Line(method, segments, query, version)
+
+
+def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
+    """The decoded segments of a request's path, and its query; an encoded slash (%2F) stays within its segment."""
+    text = target.decode("ascii", "strict")
+    if not text.startswith("/"):
+        scheme, mark, rest = text.partition("://")
+        host, _, path = rest.partition("/")
+        if not mark or scheme.lower() not in ("http", "https") or not host:
+            raise ValueError("the target of a request is a path")
+        text = f"/{path}"
+    path, _, query = text.partition("?")
+    if "%" not in path:
+        return tuple(path[1:].split("/")), query
+    return tuple(unquote(segment, errors="strict") for segment in path[1:].split("/")), query
+
+
+def read_fields(block: bytes, version: bytes) -> Fields:
+    return _short_block(block, version) if len(block) <= SHORT_BLOCK else _read_fields(block, version)
+
+
+def _read_fields(block: bytes, version: bytes) -> Fields:
+    """``block`` is every line of a head but the first, with their ends."""
+    headers: dict[str, str] = {}
+    for place, (name, value) in enumerate(_parse(block, version)):
+        if place >= MAX_HEADERS:
+            raise Refused(431, f"the request has more than {MAX_HEADERS} headers")
+        key = name.decode("latin-1").lower()
+        if key not in headers:
+            headers[key] = value.decode("latin-1")
+        elif key == "host":
+            raise Refused(400, "there are two Host headers")
+        else:
+            headers[key] += ", " + value.decode("latin-1")
+    if version == b"1.1" and "host" not in headers:
+        raise Refused(400, "there is no Host header")
+    expected = headers.get("expect")
+    if expected is not None and expected.lower() != "100-continue":
+        raise Refused(417, "the only expectation that is met is 100-continue")
+    length = _length(headers)
+    words = {word.strip().lower() for word in headers.get("connection", "").split(",")}
+    keep_alive = "close" not in words if version == b"1.1" else "keep-alive" in words and length != CHUNKED
+    return Fields(headers, length, expected is not None and version == b"1.1" and length != 0, keep_alive)
+
+
+def _length(headers: Mapping[str, str]) -> int:
+    coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+    if coding is None:
+        if length is None:
+            return 0
+        if not (length.isascii() and length.isdecimal() and len(length) < 20):
+            raise Refused(400, f"Content-Length {length!r:.80} is not a number")
+        return int(length)
+    if length is not None:
+        raise Refused(400, "a request has either Content-Length or Transfer-Encoding")
+    if coding.lower() != "chunked":
+        raise Refused(501, f"Transfer-Encoding {coding!r:.80} is not understood, only chunked")
+    return CHUNKED
+
+
+class _Lines:
+    """What httptools calls."""
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[bytes, bytes]] = []
+        self.whole = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.whole = True
+
+
+def _parse(block: bytes, version: bytes) -> list[tuple[bytes, bytes]]:
+    if BARE.search(block):
+        raise Refused(400, "malformed request: a line of its head ends with a bare CR or LF")
+    lines = _Lines()
+    try:
+        httptools.HttpRequestParser(lines).feed_data(b"POST / HTTP/%b\r\n%b\r\n" % (version, block))
+    except httptools.HttpParserUpgrade:
+        pass  # an upgrade is not taken, and the request is served
+    except httptools.HttpParserError as error:
+        raise Refused(400, f"malformed request: {error}") from None
+    if not lines.whole:
+        raise Refused(400, "malformed request: its head does not end")
+    return lines.fields
+
+
+_short_line = lru_cache(maxsize=256)(_read_line)
+_short_block = lru_cache(maxsize=256)(_read_fields)
