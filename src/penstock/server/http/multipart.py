@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from penstock.errors import BadMessage
 
 MIXED = "multipart/mixed"
-TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105
 NAME = re.compile(TOKEN.encode())
 PARAMETER = re.compile(rf'[ \t]*;[ \t]*(?:({TOKEN})=(?:"([^"]*)"|([^\s;,"]*)))?')
 READABLE = bytes({*range(256)} - {*range(32), 127} | {9})
