@@ -73,6 +73,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 SERVERS = {"postgresql", "mariadb", "memcached"}
 WITH_SERVERS = {
     "test_bench",
+    "test_bench_brokers",
     "test_docs",
     "test_mysql",
     "test_nodes",

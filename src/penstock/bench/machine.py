@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,8 +14,10 @@ import apsw
 
 import penstock
 
+PEERS = ("litequeue", "persist-queue", "huey")
 
-def facts(folder: Path) -> dict[str, str]:
+
+def facts(folder: Path, packages: Iterable[str] = PEERS) -> dict[str, str]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu(),
@@ -27,7 +30,7 @@ def facts(folder: Path) -> dict[str, str]:
         "sqlite in apsw": apsw.sqlite_lib_version(),
         "sqlite in python": sqlite3.sqlite_version,
         "file system": file_system(folder),
-        **{name: installed for name in ("litequeue", "persist-queue", "huey") if (installed := _version(name))},
+        **{name: installed for name in packages if (installed := _version(name))},
     }
 
 

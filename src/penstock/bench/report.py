@@ -51,18 +51,18 @@ def cell(results: Results, row: Workload, target: Target) -> Cell | None:
     if target.limit == target.name or not limits:
         return Cell(median(rates), None, single)
     if single:
-        return Cell(median(rates), _over(median(rates), median(limits)), single)
+        return Cell(median(rates), over(median(rates), median(limits)), single)
     # Compare neighbours in time: a slow moment of the machine slows both.
-    return Cell(median(rates), median(map(_over, rates, limits)))
+    return Cell(median(rates), median(map(over, rates, limits)))
 
 
-def _over(rate: float, other: float) -> float:
+def over(rate: float, other: float) -> float:
     """The ratio. A process that stood still for a whole measurement has a rate of 0."""
     return rate / other if other else math.inf
 
 
 def markdown(results: Results, facts: dict[str, str]) -> str:
-    parts = ["# Penstock's benchmark", *_facts(facts), *_reading(results)]
+    parts = ["# Penstock's benchmark", *fact_lines(facts), *_about_journal(facts), *_reading(results)]
     sections = {
         "One process": [row for row in results.rows if row.processes == 1 and row.backlog is None],
         "Several processes": [row for row in results.rows if row.processes > 1],
@@ -72,10 +72,10 @@ def markdown(results: Results, facts: dict[str, str]) -> str:
         if rows:
             parts += [f"## {title}", *_table(results, rows)]
     parts += ["## Acceptance", *map(str, acceptance(results))]
-    return "\n\n".join(_joined(parts)) + "\n"
+    return "\n\n".join(joined(parts)) + "\n"
 
 
-def _joined(parts: list[str]) -> Iterator[str]:
+def joined(parts: list[str]) -> Iterator[str]:
     """Join the lines of one table or list; separate everything else."""
     block: list[str] = []
     for part in parts:
@@ -86,10 +86,13 @@ def _joined(parts: list[str]) -> Iterator[str]:
     yield "\n".join(block)
 
 
-def _facts(facts: dict[str, str]) -> Iterator[str]:
+def fact_lines(facts: dict[str, str]) -> Iterator[str]:
     yield from (f"* {name}: {value}" for name, value in facts.items())
     if facts["file system"] in ("tmpfs", "ramfs"):
         yield f"**The files were on {facts['file system']}, where a sync does nothing: these are not rates of a disk.**"
+
+
+def _about_journal(facts: dict[str, str]) -> Iterator[str]:
     if facts["file system"] == UNJOURNALED:
         yield (
             "**The files were on ext4 without a journal, where to create a file means to look at every inode that was freed in "
@@ -195,7 +198,7 @@ def _both(results: Results, size: int, ours: Target) -> float | None:
         if not all(rates):
             return None
         spent.append([sum(1 / rate for rate in pair) for pair in zip(*filter(None, rates), strict=True)])
-    return median(map(_over, *spent))
+    return median(map(over, *spent))
 
 
 def _flatness(results: Results, ours: Target, verb: Verb, batch: int, most: float) -> AcceptanceLine:
@@ -204,7 +207,7 @@ def _flatness(results: Results, ours: Target, verb: Verb, batch: int, most: floa
     def cost(name: str) -> float | None:
         backlogs = (wanted.near, wanted.far)
         near, far = (results.rates.get((Workload(verb, batch, BODY, backlog=backlog), name)) for backlog in backlogs)
-        return median(map(_over, near, far)) if near and far else None
+        return median(map(over, near, far)) if near and far else None
 
     mine, bare = cost(ours.name), cost(ours.limit or "")
     found = "" if mine is None else f"{mine:.2f}×" + ("" if bare is None else f" ({ours.limit}: {bare:.2f}×)")
@@ -214,7 +217,7 @@ def _flatness(results: Results, ours: Target, verb: Verb, batch: int, most: floa
 
 def _ahead(results: Results, ours: Target, peer: Target) -> AcceptanceLine:
     both = [(row, cell(results, row, ours), cell(results, row, peer)) for row in results.rows]
-    shared = [(row, _over(mine.rate, theirs.rate)) for row, mine, theirs in both if mine and theirs]
+    shared = [(row, over(mine.rate, theirs.rate)) for row, mine, theirs in both if mine and theirs]
     behind = [f"{row.name} ({times:.2f}×)" for row, times in shared if times < 1]
     found = f"ahead on {len(shared) - len(behind)} of {len(shared)} rows" if shared else ""
     if behind:

@@ -54,11 +54,12 @@ def roomy_memory() -> str | None:
 class Server(ABC):
     user: str
 
-    def __init__(self, *, sync: bool = False) -> None:
-        """Without ``sync`` it does not wait for the disk: its answers survive its own death, but not the machine's."""
+    def __init__(self, *, sync: bool = False, within: Path | None = None) -> None:
+        """Without ``sync`` it does not wait for the disk: its answers survive its own death, but not the machine's. ``within``:
+        the folder that holds its own, so that its files are on that disk."""
         self.sync = sync
         self.port = free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-server-", dir=None if sync else roomy_memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-server-", dir=within or (None if sync else roomy_memory())))
         self._process: subprocess.Popen[bytes] | None = None
         self._serial = count(1)
         self._log = (self.folder / "log").open("wb")
@@ -90,6 +91,11 @@ class Server(ABC):
     @abstractmethod
     def new_url(self) -> str:
         """The URL of a new, unused store."""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def _as_user(self, command: Sequence[str]) -> list[str]:
         if os.geteuid() != 0:
