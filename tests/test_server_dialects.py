@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.broker import LocalBroker
-from penstock.errors import BadMessage
+from penstock.errors import BadMessage, BadName
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.dialects import mqs
@@ -21,6 +24,7 @@ from penstock.server.dialects.base import Route, Router
 from penstock.server.http import multipart
 from penstock.server.http.multipart import boundary_of, join_parts, split_parts
 from penstock.testing.http import Http
+from penstock.testing.mqs import QUEUE
 
 MIXED = "multipart/mixed; boundary=b"
 HEADERS = st.dictionaries(
@@ -171,6 +175,52 @@ class TestBodies:
             sent = http("POST", "/messages/orders", b"x" * (MAX_BODY + extra))
             assert sent.headers.get("x-mqs-truncated") == (str(MAX_BODY + 1) if extra else None)
             assert len(http("GET", "/messages/orders").body) == MAX_BODY
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool"])
+class TestNamesOfFiles:
+    """On stores of files, the name of a queue becomes a path."""
+
+    @pytest.fixture
+    def broker(self, scheme: str, tmp_path: Path) -> Iterator[LocalBroker]:
+        with penstock.open(f"{scheme}:///{tmp_path}/store") as broker:
+            assert isinstance(broker, LocalBroker)
+            broker.create("orders")
+            yield broker
+
+    def test_no_name_leads_out_of_the_store(self, http: Http, broker: LocalBroker, tmp_path: Path) -> None:
+        """Not even to find out whether a folder is there, or to read what looks like its settings."""
+        secret = tmp_path / "secret"
+        secret.mkdir()
+        (secret / "settings").write_text("{")
+        before = sorted(tmp_path.rglob("*"))
+        names = [str(secret), f"../../{secret.name}", f"../{secret.name}", "..", ".", "a\0b"]
+        for name in names:
+            assert name not in broker
+            with pytest.raises(BadName):
+                broker.store.load(name)
+            with pytest.raises(BadName):
+                broker.store.queue(name)
+            for method, path in (
+                ("PUT", "/{}"),
+                ("GET", "/{}"),
+                ("DELETE", "/{}"),
+                ("GET", "/{}/messages"),
+                ("PUT", "/queues/{}"),
+            ):
+                answer = http(method, path.format(quote(name, safe="")), QUEUE if method == "PUT" else None)
+                assert answer.status in (400, 404, 405)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_folders_of_others_that_cannot_be_queues_are_left_alone(self, http: Http, scheme: str, tmp_path: Path) -> None:
+        queues = tmp_path / "store" if scheme == "vsqs" else tmp_path / "store" / "queues"
+        for name in (b"a:b", b" blank", b"line\nbreak", b"\xff", b".hidden"):
+            (queues / os.fsdecode(name)).mkdir()
+        assert http("GET", "/queues").json["total"] == 1
+        assert [queue["name"] for queue in http("GET", "/queues").json["queues"]] == ["orders"]
+        metrics = http("GET", "/metrics")
+        assert (metrics.status, b'penstock_queue_messages{queue="orders"} 0' in metrics.body) == (200, True)
+        assert http("DELETE", "/queues/orders").status == 200
 
 
 class TestRouter:

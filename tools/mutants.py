@@ -1367,6 +1367,9 @@ MUTANTS = [
     served("parts are not in the budget", "beside_the_event_loop", (MQS, "budget.take(size)", "budget.take(0)")),
     served("settings of any size", "limit_of_their_own", (MQS, "request.length > MAX_SETTINGS", "False")),
     served("a body that is not used is kept", "not_used", ("server/dialects/base.py", "return 0\n", "return 10**6\n")),
+    served("a name leads out of the store", "out_of_the_store", (FILE_QUEUE, '"/" in name', "False")),
+    served("a name is looked up before it is checked", "out_of_the_store", ("broker.py", "policy.is_name(name) and", "")),
+    served("every folder is a queue", "cannot_be_queues", ("broker.py", " if policy.is_name(name)]", "]")),
     served(
         "paths are remembered",
         "sent_is_remembered",

@@ -187,17 +187,21 @@ class LocalBroker(Broker):
         return self._queue(name)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.store.load(name) is not None
+        return policy.is_name(name) and self.store.load(name) is not None
 
     def __iter__(self) -> Iterator[LocalQueue]:
-        return (self._queue(name) for name in self.store.names())
+        return (self._queue(name) for name in self._names())
 
     def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
         policy.check_count(offset, "offset", 0, policy.MAX_NUMBER, BadInput)
         if limit is not None:
             policy.check_count(limit, "limit", 0, policy.MAX_NUMBER, BadInput)
-        names = self.store.names()
+        names = self._names()
         return Listing(len(names), names[offset : None if limit is None else offset + limit])
+
+    def _names(self) -> list[str]:
+        """Without what another program keeps in the same folder under a name that no queue can have."""
+        return [name for name in self.store.names() if policy.is_name(name)]
 
     def delete(self, name: str) -> Settings:
         policy.check_name(name)

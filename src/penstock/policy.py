@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from penstock.errors import BadMessage, BadName, BadSetting
 from penstock.message import (
@@ -78,6 +78,15 @@ def check_name(name: object, what: str = "queue name") -> str:
     if not unicodedata.is_normalized("NFC", name):
         raise BadName(f"{what} {shown}: write it in Unicode's composed form (NFC)")
     return name
+
+
+def is_name(name: object) -> TypeGuard[str]:
+    """Whether a queue can have this name."""
+    try:
+        check_name(name)
+    except BadName:
+        return False
+    return True
 
 
 def shown(value: object) -> str:

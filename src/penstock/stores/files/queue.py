@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from penstock.errors import StoreError
+from penstock.errors import BadName, StoreError
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Receipt, Sent, Settings, Settlement, State
 from penstock.policy import MAX_NUMBER, same_settings
 from penstock.stores.files.folder import Folder
@@ -55,6 +55,8 @@ class Queues:
 
 class FileQueue(StoredQueue):
     def __init__(self, name: str, queues: Queues) -> None:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:  # no name may lead to a folder outside the store's
+            raise BadName(f"queue name {name!r:.80}: it cannot be the name of a folder")
         self.name = name
         self._queues = queues
         self._transactions = transactions = queues.transactions
