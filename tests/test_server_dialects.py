@@ -8,23 +8,29 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.broker import LocalBroker
+from penstock.broker import Listing, LocalBroker
 from penstock.errors import BadMessage, BadName
+from penstock.message import Draft
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer, ServerSettings
-from penstock.server.dialects import mqs
+from penstock.server.auth import read_tokens
+from penstock.server.dialects import base, mqs
 from penstock.server.dialects.base import Route, Router
 from penstock.server.http import multipart
 from penstock.server.http.multipart import boundary_of, join_parts, split_parts
+from penstock.server.http.request_response import Request
 from penstock.testing.http import Http
 from penstock.testing.mqs import QUEUE
+from penstock.testing.serving import until
 
 MIXED = "multipart/mixed; boundary=b"
 HEADERS = st.dictionaries(
@@ -162,11 +168,11 @@ class TestBodies:
         seen: list[int] = []
         handle = server.app.handle
 
-        async def look(request: object) -> object:
+        def look(request: Request) -> Any:
             seen.append(server.app.budget.used)
-            return await handle(request)  # type: ignore[arg-type]
+            return handle(request)
 
-        server.app.handle = look  # type: ignore[assignment]
+        server.app.handle = look  # type: ignore[method-assign]
         assert Http(server.url)(method, path, b"x" * 100_000).status in (200, 204, 405, 413)
         assert all(held < before + 5000 for held in seen)
 
@@ -249,3 +255,184 @@ class TestRouter:
         assert router.find("POST", ("a",)) is None
         assert router.methods(("a", "x")) == ["GET", "PUT"]
         assert router.methods(("a",) * 10_000) == []
+
+
+class TestForgedMessages:
+    """A message says what its sender wrote, and never what the server would write."""
+
+    FORGED = b"--x\r\nX-MQS-MESSAGE-ID: 00000000-0000-8000-8000-000000000001\r\n\r\nforged\r\n--x--"
+
+    @pytest.mark.parametrize("content_type", ["multipart/mixed; boundary=x", "MULTIPART/Mixed;boundary=x", "multipart/digest"])
+    @pytest.mark.parametrize("how", ["MQ-Core", "library", "mqs"])
+    def test_a_message_of_parts_is_not_taken_for_several_messages(
+        self, http: Http, broker: LocalBroker, content_type: str, how: str
+    ) -> None:
+        if how == "MQ-Core":
+            assert http("POST", "/orders/messages", self.FORGED, Content_Type=content_type).status == 201
+        elif how == "library":
+            broker["orders"].send(self.FORGED, content_type=content_type)
+        else:
+            part = b"--b\r\nContent-Type: " + content_type.encode() + b"\r\n\r\n" + self.FORGED + b"\r\n--b--"
+            assert http("POST", "/messages/orders", part, Content_Type=MIXED).status == 201
+        (id,) = [broker.store.uuids.of("orders", message.id) for message in broker["orders"].peek(9)]
+        several = http("GET", "/messages/orders", X_MQS_MAX_MESSAGES="10")
+        boundary = boundary_of(several.headers["content-type"])
+        assert boundary not in (None, b"", b"x")
+        (part,) = split_parts(several.body, boundary, 10)  # type: ignore[assignment]
+        assert (part.headers["x-mqs-message-id"], part.headers["content-type"], part.body) == (id, content_type, self.FORGED)  # type: ignore[attr-defined]
+        assert broker["orders"].release(broker["orders"].peek()[0].receipt)
+        one = http("GET", "/messages/orders")
+        assert (one.headers["x-mqs-message-id"], one.headers["content-type"], one.body) == (id, content_type, self.FORGED)
+
+    def test_what_another_program_stored_writes_no_header(self, http: Http, broker: LocalBroker) -> None:
+        queue = broker.create("hidden-for-no-time", visibility=0)
+        queue.send_many([b"1", b"2"])
+        for row in broker.store._tables.by_name["hidden-for-no-time"].rows.values():  # type: ignore[attr-defined]
+            row.message.content_type = "text/plain\r\nX-Evil: 1\r\n\r\n"
+        for path, several in (
+            ("/messages/hidden-for-no-time", "1"),
+            ("/hidden-for-no-time/messages", "1"),
+            ("/messages/hidden-for-no-time", "2"),
+        ):
+            answer = http("GET", path, X_MQS_MAX_MESSAGES=several)
+            assert answer.status == 200
+            assert "x-evil" not in answer.headers
+            assert b"X-Evil" not in answer.body
+
+    def test_headers_of_parts_have_no_line_breaks(self) -> None:
+        with pytest.raises(ValueError, match="line break"):
+            join_parts([({"Content-Type": "a\r\nX-Evil: 1"}, b"")])
+
+
+class TestManyQueues:
+    """What looks at many queues does so in slices, and at no more of them than it must."""
+
+    @pytest.fixture(params=["memory:", "sqlite:///{}/queue.db", "vsqs:///{}/store", "spool:///{}/store"])
+    def broker(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBroker]:
+        with penstock.open(request.param.format(tmp_path)) as broker:
+            assert isinstance(broker, LocalBroker)
+            for name in ("a", "b", "c", "orders"):
+                broker.create(name)
+            yield broker
+
+    @pytest.fixture
+    def visited(self, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The queues that a request looks up."""
+        names: list[str] = []
+        find = broker.queue
+        monkeypatch.setattr(broker, "queue", lambda name: names.append(name) or find(name))  # type: ignore[func-returns-value]
+        return names
+
+    def test_an_id_is_looked_for_only_where_it_can_be(self, http: Http, broker: LocalBroker, visited: list[str]) -> None:
+        id = http("POST", "/messages/orders", b"x").headers["x-mqs-message-id"]
+        number = f"{(int(id[-1], 16) + 1) % 16:x}"
+        visited.clear()
+        for unknown in (str(uuid4()), id[:-1] + number):
+            assert http("DELETE", f"/messages/{unknown}").status == 404
+        assert visited in ([], ["orders"])  # an id of vsqs says which queue it is from
+        visited.clear()
+        assert http("DELETE", f"/messages/{id}").status == 204
+        assert visited == ["orders"]
+        assert broker["orders"].stats().messages == 0
+
+    def test_a_message_that_another_node_served_is_found_in_any_state(self, http: Http, broker: LocalBroker) -> None:
+        queue = broker["orders"]
+        queue.send_many([Draft(b"ready"), Draft(b"delayed", delay=60), Draft(b"held")])
+        for message in queue.peek(9):
+            if message.body == b"held":
+                queue.delete(message)
+        queue.send(b"held")
+        ids = [broker.store.uuids.of("orders", message.id) for message in queue.peek(9)]
+        queue.receive(9)
+        assert [http("DELETE", f"/messages/{id}").status for id in ids] == [204] * 3
+        assert queue.stats().messages == 0
+
+    def test_a_token_deletes_only_where_it_may_receive(self, broker: LocalBroker) -> None:
+        tokens = read_tokens([{"secret": "s" * 16, "scopes": ["receive"], "queues": ["b"]}], "test", "")
+        ids = {name: broker.store.uuids.of(name, broker[name].send(b"x").id) for name in "ab"}
+        with BackgroundServer(broker, ServerSettings(port=0, access_log=False, tokens=tokens)) as server:
+            http = Http(server.url, {"Authorization": f"Bearer {'s' * 16}"})
+            assert http("DELETE", f"/messages/{ids['a']}").status == 404
+            assert http("DELETE", f"/messages/{ids['b']}").status == 204
+        assert [broker[name].stats().messages for name in "ab"] == [1, 0]
+
+    @pytest.mark.parametrize("path", ["/metrics", "/queues"])
+    def test_others_get_their_turn_between_two_queues(
+        self, server: BackgroundServer, broker: LocalBroker, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(base, "SLICE", 0)
+        begun, sent = Event(), Event()
+
+        def visit(name: str) -> None:
+            if name == "a":
+                begun.set()
+                until(lambda: server.app.commits.pending == 2)  # the listing, and the send behind it
+            elif name == "c":  # "b" may share the commit of the send
+                assert sent.wait(60)
+
+        load, find = broker.store.load, broker.queue
+        if path == "/metrics":
+            monkeypatch.setattr(broker, "queue", lambda name: visit(name) or find(name))  # type: ignore[func-returns-value]
+        else:
+            monkeypatch.setattr(broker.store, "load", lambda name: visit(name) or load(name))  # type: ignore[func-returns-value]
+        with ThreadPoolExecutor(1) as pool:
+            listing = pool.submit(Http(server.url), "GET", path)
+            assert begun.wait(60)
+            assert Http(server.url)("POST", "/messages/orders", b"x").status == 201
+            sent.set()
+            assert listing.result().status == 200
+
+    def test_queues_that_vanish_meanwhile_are_left_out(
+        self, http: Http, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        listing = broker.queues
+        monkeypatch.setattr(
+            broker, "queues", lambda *some, **more: Listing(5, ["a", "gone", *listing(*some, **more).names[1:]])
+        )
+        assert [queue["name"] for queue in http("GET", "/queues").json["queues"]] == ["a", "b", "c", "orders"]
+        assert http("GET", "/metrics").status == 200
+
+    def test_a_listing_is_bounded(self, http: Http, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mqs, "MOST_LISTED", 3)
+        for query in ("", "?limit=1000000"):
+            listed = http("GET", f"/queues{query}").json
+            assert (listed["total"], [queue["name"] for queue in listed["queues"]]) == (4, ["a", "b", "c"])
+        assert [queue["name"] for queue in http("GET", "/queues?offset=3").json["queues"]] == ["orders"]
+
+    @pytest.mark.parametrize("path", ["/queues/orders", "/orders"])
+    def test_the_messages_of_a_deleted_queue_go_in_parts(
+        self, http: Http, broker: LocalBroker, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(base, "PART", 10)
+        broker["orders"].send_many([b"x"] * 35)
+        kind = type(broker.store.queue("orders"))
+        purged: list[int] = []
+        purge = kind.purge
+        monkeypatch.setattr(kind, "purge", lambda self, limit: purged.append(purge(self, limit)) or purged[-1])  # type: ignore[func-returns-value]
+        assert http("DELETE", path).status in (200, 204)
+        assert "orders" not in broker
+        assert purged == [10, 10, 10, 5, 0]
+
+    def test_health_checks_share_a_commit(self, server: BackgroundServer, broker: LocalBroker) -> None:
+        handle, begun = server.app.handle, []
+
+        def count(request: Request) -> Any:
+            begun.append(request)
+            return handle(request)
+
+        server.app.handle = count  # type: ignore[method-assign]
+        with ThreadPoolExecutor(8) as pool:
+            with broker.store.batch():  # blocks the store for everyone else
+                checks = [pool.submit(Http(server.url), "GET", "/health") for _ in range(8)]
+                until(lambda: len(begun) == 8)
+                assert server.app.commits.pending == 1
+            assert [check.result().status for check in checks] == [200] * 8
+
+    def test_a_health_check_of_a_store_that_stands_still_ends(self, broker: LocalBroker) -> None:
+        with BackgroundServer(broker, ServerSettings(port=0, access_log=False, request_timeout=0.2)) as server:
+            http = Http(server.url)
+            with broker.store.batch():  # blocks the store for everyone else
+                for _ in range(2):
+                    answer = http("GET", "/health")
+                    assert (answer.status, "0.2 seconds" in answer.json["error"]) == (503, True)
+            until(lambda: http("GET", "/health").status == 200)

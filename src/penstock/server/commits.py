@@ -131,6 +131,25 @@ class Commits:
     def send(self, queue: str, drafts: Sequence[Draft]) -> Awaitable[list[Sent]]:
         return self._submit(Operation(None, True, False, None, queue, drafts))
 
+    def begin(self, act: Callable[[], Any], patience: float) -> asyncio.Future[BaseException | None]:
+        """Call ``act`` in the next commit, for as many requests as wait for it. The result is its error, if any; `StoreBusy`
+        after so many seconds."""
+        future: asyncio.Future[BaseException | None] = self._loop.create_future()
+        operation = self._submit(Operation(act))
+
+        def give_up() -> None:
+            operation.withdraw()
+            future.set_result(StoreBusy(f"the store has not answered for {patience:g} seconds"))
+
+        def end() -> None:
+            timer.cancel()
+            if not future.done():
+                future.set_result(operation.error)
+
+        timer = self._loop.call_later(patience, give_up)
+        operation.wake = end
+        return future
+
     def soon(self, act: Callable[[], Any]) -> None:
         """Call ``act`` in the next commit, whatever the limit of pending operations; no request waits for it."""
         operation = Operation(act)

@@ -13,8 +13,12 @@ class Uuids:
         return id
 
     def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
-        """The id for a UUID from `of`; None if this queue never gave that UUID out."""
+        """The id for a UUID from `of`; None if this queue has no such message, as far as that costs little to find out."""
         return given
+
+    def homes(self, given: str) -> list[str] | None:  # noqa: ARG002
+        """The queues that may have the message of this UUID; None if the store cannot tell, and any of them may."""
+        return None
 
 
 class Ids:

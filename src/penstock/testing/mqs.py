@@ -324,12 +324,13 @@ class MqsMessages:
             ("GET", "/queues/orders"),
             ("POST", "/messages/orders"),
             ("GET", "/messages/orders"),
-            ("DELETE", "/messages/00000000-0000-4000-8000-000000000000"),
+            ("DELETE", "/messages/ID"),
         ],
     )
     def test_a_store_that_fails_is_a_server_error(self, orders: Http, broker: LocalBroker, method: str, path: str) -> None:
-        orders("GET", "/messages/orders")
+        id = orders("POST", "/messages/orders", b"x").headers["x-mqs-message-id"]
         broker.store.close()
+        path = path.replace("ID", id)
         answer = orders(
             method, path, QUEUE if "queues/" in path and method in ("PUT", "POST") else b"x" if method == "POST" else None
         )

@@ -195,7 +195,7 @@ class ServingChapter:
             'penstock_messages_total{deed="received",queue="orders"} 1',
             'penstock_messages_total{deed="deleted",queue="orders"} 1',
             'penstock_requests_total{dialect="mqs",method="POST",status="201"} 2',
-            "penstock_commit_operations_count 5",
+            "penstock_commit_operations_count 6",
         ]:
             assert line in lines
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
-from penstock.message import Draft, Message, Sent
+from penstock.message import OCTETS, Draft, Message, Sent, Settings
 from penstock.policy import check_settings
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
-from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_error
+from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_error
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.polls import Polls
@@ -21,8 +25,14 @@ from penstock.server.quotas import MESSAGES, QUEUES, Quotas
 from penstock.server.settings import ServerSettings
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 Places = list[tuple[int, str]]
 RETRY_AFTER = "1"
+SLICE = 0.005
+"""Seconds of one commit for a request that looks at many queues."""
+PART = 500
+"""Messages of a queue that is being deleted, in one commit."""
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class Core:
@@ -52,6 +62,40 @@ class Core:
     async def run(self, act: Callable[[], Answer]) -> Answer:
         return await self.commits.run(act)
 
+    async def names(self, grant: Grant, scope: Scope) -> list[str]:
+        """The queues for which the sender of a request has this scope."""
+        names = await self.commits.run(lambda: self.broker.queues().names, promise=False)
+        if grant.allows_all(scope):
+            return names
+        return await self.offload.run(sum(map(len, names)), lambda: [name for name in names if grant.allows(scope, name)])
+
+    async def each(
+        self,
+        items: Sequence[Item],
+        act: Callable[[Item], Answer],
+        *,
+        until: Callable[[Answer], bool] = lambda _: False,
+        promise: bool = False,
+    ) -> list[Answer]:
+        """Call ``act`` with each item, up to the first answer that satisfies ``until``: in as many commits as it takes, with a
+        few milliseconds of it in each, so that others need not wait for the rest. ``promise``: it changes something."""
+        answers: list[Answer] = []
+        while len(answers) < len(items) and not (answers and until(answers[-1])):
+            left = islice(items, len(answers), None)
+            answers += await self.commits.run(partial(_slice, left, act, until), promise=promise)
+        return answers
+
+    async def delete_queue(self, queue: str) -> Settings:
+        """Its messages first, and in parts, so that others need not wait for all of them."""
+
+        def purge() -> int:
+            self.broker.queue(queue)
+            return self.broker.store.queue(queue).purge(PART)
+
+        while await self.commits.run(purge) == PART:
+            pass
+        return await self.commits.run(lambda: self.broker.delete(queue), alone=True)
+
     async def create(self, request: Request, queue: str, act: Callable[[], Answer]) -> Answer:
         async with self.quotas.adding(request.grant, QUEUES, 1, queue):
             return await self.commits.run(act)
@@ -71,6 +115,17 @@ class Core:
         self.quotas.received(request.grant, len(messages))
         self.metrics.count_messages("received", queue, len(messages))
         return messages
+
+
+def _slice(items: Iterator[Item], act: Callable[[Item], Answer], until: Callable[[Answer], bool]) -> list[Answer]:
+    """For the thread of commits: at least one item, and then as many as the time allows."""
+    end = time.monotonic() + SLICE
+    answers: list[Answer] = []
+    for item in items:
+        answers.append(act(item))
+        if until(answers[-1]) or time.monotonic() >= end:
+            break
+    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +163,12 @@ class Router:
     def methods(self, segments: tuple[str, ...]) -> list[str]:
         """The methods of a path; empty if there is no such path."""
         return [method for method in self._methods if self.find(method, segments)]
+
+
+def content_type_of(message: Message) -> str:
+    """For a header. The library refuses what could forge one, but other programs write to stores too."""
+    given = message.content_type
+    return given if given.isascii() and given.isprintable() else OCTETS
 
 
 class Dialect(ABC):
@@ -153,6 +214,8 @@ class Dialect(ABC):
 
     def delete_by_uuid(self, queue: str, given: str) -> bool:
         """Delete it, even if a receiver holds it."""
+        if not UUID.fullmatch(given):
+            return False
         own = self.broker.store.uuids.id_of(queue, given.lower())
         return own is not None and self.broker.queue(queue).delete(own)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
 from penstock.message import OCTETS, Draft
 from penstock.policy import MAX_BODY
-from penstock.server.dialects.base import Dialect, Route
+from penstock.server.dialects.base import Dialect, Route, content_type_of
 from penstock.server.http.request_response import Refused, Request, Response, Scope
 
 
@@ -46,12 +46,12 @@ class MqCore(Dialect):
         return Response(200 if await self.core.create(request, queue, act) else 201)
 
     async def delete_queue(self, request: Request, queue: str) -> Response:
-        await self.core.run(lambda: self.broker.delete(queue))
+        await self.core.delete_queue(queue)
         return Response(204)
 
     async def receive(self, request: Request, queue: str) -> Response:
         for message in await self.core.receive(request, queue, 1):
-            headers = {"X-Message-Id": self.uuid(queue, message.id), "Content-Type": message.content_type}
+            headers = {"X-Message-Id": self.uuid(queue, message.id), "Content-Type": content_type_of(message)}
             return Response(200, headers, message.body, self.undo([message]))
         return Response(204)
 

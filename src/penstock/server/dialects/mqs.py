@@ -10,33 +10,28 @@ X-MQS-MESSAGE-ID, -RECEIVES, -PUBLISHED-AT, -VISIBLE-AT  of a message           
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
-from penstock.errors import BadInput, BadMessage, BadSetting, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
-from penstock.message import OCTETS, Draft, Message, Redrive, Settings, to_datetime
+from penstock.errors import BadInput, BadMessage, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
+from penstock.message import OCTETS, Draft, Message, Settings, to_datetime
 from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
-from penstock.server.dialects.base import Core, Dialect, Route
+from penstock.server.dialects.base import UUID, Core, Dialect, Route, content_type_of
+from penstock.server.dialects.mqs_settings import dead_letters, read_changes, show
 from penstock.server.http.multipart import Part, boundary_of, join_parts, split_parts
-from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
+from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 
 ENCODING = "Content-Encoding"
-UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 TOKENS = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,255}")
 MOST_MESSAGES = 999
 MAX_SETTINGS = 64 * 1024
 """Bytes of a queue's settings as JSON."""
-MOST_HOMES = 100_000
-FIELDS = {
-    "redrive_policy": "redrive",
-    "retention_timeout": "retention",
-    "visibility_timeout": "visibility",
-    "message_delay": "delay",
-    "message_deduplication": "deduplicate",
-}
-NEEDED = ("retention_timeout", "visibility_timeout")
+MOST_LISTED = 1000
+"""Queues in one listing."""
+MOST_HOMES = 10_000
+"""Messages whose queues are remembered, which takes about 2 MB."""
 
 
 class Mqs(Dialect):
@@ -86,7 +81,7 @@ class Mqs(Dialect):
                 raise QueueExists(queue)
             changes = read_changes(request.body, queue, None)
             self.check_redrive(request, changes["redrive"])
-            with _dead_letters():
+            with dead_letters():
                 return self.broker.create(queue, **changes).settings
 
         return answer_json(201, show(queue, await self.core.create(request, queue, act)))
@@ -100,13 +95,13 @@ class Mqs(Dialect):
             changes = read_changes(request.body, queue, settings)
             if changes["redrive"] != settings.redrive:  # an update carries all settings, so an unchanged policy needs no right
                 self.check_redrive(request, changes["redrive"])
-            with _dead_letters():
+            with dead_letters():
                 return home.update(**changes)
 
         return answer_json(200, show(queue, await self.core.run(act)))
 
     async def delete_queue(self, request: Request, queue: str) -> Response:
-        return answer_json(200, show(queue, await self.core.run(lambda: self.broker.delete(queue))))
+        return answer_json(200, show(queue, await self.core.delete_queue(queue)))
 
     async def describe(self, request: Request, queue: str) -> Response:
         def act() -> dict[str, Any]:
@@ -125,13 +120,15 @@ class Mqs(Dialect):
                     numbers[name] = _whole(value, name, 0, MAX_NUMBER)
         except ValueError as error:
             raise BadInput(str(error)) from None
+        names = await self.core.names(request.grant, Scope.COUNT)
+        part = names[numbers["offset"] :][: min(numbers["limit"], MOST_LISTED)]
+        queues = await self.core.each(part, self._show)
+        return answer_json(200, {"total": len(names), "queues": [queue for queue in queues if queue is not None]})
 
-        def act() -> dict[str, Any]:
-            names = [name for name in self.broker.queues().names if request.grant.allows(Scope.COUNT, name)]
-            part = names[numbers["offset"] : numbers["offset"] + numbers["limit"]]
-            return {"total": len(names), "queues": [show(name, self.broker.queue(name).settings) for name in part]}
-
-        return answer_json(200, await self.core.run(act))
+    def _show(self, queue: str) -> dict[str, Any] | None:
+        """None if it was deleted meanwhile."""
+        settings = self.broker.store.load(queue)
+        return None if settings is None else show(queue, settings)
 
     # messages
 
@@ -183,7 +180,8 @@ class Mqs(Dialect):
             return Response(204)
         undo = self.undo(messages)
         self._remember(messages)
-        if len(messages) == 1:
+        # In an answer to a client that asked for several, a message that looks like several messages would be taken for them.
+        if len(messages) == 1 and (limit == 1 or not messages[0].content_type.lower().startswith("multipart")):
             return Response(200, self._headers(messages[0]), messages[0].body, undo)
         content_type, body = join_parts([(self._headers(message), message.body) for message in messages])
         return Response(200, {"Content-Type": content_type}, body, undo)
@@ -191,17 +189,30 @@ class Mqs(Dialect):
     async def delete(self, request: Request, id: str) -> Response:
         if not UUID.fullmatch(id):
             raise BadMessage(f"message id {id!r:.80} is not a UUID")
+        uuid = id.lower()
 
-        def act() -> str | None:
-            for name in self._candidates(id.lower()):
-                if request.grant.allows(Scope.RECEIVE, name) and name in self.broker and self.delete_by_uuid(name, id):
-                    return name
-            return None
+        def delete_from(name: str) -> str | None:
+            try:
+                return name if request.grant.allows(Scope.RECEIVE, name) and self.delete_by_uuid(name, uuid) else None
+            except QueueNotFound:  # it was deleted meanwhile
+                return None
 
-        queue = await self.core.run(act)
+        def look() -> tuple[str | None, list[str]]:
+            """The queue that it was in; if the store cannot tell, the queues that may have it."""
+            known = self._homes.get(uuid)
+            if known is not None and delete_from(known):
+                return known, []
+            homes = self.broker.store.uuids.homes(uuid)
+            if homes is None:
+                return None, self.broker.queues().names
+            return next(filter(None, map(delete_from, homes)), None), []
+
+        queue, names = await self.core.run(look)
+        if names:
+            queue = (await self.core.each(names, delete_from, until=bool, promise=True))[-1]
         if queue is None:
-            raise Refused(404, f"there is no message {id.lower()}")
-        self._homes.pop(id.lower(), None)
+            raise Refused(404, f"there is no message {uuid}")
+        self._homes.pop(uuid, None)
         self.core.metrics.count_messages("deleted", queue, 1)
         return Response(204)
 
@@ -214,72 +225,10 @@ class Mqs(Dialect):
             if len(self._homes) > MOST_HOMES:
                 del self._homes[next(iter(self._homes))]
 
-    def _candidates(self, id: str) -> Iterator[str]:
-        """The queues where a message may be, since its path does not name one. The last known one comes first."""
-        home = self._homes.get(id)
-        if home is not None:
-            yield home
-        yield from (name for name in self.broker.queues().names if name != home)
-
-
-class _dead_letters:  # noqa: N801
-    """A missing dead letter queue is an error in the settings, not a 404."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, QueueNotFound):
-            raise BadSetting(f"redrive_policy.dead_letter_queue: {error}") from None
-
-
-def show(queue: str, settings: Settings) -> dict[str, Any]:
-    redrive = settings.redrive
-    return {
-        "name": queue,
-        "redrive_policy": redrive and {"max_receives": redrive.max_receives, "dead_letter_queue": redrive.dead_letter_queue},
-        "retention_timeout": settings.retention,
-        "visibility_timeout": settings.visibility,
-        "message_delay": settings.delay,
-        "message_deduplication": settings.deduplicate is not False,
-    }
-
-
-def read_changes(body: bytes, queue: str, now: Settings | None) -> dict[str, Any]:
-    """The settings in a request's body, in the form that `Broker.create` takes."""
-    given = read_json(body)
-    if not isinstance(given, dict):
-        raise BadSetting("the body must be a JSON object")
-    for name in given:
-        if name not in FIELDS and name not in ("name", "status"):
-            raise BadSetting(f"there is no field {name!r:.80}; there are {', '.join(FIELDS)}")
-    if given.get("name", queue) != queue:
-        raise BadSetting(f"name {given['name']!r:.80} differs from the path")
-    missing = [name for name in NEEDED if name not in given]
-    if missing:
-        raise BadSetting(f"{missing[0]} is missing")
-    changes = {FIELDS[name]: value for name, value in given.items() if name in FIELDS}
-    changes["redrive"] = _read_redrive(given.get("redrive_policy"))
-    if changes.get("delay", 0) is None:
-        changes["delay"] = 0
-    flag = changes.setdefault("deduplicate", False)
-    if not isinstance(flag, bool):
-        raise BadSetting(f"message_deduplication must be true or false, not {flag!r:.80}")
-    if flag and now is not None and now.deduplicate is not False:
-        changes["deduplicate"] = now.deduplicate  # keep a deduplication window, which this dialect cannot express
-    return {"delay": 0, **changes}
-
-
-def _read_redrive(value: object) -> Redrive | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or set(value) != {"max_receives", "dead_letter_queue"}:
-        raise BadSetting("redrive_policy must be null or have max_receives and dead_letter_queue")
-    return Redrive(value["dead_letter_queue"], value["max_receives"])
-
 
 def message_headers(message: Message, id: str) -> dict[str, str]:
     headers = {
-        "Content-Type": message.content_type,
+        "Content-Type": content_type_of(message),
         "X-MQS-MESSAGE-ID": id,
         "X-MQS-MESSAGE-RECEIVES": str(message.receives),
         "X-MQS-MESSAGE-PUBLISHED-AT": _time(message.sent_at),

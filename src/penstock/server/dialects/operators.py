@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QueueNotFound
 from penstock.message import Stats
 from penstock.server.dialects.base import Core, Dialect, Route
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.metrics import MOST_QUEUES
 from penstock.server.openapi import document, page
 
+NO_QUEUE = ":health"
+"""No queue can have this name."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OWN_PAGE = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 """The only page of ours. In a sandbox, its links would come from another site."""
@@ -25,6 +28,7 @@ class Operators(Dialect):
     def __init__(self, core: Core, gauges: Callable[[], dict[str, float]]) -> None:
         super().__init__(core)
         self._gauges = gauges
+        self._check: asyncio.Future[BaseException | None] | None = None
 
     def routes(self) -> Sequence[Route]:
         return [
@@ -39,25 +43,27 @@ class Operators(Dialect):
         return Response(200, headers, page(self.settings.max_wait).encode())
 
     async def health(self, request: Request) -> Response:
-        """Healthy if the store can be written to: a commit that changes nothing still needs its lock."""
-
-        def act() -> None:
-            with self.broker.store.batch():
-                self.broker.store.names()
-
-        await self.core.run(act)
+        """Healthy if the store can be written to: a commit that changes nothing still needs its lock. As anybody may ask, all
+        that ask at the same time share one commit."""
+        if self._check is None or self._check.done():
+            self._check = self.core.commits.begin(self._touch, self.settings.request_timeout)
+        error = await self._check
+        if error is not None:
+            raise error
         return answer_json(200, {"status": "ok"})
+
+    def _touch(self) -> None:
+        with self.broker.store.batch():
+            self.broker.store.load(NO_QUEUE)
 
     async def metrics(self, request: Request) -> Response:
         grant = request.grant
         if Scope.COUNT not in grant.scopes:
             raise Refused(403, "this token may not count messages")
 
-        def act() -> tuple[int, list[tuple[str, Stats]]]:
-            names = [name for name in self.broker.queues().names if grant.allows(Scope.COUNT, name)]
-            return len(names), [(name, self.broker.queue(name).stats()) for name in names[:MOST_QUEUES]]
-
-        total, stats = await self.core.run(act)
+        names = await self.core.names(grant, Scope.COUNT)
+        counted = await self.core.each(names[:MOST_QUEUES], self._count)
+        stats = [(name, found) for name, found in counted if found is not None]
         queues: dict[str, Any] = {
             "messages": {name: each.messages for name, each in stats},
             "visible": {name: each.visible for name, each in stats},
@@ -68,10 +74,17 @@ class Operators(Dialect):
             "oldest_age_seconds": {name: float(each.oldest_age or 0) for name, each in stats},
         }
         if grant.allows_all(Scope.COUNT):
-            text = self.core.metrics.render({**self._gauges(), "queues": total}, queues)
+            text = self.core.metrics.render({**self._gauges(), "queues": len(names)}, queues)
         else:  # what all clients do together is not for a token for some queues
             text = self.core.metrics.render_queues(queues, grant.knows)
         return Response(200, {"Content-Type": TEXT}, text.encode())
+
+    def _count(self, queue: str) -> tuple[str, Stats | None]:
+        """None if it was deleted meanwhile."""
+        try:
+            return queue, self.broker.queue(queue).stats()
+        except QueueNotFound:
+            return queue, None
 
     async def openapi(self, request: Request) -> Response:
         return answer_json(200, document(self.settings.max_wait))

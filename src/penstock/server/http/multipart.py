@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from penstock.errors import BadMessage
 
 MIXED = "multipart/mixed"
-TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105
-NAME = re.compile(TOKEN.encode())
-PARAMETER = re.compile(rf'[ \t]*;[ \t]*(?:({TOKEN})=(?:"([^"]*)"|([^\s;,"]*)))?')
+WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+NAME = re.compile(WORD.encode())
+PARAMETER = re.compile(rf'[ \t]*;[ \t]*(?:({WORD})=(?:"([^"]*)"|([^\s;,"]*)))?')
 READABLE = bytes({*range(256)} - {*range(32), 127} | {9})
 """The bytes that the value of a header may have."""
 MAX_CONTENT_TYPE = 255

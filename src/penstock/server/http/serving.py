@@ -62,6 +62,7 @@ class Serving:
         if type(awaited) is Operation:
             awaited.wake = self.go_on
         else:
+            awaited._asyncio_future_blocking = False  # as tasks do, so that other handlers can await it too
             awaited.add_done_callback(self._wake)
         if self.request.unheard:
             self.stop()

@@ -298,7 +298,7 @@ class Spool(Format):
                         os.unlink(entry.path)
 
     def uuids(self, ids: Callable[[str], list[str]]) -> SpoolUuids:
-        return SpoolUuids(ids)
+        return SpoolUuids(self.root, ids)
 
     # for the daemons, in a batch of the store
 
@@ -313,16 +313,26 @@ class Spool(Format):
 class SpoolUuids(Uuids):
     """Another program's id need not be a UUID: one is derived from it."""
 
-    def __init__(self, ids: Callable[[str], list[str]]) -> None:
+    def __init__(self, root: Path, ids: Callable[[str], list[str]]) -> None:
+        self._root = root
         self._ids = ids
 
     def of(self, queue: str, id: str) -> str:
         return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
 
     def id_of(self, queue: str, given: str) -> str | None:
-        if given[14:15] == "5":  # derived from other ids, of which there are few
-            return next((id for id in self._ids(queue) if self.of(queue, id) == given), given)
-        return given
+        if not ANY_UUID.fullmatch(given):
+            return None
+        if given[14] == "5":  # derived from other ids, of which there are few
+            for id in self._ids(queue):
+                if self.of(queue, id) == given:
+                    return id
+        return given if any(map(os.path.exists, self._places(queue, given))) else None
+
+    def _places(self, queue: str, id: str) -> tuple[str, ...]:
+        """In an order in which a message that is moved on meanwhile is seen."""
+        delayed = f"{self._root}/delay/{queue}:{id}"
+        return f"{self._root}/new/{queue}:{id}", delayed, f"{self._root}/queues/{queue}/{id}", delayed
 
 
 def open_spool(root: str | Path, *, peers: int = 0, timeout: float = TIMEOUT) -> FileStore:

@@ -7,12 +7,23 @@ from collections.abc import Generator
 from penstock.forking import watch
 from penstock.guarded import guarded
 from penstock.message import Settings
+from penstock.stores.ids import Uuids
 from penstock.stores.memory.outbox import memory_outbox
 from penstock.stores.memory.queue import MemoryQueue
 from penstock.stores.memory.table import Table
 from penstock.stores.memory.tables import Tables
 from penstock.stores.ports import Store
 from penstock.stores.roster import LocalRoster
+
+
+class MemoryUuids(Uuids):
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def homes(self, given: str) -> list[str]:
+        with self._tables.lock:
+            self._tables.check_open()
+            return [name for name, table in self._tables.by_name.items() if given in table.rows]
 
 
 class MemoryStore(Store):
@@ -29,6 +40,7 @@ class MemoryStore(Store):
         self.roster = LocalRoster()
         self.outbox = memory_outbox(self, lambda queue, marks: self.queue(queue).unmark(marks))
         self._tables = Tables(by_arrival=by_arrival)
+        self.uuids = MemoryUuids(self._tables)
         watch(self)
 
     @guarded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.message import Settings
 from penstock.stores.encoding import pack_settings
+from penstock.stores.ids import Uuids
 from penstock.stores.sql.database import Database
 
 
@@ -38,3 +39,14 @@ class SqlCatalogue:
             for part in ("held", "claims", "readers", "consumers", "marks", "settled", "messages", "queue"):
                 self._database.run(f"drop_{part}", {"queue": found[0][0]})
             return True
+
+
+class SqlUuids(Uuids):
+    """The numbers of messages are unique in a database, so that one look finds a message in any queue."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def homes(self, given: str) -> list[str]:
+        number = self._database.ids.number(given)
+        return [] if number is None else [name for (name,) in self._database.rows("home", {"number": number})]

@@ -12,6 +12,9 @@ UPDATE penstock_meta SET value = :value WHERE name = :name
 -- name: queues
 SELECT name FROM penstock_queue
 
+-- name: home
+SELECT name FROM penstock_queue WHERE number = (SELECT queue FROM penstock_message WHERE number = :number)
+
 -- name: lock_queue
 SELECT number, settings FROM penstock_queue WHERE name = :name {for_update}
 

@@ -9,7 +9,7 @@ from penstock.clock import Clock
 from penstock.guarded import guarded
 from penstock.message import Settings
 from penstock.stores.ports import Outbox, Staging, Store
-from penstock.stores.sql.catalogue import SqlCatalogue
+from penstock.stores.sql.catalogue import SqlCatalogue, SqlUuids
 from penstock.stores.sql.database import Database
 from penstock.stores.sql.ledger import SqlLedger
 from penstock.stores.sql.queue import SqlQueue
@@ -28,6 +28,7 @@ class SqlStore(Store):
         self.database = database
         self.roster = SqlRoster(database)
         self.outbox = Outbox(staging, SqlLedger(database))
+        self.uuids = SqlUuids(database)
         self._catalogue = SqlCatalogue(database)
         self._make_queue = make_queue
 
