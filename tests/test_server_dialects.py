@@ -13,7 +13,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
@@ -22,12 +22,12 @@ from penstock.errors import BadMessage, BadName
 from penstock.message import Draft
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer, ServerSettings
-from penstock.server.auth import read_tokens
 from penstock.server.dialects import base, mqs
 from penstock.server.dialects.base import Route, Router
 from penstock.server.http import multipart
 from penstock.server.http.multipart import boundary_of, join_parts, split_parts
 from penstock.server.http.request_response import Request
+from penstock.server.tokens import read_tokens
 from penstock.testing.http import Http
 from penstock.testing.mqs import QUEUE
 from penstock.testing.serving import until
@@ -60,6 +60,7 @@ def http(server: BackgroundServer) -> Http:
 
 
 class TestMultipart:
+    @settings(deadline=None)
     @given(st.lists(st.tuples(HEADERS, st.binary(max_size=50)), min_size=1, max_size=5))
     def test_what_was_joined_is_split_again(self, parts: list[tuple[dict[str, str], bytes]]) -> None:
         content_type, body = join_parts(parts)
@@ -67,6 +68,7 @@ class TestMultipart:
         assert boundary
         assert [(part.headers, part.body) for part in split_parts(body, boundary, 5)] == parts
 
+    @settings(deadline=None)
     @given(
         st.binary(max_size=200), st.sampled_from([b"", b"--b", b"--b\r\n", b"--b\r\nA:"]), st.sampled_from([b"", b"\r\n--b--"])
     )
