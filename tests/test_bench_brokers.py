@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from penstock import bench
 from penstock.bench.brokers import targets
 from penstock.bench.brokers.comparison import QUICK, ROWS, Comparison, Results, Row, Turn
+from penstock.bench.brokers.generator import Clients
 from penstock.bench.brokers.generators import Failed, Generator
 from penstock.bench.brokers.processes import Daemon, family, undisturbed
 from penstock.bench.brokers.report import acceptance, document, markdown, ratio
@@ -129,7 +131,7 @@ def test_told_to_end_it_stops_all_that_it_has_started(how: signal.Signals, momen
 
 
 def test_a_process_is_stopped_with_all_that_it_has_started(folder: Path) -> None:
-    script = "sleep 1000 & (setsid sleep 1000 & wait) & echo ready; wait"
+    script = "sleep 100 & (setsid sleep 100 & wait) & echo ready; wait"
     with Daemon(folder / "shell", "sh", "-c", script) as daemon:
         daemon.wait_until(lambda: "ready" in daemon.output and len(family([daemon.pid])) >= 4)
     assert left_behind(folder) == []
@@ -168,6 +170,15 @@ def test_one_that_fails_takes_no_further_part_and_the_others_go_on(folder: Path)
 def test_a_dead_server_is_told(folder: Path) -> None:
     with Generator(TARGETS["beanstalkd"], "127.0.0.1:1", folder) as generator, pytest.raises(Failed, match="Connect"):
         generator.ask("open", sessions=1)
+
+
+def test_a_turn_has_a_call_however_late_it_begins(folder: Path) -> None:
+    async def turn() -> dict[str, Any]:
+        clients = Clients(TARGETS[EMBEDDED], f"sqlite:///{folder}/queue.db")
+        await clients.open(2)
+        return await clients.turn("cycle", 1, 10, seconds=0)
+
+    assert asyncio.run(turn())["count"] == 2
 
 
 @pytest.mark.parametrize(

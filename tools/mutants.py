@@ -172,6 +172,11 @@ def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant
     return Mutant(name, tests, changes, ("tests/test_interrupts.py",))
 
 
+def benched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """Faults of the comparison with brokers."""
+    return Mutant(name, tests, changes, ("tests/test_bench_brokers.py",))
+
+
 MUTANTS = [
     mutant(
         "what an older file had deleted comes back",
@@ -2489,6 +2494,26 @@ MUTANTS = [
         "go_past_the_filter",
         (("testing/faults.py", '    "renameat2": (316, 276),\n', ""),),
         ("tests/test_faults.py",),
+    ),
+    benched(
+        "a server's children outlive the benchmark",
+        "stopped_with_all_that_it_has_started",
+        ("bench/brokers/processes.py", "        found |= more", "        break"),
+    ),
+    benched(
+        "a signal makes the benchmark forget a process that starts",
+        "a_signal_while_a_process_starts",
+        ("bench/brokers/processes.py", "lambda number, _: came.append(number)", "signal.default_int_handler"),
+    ),
+    benched(
+        "a turn that begins late has no call",
+        "however_late",
+        ("bench/brokers/generator.py", "while not took or (now < end", "while (now < end"),
+    ),
+    benched(
+        "beanstalkd does not sync",
+        "every_answer_waits",
+        ("bench/brokers/servers.py", '"-f0")', '"-F")'),
     ),
 ]
 

@@ -238,7 +238,11 @@ class Comparison:
         """What a target uses that has the machine, and a new server, to itself."""
         with Servers(self._new_folder()) as servers:
             self._show(f"starting {target.server}")
-            server = self.results.servers[target.name] = servers.get(target.server)
+            try:
+                server = self.results.servers[target.name] = servers.get(target.server)
+            except RuntimeError as error:
+                self.results.notes.append(f"{target.name} did not start a second time: {error}")
+                return
             if IDLE in self._names:
                 with ExitStack() as stack:
                     self._each(IDLE, [(target, self._generator(stack, target))], partial(self._idle, server))

@@ -57,7 +57,7 @@ def _draw_rates(panel: Any, results: Results, rows: list[Row], title: str) -> No
         panel.bar([index + place * width for index in range(len(rows))], heights, width, color=COLOURS[target.name])
     if rows:
         panel.set_yscale("log")
-    panel.set_xticks([index + 0.425 - width / 2 for index in range(len(rows))], [row.name for row in rows])
+    panel.set_xticks([index + 0.425 - width / 2 for index in range(len(rows))], [row.name for row in rows], rotation=20)
     panel.set_title(title)
     panel.set_ylabel("messages a second")
     panel.grid(axis="y", alpha=0.3)
@@ -72,7 +72,7 @@ def _draw_ratios(panel: Any, results: Results) -> None:
             panel.plot(range(len(rows)), found, color=COLOURS[target.name], marker="o")
             panel.set_yscale("log")
     panel.axhline(1, color="black", linewidth=1)
-    panel.set_xticks(range(len(rows)), [row.name for row in rows], rotation=45)
+    panel.set_xticks(range(len(rows)), [row.name for row in rows], rotation=20)
     panel.set_title("serve / each of the others (above 1: serve is faster)")
     panel.grid(alpha=0.3)
 
@@ -81,8 +81,6 @@ def _draw_bars(panel: Any, values: dict[str, float], title: str, unit: str) -> N
     names = list(values)
     bars = panel.barh(names[::-1], [values[name] for name in names[::-1]], color=[COLOURS[name] for name in names[::-1]])
     panel.bar_label(bars, [f"{values[name]:.3g}" for name in names[::-1]], padding=3)
-    if values:
-        panel.set_xscale("log")
-        panel.margins(x=0.15)
+    panel.margins(x=0.15)
     panel.set_title(title)
     panel.set_xlabel(unit)
