@@ -137,7 +137,6 @@ def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
-    files += ("server_tokens", "server_quotas")
     files += ("server_dialects",)
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
@@ -145,6 +144,12 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 def waited(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in waiting and waking."""
     return Mutant(name, tests, changes, ("tests/test_waiting.py",))
+
+
+def watched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault in the access rights and limits of the service."""
+    files = ("server_settings", "server_tokens", "server_quotas")
+    return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
 def exchanged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -1214,87 +1219,87 @@ MUTANTS = [
         "answer_is_lost",
         ("client/queue.py", "token=token or secrets.token_hex(16)", "token=None"),
     ),
-    served("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(known, presented)", "presented")),
-    served(
+    watched("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(known, presented)", "presented")),
+    watched(
         "a page of another site may send requests",
         "takes_no_message",
         ("server/auth.py", 'headers.get("sec-fetch-site", "none") not in OWN_SITE', "False"),
     ),
-    served(
+    watched(
         "the server is known by any name",
         "address_is_known",
         ("server/auth.py", "not self._is_known(host)", "False"),
     ),
-    served("every name needs no token", "every_page", ("server/auth.py", '<= {"*", "?", "."}', "<= set()")),
-    served(
+    watched("every name needs no token", "every_page", ("server/auth.py", '<= {"*", "?", "."}', "<= set()")),
+    watched(
         "a message is run as a page",
         "never_a_page",
         ("server/app.py", "            response.headers.setdefault(name, value)\n", "            pass\n"),
     ),
-    served("a token never expires", "expired_token", ("server/auth.py", "found.expires <= self._clock()", "False")),
-    served(
+    watched("a token never expires", "expired_token", ("server/auth.py", "found.expires <= self._clock()", "False")),
+    watched(
         "only the last secret is known",
         "both_are_known",
         ("server/auth.py", "for known in token.digests:", "for known in token.digests[-1:]:"),
     ),
-    served(
+    watched(
         "an emptied file opens the server",
         "after_sighup_the_tokens",
         ("server/auth.py", "if self._tokens and not tokens:", "if False:"),
     ),
-    served("SIGHUP kills", "after_sighup", ("server/running.py", "loop.add_signal_handler(signal.SIGHUP", "(lambda *_: 0)(0")),
-    served("a count shows bodies", "no_body", ("server/dialects/native.py", '"peek": Scope.READ', '"peek": Scope.COUNT')),
-    served(
+    watched("SIGHUP kills", "after_sighup", ("server/running.py", "loop.add_signal_handler(signal.SIGHUP", "(lambda *_: 0)(0")),
+    watched("a count shows bodies", "no_body", ("server/dialects/native.py", '"peek": Scope.READ', '"peek": Scope.COUNT')),
+    watched(
         "metrics show the queues of others",
         "its_own_queues",
         ("server/dialects/operators.py", "if grant.allows(Scope.COUNT, name)]", "if True]"),
     ),
-    served(
+    watched(
         "metrics count what others send",
         "its_own_queues",
         ("server/metrics.py", "if wanted(queue):", "if True:"),
     ),
-    served(
+    watched(
         "a token speaks every dialect",
         "its_dialects",
         ("server/app.py", "dialect.name not in grant.dialects", "not grant.dialects"),
     ),
-    served(
+    watched(
         "any certificate will do",
         "without_a_certificate",
         ("server/running.py", "context.verify_mode = ssl.CERT_REQUIRED", "pass"),
     ),
-    served("a bucket that never empties", "bucket_gives", ("server/quotas.py", "        self._left -= count\n", "")),
-    served(
+    watched("a bucket that never empties", "bucket_gives", ("server/quotas.py", "        self._left -= count\n", "")),
+    watched(
         "the rate of a token has no limit", "on_the_same_connection", ("server/app.py", "self.quotas.admit(request)", "pass")
     ),
-    served(
+    watched(
         "a token has any number of connections",
         "until_they_close",
         ("server/quotas.py", "self._clients[request.client] = grant.name", "pass"),
     ),
-    served(
+    watched(
         "closed connections count for ever",
         "until_they_close",
         ("server/quotas.py", "if client in self._open}", "if True}"),
     ),
-    served("a queue that is there counts twice", "may_have", ("server/quotas.py", "queue in usage.queues", "False")),
-    served(
+    watched("a queue that is there counts twice", "may_have", ("server/quotas.py", "queue in usage.queues", "False")),
+    watched(
         "what is under way does not count",
         "under_way",
         ("server/quotas.py", " - self.pending[what]", ""),
     ),
-    served(
+    watched(
         "what was sent since the last count does not count",
         "may_wait",
         ("server/quotas.py", "usage.since[what] += count", "pass"),
     ),
-    served(
+    watched(
         "a full token stays full",
         "may_wait",
         ("server/quotas.py", "        usage.since.clear()\n", ""),
     ),
-    served(
+    watched(
         "a claim passes the limit in flight",
         "in_flight",
         ("server/dialects/native.py", 'verb == "claim" and isinstance', "False and isinstance"),
