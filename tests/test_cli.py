@@ -588,7 +588,7 @@ def test_a_password_in_the_url_is_not_shown(shell: Shell, monkeypatch: pytest.Mo
 def test_a_password_in_the_url_is_not_shown_by_the_service(shell: Shell, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     server = pytest.importorskip("penstock.server")
     monkeypatch.setattr("penstock.cli.serving.open_local", lambda _url: nullcontext())
-    monkeypatch.setattr(server, "serve", lambda _broker, _settings, started: started("http://127.0.0.1:7843"))
+    monkeypatch.setattr(server, "serve", lambda _broker, _settings, started, **_: started("http://127.0.0.1:7843"))
     assert shell(f"serve --store {url}") == 0
     assert "://host/db" in shell.err
     assert "ter2" not in shell.err

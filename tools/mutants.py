@@ -152,6 +152,11 @@ def watched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
+def private(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """Somebody learns what is not for them."""
+    return Mutant(name, tests, changes, ("tests/test_privacy.py",))
+
+
 def exchanged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in code specific to PostgreSQL."""
     return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_joining.py"))
@@ -1328,6 +1333,52 @@ MUTANTS = [
         "no bound on time",
         "takes_too_long",
         ("server/http/connection.py", "elif spent > settings.request_timeout:", "elif False:"),
+    ),
+    private(
+        "every token learns where the store is",
+        "where_the_store_is",
+        ("server/auth.py", "return type(error)(text)", "return error"),
+    ),
+    private(
+        "the log does not say why",
+        "where_the_store_is",
+        ("server/app.py", "response.cause = str(error)", "response.cause = ''"),
+    ),
+    private(
+        "a hidden name is shown",
+        "dead_letter_queue_of_others",
+        ("server/dialects/base.py", "Redrive(HIDDEN,", "Redrive(settings.redrive.dead_letter_queue,"),
+    ),
+    private(
+        "a hidden name cannot be kept",
+        "dead_letter_queue_of_others",
+        ("server/dialects/mqs.py", "(settings.redrive, self.seen(request, settings).redrive)", "(settings.redrive,)"),
+    ),
+    private("a slash ends the password", "malformed", ("urls.py", 'r".*(?:@|%40)"', 'r"(?<=://)[^/]*@"')),
+    private(
+        "a parser shows the password",
+        "malformed",
+        ("urls.py", 'why = error if shown(url) == f"{url!r:.200}" else', "why = error or"),
+    ),
+    private(
+        "an unknown argument shows the password", "command_line", ("cli/output.py", 'USER.sub("", shown(text))', "shown(text)")
+    ),
+    private("everybody reads the queue file", "owner_alone", ("stores/sqlite/file.py", "make_private(self.path)", "pass")),
+    private(
+        "everybody reads what is staged", "owner_alone", ("stores/staging.py", "if self._beside is not None:", "if False:")
+    ),
+    private(
+        "everybody reads the clock", "owner_alone", ("stores/sqlite/database.py", "str(self), self.file.path)", "str(self))")
+    ),
+    private(
+        "everybody reads a folder of messages",
+        "owner_alone",
+        ("stores/files/store.py", "self.root.mkdir(0o700", "self.root.mkdir(0o755"),
+    ),
+    private(
+        "a shared file is no longer shared",
+        "file_that_is_shared",
+        ("stores/disk.py", "mode = os.stat(beside).st_mode & 0o666", "mode = PRIVATE"),
     ),
     served(
         "a token names any dead letter queue",

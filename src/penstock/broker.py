@@ -22,6 +22,7 @@ from penstock.queue.queue import LocalQueue
 from penstock.queue.retention import Tender, purge
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Roster, Store
+from penstock.urls import shown, unreadable
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
 
@@ -267,11 +268,11 @@ def open_local(url: str, *, clock: Clock | None = None, **options: Any) -> Local
         raise BadURL(f"a store's URL is text, not {type(url).__name__}: {url!r:.200}")
     scheme, colon, _ = url.partition(":")
     if colon and scheme in REMOTE:
-        raise BadURL(f"URL {url!r:.200} is the URL of a server; a store is needed here")
+        raise BadURL(f"URL {shown(url)} is the URL of a server; a store is needed here")
     opener = STORES.get(scheme) or _find_opener(scheme) if colon else None
     if opener is None:
         known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
-        raise BadURL(f"URL {url!r:.200} does not begin with one of {known}")
+        raise BadURL(f"URL {shown(url)} does not begin with one of {known}")
     return LocalBroker(opener(url, options), clock=clock)
 
 
@@ -285,19 +286,14 @@ def _find_opener(scheme: str) -> Opener | None:
     return None
 
 
-def without_password(url: str) -> str:
-    """The URL to show, and to recognise a store by: a password may change."""
-    return re.sub(r"([?&]\w*password=)[^&]*", r"\1…", re.sub("(?<=://)[^/?#]*@", "", url))
-
-
 @contextmanager
 def open_desk(url: str, **options: Any) -> Iterator[Broker | Desk]:
     """A place for staging only. A SQLite database need not be opened for this."""
     if url.startswith("sqlite:"):
         path, _ = _path_and_options(url, options, {"timeout": _timeout})
         staging, clock_files = import_module("penstock.stores.staging"), import_module("penstock.stores.clock_files")
-        clock = machine_clock(clock_files.ClockFiles(clock_files.clock_folder(path), f"the queue file {path}"))
-        yield Desk(staging.StagedFiles(staging.staging_folder(path), durable=False), clock)
+        clock = machine_clock(clock_files.ClockFiles(clock_files.clock_folder(path), f"the queue file {path}", path))
+        yield Desk(staging.StagedFiles(staging.staging_folder(path), durable=False, beside=path), clock)
     else:
         with open(url, **options) as broker:
             yield broker
@@ -305,7 +301,7 @@ def open_desk(url: str, **options: Any) -> Iterator[Broker | Desk]:
 
 def _open_memory(url: str, options: dict[str, Any]) -> Store:
     if url not in ("memory:", "memory://") or options:
-        raise BadURL(f"URL {url!r:.200}: a memory store has no path and no options; write 'memory:'")
+        raise BadURL(f"URL {shown(url)}: a memory store has no path and no options; write 'memory:'")
     return import_module("penstock.stores.memory").MemoryStore()  # type: ignore[no-any-return]
 
 
@@ -340,7 +336,7 @@ def _open_memcached(url: str, options: dict[str, Any]) -> Store:
     found = [_server(url, server) for server in servers.split(",")]
     prefix, options = _path_and_options(f"memcached:///{rest}", options, {"timeout": _timeout})
     if not url.startswith("memcached://") or not slash or not _PREFIX.fullmatch(prefix):
-        raise BadURL(f"URL {url!r:.200}: write memcached://host:port/prefix, the prefix 1 to 100 letters, digits or any of -_.")
+        raise BadURL(f"URL {shown(url)}: write memcached://host:port/prefix, the prefix 1 to 100 letters, digits or any of -_.")
     return import_module("penstock.stores.memcached.store").MemcachedStore(found, prefix, **options)  # type: ignore[no-any-return]
 
 
@@ -348,7 +344,7 @@ def _server(url: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if ":" in text.rpartition("]")[2] else (text, "", "11211")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadURL(f"URL {url!r:.200}: {text!r:.80} is not host:port")
+        raise unreadable(url, f"{text!r:.80} is not host:port")
     return host, int(port)
 
 
@@ -406,17 +402,17 @@ def _path_and_options(url: str, given: dict[str, Any], known: dict[str, Callable
         path = unquote(parts.path, errors="strict").removeprefix("/")
         path.encode()
     except ValueError as error:
-        raise BadURL(f"URL {url!r:.200} cannot be read: {error}") from None
+        raise unreadable(url, error) from None
     if parts.netloc or not parts.path.startswith("/") or not path or "\0" in path or parts.fragment:
-        raise BadURL(f"URL {url!r:.200}: write {parts.scheme}:///relative/path or {parts.scheme}:////absolute/path")
+        raise BadURL(f"URL {shown(url)}: write {parts.scheme}:///relative/path or {parts.scheme}:////absolute/path")
     options = dict(parse_qsl(parts.query, keep_blank_values=True)) | given
     for name, value in options.items():
         if name not in known:
-            raise BadURL(f"URL {url!r:.200}: there is no option {name!r}; there are {', '.join(sorted(known))}")
+            raise BadURL(f"URL {shown(url)}: there is no option {name!r}; there are {', '.join(sorted(known))}")
         try:
             options[name] = known[name](value)
         except (TypeError, ValueError) as error:
-            raise BadURL(f"URL {url!r:.200}: option {name} is {value!r:.80}: {error}") from None
+            raise BadURL(f"URL {shown(url)}: option {name} is {value!r:.80}: {error}") from None
     return path, options
 
 

@@ -9,11 +9,11 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.broker import without_password
 from penstock.cli import daemons, messages, pipeline, queues, sending, serving, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Command, Parser, PlainCommand
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
+from penstock.urls import without_password
 
 __all__ = ["main"]
 

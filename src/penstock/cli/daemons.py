@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.broker import location, open_local, without_password
+from penstock.broker import location, open_local
 from penstock.cli.inotify import FolderWatch
 from penstock.cli.parser import Parser, PlainCommands
 from penstock.clock import Clock
 from penstock.errors import BadInput
 from penstock.policy import SECOND
 from penstock.stores.files.spool import Spool
+from penstock.urls import shown
 
 OnDamage = Callable[[str], object]
 Look = Callable[[Spool, Clock, OnDamage], float]
@@ -60,7 +61,7 @@ def _reap(spool: Spool, _clock: Clock, _on_damage: OnDamage) -> float:
 def _run(args: argparse.Namespace, parts: list[str], look: Look) -> int:
     """Handle what is there, and then look whenever a file arrives or a timer expires."""
     if not args.store.startswith("spool:"):
-        raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {without_password(args.store)}")
+        raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {shown(args.store)}")
     with open_local(args.store) as broker:
         spool = Spool(Path(location(args.store)[1]))
         with FolderWatch([spool.root / part for part in parts]) as watch, _ended_by_sigterm():

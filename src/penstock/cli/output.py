@@ -14,11 +14,14 @@ from penstock.message import OCTETS, Attribute, Message, Redrive, Settings, Stat
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that could control a terminal, or reverse its text."""
+USER = re.compile(r"(?<=://)(?!/)\S*@")
+"""The user and the password in a URL."""
 
 
 def complain(text: str) -> None:
     if sys.stderr is not None:
-        print("penstock:", shown(text).replace("\n", "\\n"), file=sys.stderr)
+        told = USER.sub("", shown(text))  # whatever the command line was, no line shows a password
+        print("penstock:", told.replace("\n", "\\n"), file=sys.stderr)
 
 
 def stays(count: int, why: str) -> str:

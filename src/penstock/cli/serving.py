@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from penstock.broker import open_local, without_password
+from penstock.broker import open_local
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser
 from penstock.errors import MissingExtra
+from penstock.urls import without_password
 
 
 def add(parser: Parser) -> None:

@@ -7,9 +7,9 @@ from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker import without_password
 from penstock.cli.frame import Frame, Pipelines, absolute
 from penstock.cli.output import complain
+from penstock.urls import without_password
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.progress import Totals

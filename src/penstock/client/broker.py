@@ -24,6 +24,7 @@ from penstock.policy import check_count
 from penstock.publishing.publishing import MAX_SEGMENT, check_segment, check_staging
 from penstock.stores.dbserver.clock import DatabaseClock
 from penstock.stores.roster import LocalRoster
+from penstock.urls import shown
 
 
 def connect(url: str, *, clock: Clock | None = None, **options: Any) -> RemoteBroker:  # noqa: ARG001
@@ -32,7 +33,7 @@ def connect(url: str, *, clock: Clock | None = None, **options: Any) -> RemoteBr
     known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None}
     for name in options:
         if name not in known:
-            raise BadURL(f"URL {url!r:.200}: there is no option {name!r}; there are {', '.join(sorted(known))}")
+            raise BadURL(f"URL {shown(url)}: there is no option {name!r}; there are {', '.join(sorted(known))}")
     return RemoteBroker(Line(url, **{**known, **options}))
 
 

@@ -26,6 +26,7 @@ from penstock.errors import (
 )
 from penstock.forking import watch
 from penstock.policy import check_seconds
+from penstock.urls import unreadable
 
 TRIES = 5
 MOST_IDLE = 16
@@ -59,7 +60,7 @@ class Line:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise BadURL(f"URL {url!r:.200} cannot be read: {error}") from None
+            raise unreadable(url, error) from None
         if not self._host or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
             raise BadURL(f"URL {parts.scheme}://{self._host}…: write {parts.scheme}://host:port, and the token as an option")
         if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):

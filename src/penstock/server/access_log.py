@@ -17,6 +17,7 @@ from penstock.server.log_writer import LogWriter
 
 MOST_LINES = 500
 LONGEST_PATH = 300
+LONGEST_CAUSE = 500
 
 
 class AccessLog:
@@ -39,6 +40,8 @@ class AccessLog:
         more = f', "token": {quote(request.grant.name)}' if request.grant.name else ""
         if request.unheard:
             more += ', "unheard": true'
+        if response.cause:
+            more += f', "cause": {quote(response.cause[:LONGEST_CAUSE])}'
         self._lines.append(
             f'{{"time": "{self._second[1]}.{int((now - second) * 1000):03}Z", "method": {method}, "path": {path}, '
             f'"status": {response.status}, "ms": {round(seconds * 1000, 2)}, "in": {request.length}, '

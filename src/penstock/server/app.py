@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from penstock.broker import LocalBroker
 from penstock.clock import MachineClock
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreError
 from penstock.policy import SECOND
 from penstock.server.access_log import AccessLog
-from penstock.server.auth import Guard
+from penstock.server.auth import Guard, told_to
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.dialects.base import Core, Dialect, Route, Router
@@ -87,7 +87,8 @@ class App:
         except Refused as refusal:
             response = answer_error(refusal.status, str(refusal), refusal.headers)
         except PenstockError as error:
-            response = dialect.refuse(error)
+            response = dialect.refuse(told_to(request.grant, error, self._broker.store))
+            response.cause = str(error) if isinstance(error, StoreError) else ""
         except Exception:  # a bug of ours: the client gets a 500, the log the traceback
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
             response = answer_error(500, "the server hit a defect of its own")

@@ -10,14 +10,54 @@ from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from penstock.errors import BadSetting
-from penstock.server.http.request_response import EVERYTHING, Grant, Refused
+from penstock.errors import (
+    BadInput,
+    BadSetting,
+    OutcomeUnknown,
+    PenstockError,
+    SegmentLost,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+)
+from penstock.server.http.request_response import EVERYTHING, Grant, Refused, Scope
 from penstock.server.tokens import Token, digest
 
 LONGEST_HOST = 300
 OWN_SITE = ("none", "same-origin")
 """What a browser says of a request that its user, or a page of this server, has made."""
 WANTS_TOKEN = {"WWW-Authenticate": 'Bearer realm="penstock"'}
+
+
+FAILURES: tuple[tuple[type[StoreError], str], ...] = (
+    (StoreBusy, "the store is busy; try again soon"),
+    (StoreFull, "the store has no space left"),
+    (SegmentLost, "a staged segment of the batch is missing or incomplete; nothing was published"),
+    (StoreReadOnly, "the store is read-only"),
+    (StoreCorrupt, "the store is damaged"),
+    (StoreUnreachable, "the store cannot be reached"),
+    (OutcomeUnknown, "it is not known whether this was done"),
+    (StoreClosed, "the store was closed"),
+    (StoreError, "the store failed"),
+)
+"""What a client is told that may not know where the store is; the log says the rest."""
+
+
+def told_to(grant: Grant, error: PenstockError, store: object) -> PenstockError:
+    """The error as this client may see it. Paths and addresses are for those who may change all queues."""
+    if grant.allows_all(Scope.ADMIN):
+        return error
+    for kind, text in FAILURES:
+        if isinstance(error, kind):
+            return type(error)(text)
+    place = str(store)
+    if isinstance(error, BadInput) and place in str(error):
+        return type(error)(str(error).replace(place, "the store"))
+    return error
 
 
 class Guard:

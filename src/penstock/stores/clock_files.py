@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import get_ident
 
 from penstock.clock import Course
-from penstock.stores.disk import read_whole, rename_new
+from penstock.stores.disk import folder_mode, read_whole, rename_new
 
 MONTH = 30 * 86400 * 1_000_000
 
@@ -27,9 +27,11 @@ def clock_folder(path: str | Path) -> Path:
 
 
 class ClockFiles:
-    def __init__(self, folder: Path, whose: str) -> None:
+    def __init__(self, folder: Path, whose: str, beside: str | Path | None = None) -> None:
+        """``beside``: the file to which the folder belongs; without one, it belongs to the folder around it."""
         self._folder = folder
         self._whose = whose
+        self._beside = beside
 
     def __str__(self) -> str:
         return self._whose
@@ -76,7 +78,8 @@ class ClockFiles:
         with suppress(FileExistsError):
             self._folder.mkdir()
             with suppress(OSError):
-                self._folder.chmod(self._folder.parent.stat().st_mode & 0o7777)
+                around = self._folder.parent.stat().st_mode & 0o7777
+                self._folder.chmod(around if self._beside is None else around & 0o7000 | folder_mode(self._beside))
 
     def _draft(self, boot: str, course: Course, now: int) -> str:
         """Set its date before it becomes visible: its mtime is never the wall clock's."""

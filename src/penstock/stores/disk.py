@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,6 +61,26 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     draft.rename(path)
     if durable:
         sync(path.parent)
+
+
+PRIVATE = 0o600
+"""The permissions of a store's first file. What is made beside it later gets those that it has by then (`folder_mode`)."""
+
+
+def make_private(path: str | Path) -> None:
+    """Create an empty file for its owner alone, unless there is one. Nothing is opened: closing it would drop the locks that
+    this process may have on it by then."""
+    with suppress(FileExistsError):
+        os.mknod(path, PRIVATE | stat.S_IFREG)
+
+
+def folder_mode(beside: str | Path) -> int:
+    """The permissions of a folder that belongs to this file: for those that may use the file."""
+    try:
+        mode = os.stat(beside).st_mode & 0o666
+    except OSError:
+        mode = PRIVATE
+    return mode | (mode & 0o444) >> 2
 
 
 def sync_file_system(folder: Path) -> None:

@@ -64,7 +64,7 @@ class Reserve:
             if free[0] < 2 * each * len(self._pieces) or free[1] < 2 * len(self._pieces):
                 return False
             for piece in reversed(self._pieces):
-                handle = os.open(piece, os.O_WRONLY | os.O_CREAT, 0o644)
+                handle = os.open(piece, os.O_WRONLY | os.O_CREAT, 0o600)
                 try:
                     os.posix_fallocate(handle, 0, each)
                 finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.stores.disk import refusal, sync
+from penstock.stores.disk import folder_mode, refusal, sync
 from penstock.stores.ports import Staged, Staging
 
 
@@ -23,9 +23,18 @@ def staging_folder(path: str | Path) -> Path:
 
 
 class StagedFiles(Staging):
-    def __init__(self, folder: Path, *, durable: bool, admit: Callable[[int], object] = lambda _size: None) -> None:
-        """``durable``: a segment is on the disk when `stage` returns. ``admit`` is called with the size before each write."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durable: bool,
+        admit: Callable[[int], object] = lambda _size: None,
+        beside: str | Path | None = None,
+    ) -> None:
+        """``durable``: a segment is on the disk when `stage` returns. ``admit`` is called with the size before each write.
+        ``beside``: the file to which the folder belongs, if it is not within a folder of the store."""
         self.folder = folder
+        self._beside = beside
         self._durable = durable
         self._admit = admit
 
@@ -41,6 +50,8 @@ class StagedFiles(Staging):
                     handle = os.open(f"{path}~", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                     break
                 except FileNotFoundError:  # this writer's first segment, or another process has just removed the last
+                    if self._beside is not None:
+                        self.folder.mkdir(folder_mode(self._beside), exist_ok=True)
                     folder.mkdir(parents=True, exist_ok=True)
             try:
                 rest = memoryview(segment)

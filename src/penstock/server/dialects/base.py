@@ -6,14 +6,14 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
-from penstock.message import OCTETS, Draft, Message, Sent, Settings
+from penstock.message import OCTETS, Draft, Message, Redrive, Sent, Settings
 from penstock.policy import check_settings
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
@@ -33,6 +33,8 @@ SLICE = 0.005
 PART = 500
 """Messages of a queue that is being deleted, in one commit."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+HIDDEN = ":hidden"
+"""In place of the name of a queue that a token may not know. No queue can have this name."""
 
 
 class Core:
@@ -208,6 +210,12 @@ class Dialect(ABC):
         checked = check_settings({"redrive": redrive}).redrive
         if checked is not None:
             request.grant.check(Scope.ADMIN, checked.dead_letter_queue)
+
+    def seen(self, request: Request, settings: Settings) -> Settings:
+        """The settings as the sender may see them: without the name of a dead letter queue that it may not know."""
+        if settings.redrive is None or request.grant.knows(settings.redrive.dead_letter_queue):
+            return settings
+        return replace(settings, redrive=Redrive(HIDDEN, settings.redrive.max_receives))
 
     def uuid(self, queue: str, id: str) -> str:
         return self.broker.store.uuids.of(queue, id)

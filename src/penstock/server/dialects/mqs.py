@@ -84,7 +84,7 @@ class Mqs(Dialect):
             with dead_letters():
                 return self.broker.create(queue, **changes).settings
 
-        return answer_json(201, show(queue, await self.core.create(request, queue, act)))
+        return answer_json(201, self._shown(request, queue, await self.core.create(request, queue, act)))
 
     async def update(self, request: Request, queue: str) -> Response:
         _check_size(request)
@@ -93,22 +93,28 @@ class Mqs(Dialect):
             home = self.broker.queue(queue)
             settings = home.settings
             changes = read_changes(request.body, queue, settings)
-            if changes["redrive"] != settings.redrive:  # an update carries all settings, so an unchanged policy needs no right
+            # An update carries all settings, so an unchanged policy needs no right, be it as it is or as the sender sees it.
+            if changes["redrive"] in (settings.redrive, self.seen(request, settings).redrive):
+                changes["redrive"] = settings.redrive
+            else:
                 self.check_redrive(request, changes["redrive"])
             with dead_letters():
                 return home.update(**changes)
 
-        return answer_json(200, show(queue, await self.core.run(act)))
+        return answer_json(200, self._shown(request, queue, await self.core.run(act)))
 
     async def delete_queue(self, request: Request, queue: str) -> Response:
-        return answer_json(200, show(queue, await self.core.delete_queue(queue)))
+        return answer_json(200, self._shown(request, queue, await self.core.delete_queue(queue)))
 
     async def describe(self, request: Request, queue: str) -> Response:
         def act() -> dict[str, Any]:
             home = self.broker.queue(queue)
             stats = home.stats()
             status = {"messages": stats.messages, "visible_messages": stats.visible}
-            return {**show(queue, home.settings), "status": {**status, "oldest_message_age": int(stats.oldest_age or 0)}}
+            return {
+                **self._shown(request, queue, home.settings),
+                "status": {**status, "oldest_message_age": int(stats.oldest_age or 0)},
+            }
 
         return answer_json(200, await self.core.run(act))
 
@@ -122,13 +128,16 @@ class Mqs(Dialect):
             raise BadInput(str(error)) from None
         names = await self.core.names(request.grant, Scope.COUNT)
         part = names[numbers["offset"] :][: min(numbers["limit"], MOST_LISTED)]
-        queues = await self.core.each(part, self._show)
+        queues = await self.core.each(part, lambda queue: self._show(request, queue))
         return answer_json(200, {"total": len(names), "queues": [queue for queue in queues if queue is not None]})
 
-    def _show(self, queue: str) -> dict[str, Any] | None:
+    def _show(self, request: Request, queue: str) -> dict[str, Any] | None:
         """None if it was deleted meanwhile."""
         settings = self.broker.store.load(queue)
-        return None if settings is None else show(queue, settings)
+        return None if settings is None else self._shown(request, queue, settings)
+
+    def _shown(self, request: Request, queue: str, settings: Settings) -> dict[str, Any]:
+        return show(queue, self.seen(request, settings))
 
     # messages
 

@@ -29,7 +29,7 @@ from penstock.errors import (
     StoreError,
     Unsupported,
 )
-from penstock.message import Message
+from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
@@ -136,6 +136,8 @@ class Native(Dialect):
             answer = await self.core.commits.run(act, alone=verb in LONG)
         if verb == "claim":
             self.core.quotas.received(request.grant, answer.size)
+        if isinstance(answer, Settings):
+            answer = self.seen(request, answer)
         if verb in ("delete_many", "send_many"):
             done = sum(answer) if verb == "delete_many" else len([one for one in answer if not one.duplicate])
             self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, done)
@@ -171,7 +173,8 @@ class Native(Dialect):
             raise Refused(404, f"the broker has no verb {verb!r:.80}; there are {', '.join(BROKER_VERBS)}")
         request.grant.check(Scope.ADMIN, str(given.get("name", "")))
         if verb == "delete":
-            return _answer(await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True))
+            last = await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True)
+            return _answer(self.seen(request, last))
         self.check_redrive(request, given.get("redrive"))
         name = str(given.get("name", ""))
         return _answer((await self.core.create(request, name, lambda: _call(self.broker.create, given))).name)

@@ -126,6 +126,8 @@ class Response:
     close: bool = False
     bare: bool = False
     """It answers HEAD, so its body is not sent: the client would take it for the next answer."""
+    cause: str = ""
+    """How the store failed, for the log."""
 
 
 def read_json(body: bytes) -> Any:

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker import without_password
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
 from penstock.spark.pipelines.folders import File, Folder, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
+from penstock.urls import without_password
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

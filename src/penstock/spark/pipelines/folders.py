@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.broker import without_password
 from penstock.errors import BadInput
 from penstock.stores.disk import sync
+from penstock.urls import without_password
 
 NOTES = "penstock.json"
 SYNC_EVERY = 0.5

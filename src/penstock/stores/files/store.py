@@ -44,6 +44,9 @@ class FileStore(Store):
         self.roster = LocalRoster()
         self.uuids = format.uuids(lambda queue: self.queue(queue).ids())
         with self.batch():
+            if not self.root.exists():
+                self.root.parent.mkdir(parents=True, exist_ok=True)
+                self.root.mkdir(0o700, exist_ok=True)
             (self.root / FOLDER / ".reserve").mkdir(parents=True, exist_ok=True)
             format.prepare()
             self._reserve.make()

@@ -21,6 +21,7 @@ from penstock.stores.mysql.words import TEXTS, WORDS
 from penstock.stores.ports import Segment
 from penstock.stores.sql.rows import Row
 from penstock.stores.sql.statements import parameters_of, read_sql
+from penstock.urls import unreadable
 
 try:
     import pymysql
@@ -233,7 +234,7 @@ def _read_url(url: str) -> dict[str, Any]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise BadURL(f"the mysql: URL cannot be read: {error}") from None
+        raise unreadable(url, error) from None
     database = unquote(parts.path).removeprefix("/")
     if not parts.hostname or not database or "/" in database or parts.fragment:
         raise BadURL("write mysql://user:password@host:port/database")

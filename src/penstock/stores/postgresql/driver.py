@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.errors import BadInput, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.stores.dbserver.driver import Asked, Driver, Session
 from penstock.stores.ports import Segment
 from penstock.stores.postgresql.copying import HEADER, TRAILER, copy_rows, read_value
 from penstock.stores.postgresql.words import TEXTS, WORDS
 from penstock.stores.sql.rows import INSERTED, Row
 from penstock.stores.sql.statements import parameters_of, read_sql
+from penstock.urls import unreadable
 
 try:
     import psycopg
@@ -98,9 +99,9 @@ class PostgresqlDriver(Driver):
         try:
             known = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            raise BadURL(f"the postgresql: URL cannot be read: {error}") from None
+            raise unreadable(url, str(error).strip()) from None
         if not str(known.get("port") or "0").replace(",", "").isdigit():
-            raise BadURL(f"the postgresql: URL cannot be read: port {known['port']!r:.80} is no number")
+            raise unreadable(url, f"port {known['port']!r:.80} is no number")
         self.timeout = timeout
         self._url, self._options = url, known.get("options", "")
         self._settings = {

@@ -322,7 +322,7 @@ class SqliteDatabase(Database):
         return self.pragma("data_version")
 
     def clock(self) -> Clock:
-        return machine_clock(ClockFiles(clock_folder(self.file.path), str(self)))
+        return machine_clock(ClockFiles(clock_folder(self.file.path), str(self), self.file.path))
 
     def close(self) -> None:
         with self.lock:

@@ -11,14 +11,14 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 import apsw
 
 from penstock.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
-from penstock.stores.disk import refusal, sync
+from penstock.stores.disk import make_private, refusal, sync
 from penstock.stores.reserve import Reserve
 
 SAFE_SQLITE = (3, 51, 3)
@@ -102,6 +102,9 @@ class QueueFile:
         try:
             if self.reserve.is_needed():  # otherwise SQLite may lack space for the files that it creates
                 self.reserve.give_up()
+            if fresh:
+                with suppress(OSError):  # SQLite will say what is wrong
+                    make_private(self.path)
             connection = apsw.Connection(str(self.path))
             if connection.readonly("main"):
                 raise StoreReadOnly(f"{self} is read-only")

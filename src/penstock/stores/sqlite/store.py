@@ -16,7 +16,7 @@ from penstock.stores.staging import StagedFiles, staging_folder
 def open_store(path: str | Path, *, timeout: float = 10) -> SqlStore:
     """``timeout``: how many seconds to wait for other writers."""
     database = open_database(path, timeout=timeout)
-    staging = StagedFiles(staging_folder(path), durable=False, admit=database.file.reserve.admit)
+    staging = StagedFiles(staging_folder(path), durable=False, admit=database.file.reserve.admit, beside=path)
     shortcuts = SqliteShortcuts(database)
 
     def make_queue(name: str, used: Database) -> SqlQueue:
