@@ -24,6 +24,7 @@ from penstock.broker import LocalBroker
 from penstock.errors import PenstockError, QueueNotFound, StoreBusy, StoreError
 from penstock.message import Draft, Sent
 from penstock.queue.queue import LocalQueue
+from penstock.server.http.request_response import Refused
 
 logger = logging.getLogger("penstock.server")
 
@@ -132,14 +133,14 @@ class Commits:
         return self._submit(Operation(None, True, False, None, queue, drafts))
 
     def begin(self, act: Callable[[], Any], patience: float) -> asyncio.Future[BaseException | None]:
-        """Call ``act`` in the next commit, for as many requests as wait for it. The result is its error, if any; `StoreBusy`
+        """Call ``act`` in the next commit, for as many requests as wait for it. The result is its error, if any; `Refused`
         after so many seconds."""
         future: asyncio.Future[BaseException | None] = self._loop.create_future()
         operation = self._submit(Operation(act))
 
         def give_up() -> None:
             operation.withdraw()
-            future.set_result(StoreBusy(f"the store has not answered for {patience:g} seconds"))
+            future.set_result(Refused(503, f"the store has not answered for {patience:g} seconds", {"Retry-After": "1"}))
 
         def end() -> None:
             timer.cancel()
