@@ -158,3 +158,18 @@ def test_a_queue_that_cannot_be_cleared_does_not_keep_others_from_it(
         assert swept.wait(60)
         wait_for_tenders()
     assert "could not clear queue 'bad'" in caplog.text
+
+
+def test_counting_settles_a_bounded_part_of_what_has_expired(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SLICE", 2)
+    clock = FakeClock()
+    with penstock.open(url, clock=clock) as broker:
+        queue = broker.create("orders", retention=60)
+        queue.send_many([b"x"] * 50)
+        clock.advance(61)
+        asked: list[object] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(broker._tender, "ask", lambda *given: asked.append(given))  # type: ignore[attr-defined]
+            assert queue.stats().messages == 30
+        assert len(asked) == 1
+        assert queue.stats().messages == 0

@@ -137,7 +137,7 @@ def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
-    files += ("server_dialects",)
+    files += ("server_dialects", "server_kills")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -1417,6 +1417,12 @@ MUTANTS = [
         "a stop that does not wait",
         "told_to_stop",
         ("server/http/open_connections.py", "give_up_at = self.loop.time() + grace", "give_up_at = 0"),
+    ),
+    Mutant(
+        "who counts settles all that has expired",
+        "bounded_part",
+        (("queue/retention.py", "SLICES = 10", "SLICES = 10**9"),),
+        ("tests/test_retention.py",),
     ),
     served(
         "a part's header backtracks",

@@ -185,7 +185,8 @@ class LocalQueue(Queue):
     def stats(self) -> Stats:
         opened = self._opened
         now = opened.clock()
-        opened.retention.expire(now)
+        if opened.retention.expire(now):
+            opened.tend()  # the rest, beside this caller
         counts = opened.stored.count(now)
         opened.retention.tell_foreign(counts.foreign)
         age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / policy.SECOND

@@ -25,6 +25,8 @@ logger = logging.getLogger("penstock")
 TEND_EVERY = 30 * policy.SECOND
 SLICE = 100
 """Messages that expire in one commit."""
+SLICES = 10
+"""Slices for a caller that counts the messages."""
 REST = 0.002
 """Seconds between two slices, at least."""
 PURGE_BATCH = 10_000
@@ -58,10 +60,10 @@ class Retention:
             return False
         return more or swept.more
 
-    def expire(self, now: int) -> None:
-        """Settle all that has outlived its retention at the head of the queue, where nobody may ever receive it."""
-        while self._expire_some(now):
-            pass
+    def expire(self, now: int) -> bool:
+        """Settle some of what has outlived its retention at the head of the queue, where nobody may ever receive it. Returns
+        whether there may be more."""
+        return all(self._expire_some(now) for _ in range(SLICES))
 
     def _expire_some(self, now: int) -> bool:
         """Whether there may be more."""
