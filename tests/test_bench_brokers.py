@@ -108,6 +108,14 @@ def test_every_answer_waits_for_a_sync(folder: Path) -> None:
             assert sum(found["1"]["calls"].values()) >= found["1"]["messages"], name
 
 
+def test_one_that_syncs_too_seldom_is_told() -> None:
+    results = results_of({(ROWS[0], "redis"): [1.0], (ROWS[0], "nats"): [1.0]})
+    results.syncs = {"redis": {1: (50, {"fdatasync": 50}), 32: (160, {})}, "nats": {1: (50, {"fsync": 1}), 32: (160, {})}}
+    page = markdown(results, {"file system": "ext4"})
+    assert "**nats is not as durable as the others" in page
+    assert "**redis is not as durable" not in page
+
+
 def test_rabbitmq_and_postgresql_are_measured(folder: Path) -> None:
     peers = ["serve-postgresql", "rabbitmq-quorum", "rabbitmq-classic", "postgresql"]
     results = run(folder, "--no-plot", "--peers", *peers, "--only", "send-10x-8c", "cycle-8c", "wake-up")
@@ -119,9 +127,10 @@ def test_rabbitmq_and_postgresql_are_measured(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("moment", ["redis-server", "beanstalkd", "brokers.generator"])
+@pytest.mark.parametrize("moment", ["redis-server", "epmd", "beam.smp", "brokers.generator"])
 def test_told_to_end_it_stops_all_that_it_has_started(how: signal.Signals, moment: str, folder: Path) -> None:
-    command = [sys.executable, "-m", "penstock.cli", "bench", "brokers", "--peers", "redis", "beanstalkd", "--no-plot"]
+    slow = [] if moment == "brokers.generator" else ["rabbitmq-classic"]
+    command = [sys.executable, "-m", "penstock.cli", "bench", "brokers", "--no-plot", "--peers", "redis", *slow, "beanstalkd"]
     with subprocess.Popen([*command, "--folder", str(folder), "--out", str(folder / "out")]) as running:
         until(lambda: any(moment in line for line in left_behind(folder)))
         running.send_signal(how)

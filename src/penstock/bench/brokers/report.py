@@ -158,6 +158,14 @@ def _others(results: Results) -> Iterator[str]:
             f"messages may share one. Memory: of the server's processes, shared pages once, at {results.plan.backlog} messages "
             "(or as many as in parentheses); embedded: of the process that sent them."
         )
+        yield from (
+            f"* **{name} is not as durable as the others: it synced less often than it answered**" for name in lax(results)
+        )
+
+
+def lax(results: Results) -> list[str]:
+    """Those that have answered single sends, one after the other, with fewer syncs than messages."""
+    return [name for name, found in results.syncs.items() if sum(found[1][1].values()) < found[1][0]]
 
 
 def _synced(found: dict[int, tuple[int, dict[str, int]]], connections: int) -> str:

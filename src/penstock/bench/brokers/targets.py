@@ -22,7 +22,7 @@ class Target:
     opens      where sessions are opened: module and class.method in `sessions`
     package    Debian's package of the server, if it is not Python's
     library    the client's module, and its name on PyPI
-    batches    how a batch is sent"""
+    note       what a reader must know to compare it"""
 
     name: str
     server: str
