@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,91 @@ def nothing_was_sent(server: BackgroundServer) -> Iterator[None]:
     yield
     with penstock.open(server.url) as broker:
         assert broker["q"].purge() == 0
+
+
+def statuses(answers: bytes) -> list[int]:
+    return [int(answers[at + 9 : at + 12]) for at in range(len(answers)) if answers.startswith(b"HTTP/1.1 ", at)]
+
+
+def sent(server: BackgroundServer) -> int:
+    """How many good requests were executed."""
+    with penstock.open(server.url) as broker:
+        return broker["q"].purge()
+
+
+REFUSED = {
+    **MALFORMED,
+    "no token": b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n",
+    "a body for health": LAST.replace(b"\r\n\r\n", b"\r\nContent-Length: 2\r\n\r\nab"),
+    "too long a head": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5000 + b"\r\n\r\n",
+    "too long a target": b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "too long a body": POST + b"Content-Length: 2097153\r\n\r\n",
+    "too many headers": b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 101 + b"\r\n",
+    "coded twice": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "unknown method": b"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+DELETE = b"DELETE /queues/q HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nothing_behind_a_refused_request_is_executed(server: BackgroundServer, name: str) -> None:
+    answers = exchange(server, REFUSED[name] + GOOD + DELETE)
+    assert len(statuses(answers)) == 1
+    assert 400 <= statuses(answers)[0] < 600
+    assert sent(server) == 0
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_in_front_of_a_refused_request_is_executed(server: BackgroundServer, name: str) -> None:
+    answers = exchange(server, GOOD + REFUSED[name] + GOOD + DELETE)
+    assert statuses(answers)[0] == 201
+    assert len(statuses(answers)) == 2
+    assert 400 <= statuses(answers)[1] < 600
+    assert sent(server) == 1
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_is_final_and_the_clock_goes_on(server: BackgroundServer, name: str) -> None:
+    """Whatever trickles in behind a refusal; and a slow client is still cut afterwards."""
+    with dial(server.url) as client:
+        client.sendall(REFUSED[name])
+        assert 400 <= int(client.recv(65536)[9:12]) < 600
+        with suppress(OSError):  # closed meanwhile
+            client.sendall(GOOD[:9])
+            client.sendall(GOOD[9:])
+            assert b"HTTP/1.1 " not in read_answer(client)
+    assert exchange(server, b"GET / HT")[9:12] == b"408"
+    assert sent(server) == 0
+
+
+def test_36_bytes_do_not_switch_off_the_clock() -> None:
+    settings = replace(SETTINGS, token="a token of many characters")
+    with penstock.open("memory:") as broker, BackgroundServer(broker, settings) as server:
+        answer = exchange(server, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT")
+        assert statuses(answer) == [401]
+        assert statuses(exchange(server, b"GET / HT")) == [408]
+        assert exchange(server, b"") == b""
+
+
+def test_a_clock_that_fails_for_one_connection_goes_on_for_the_others(
+    server: BackgroundServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with dial(server.url) as broken:
+        until(lambda: len(server.app.connections.open) == 1)
+        (connection,) = server.app.connections.open
+        monkeypatch.setattr(connection, "tick", lambda _: 1 / 0)
+        assert broken.recv(1) == b""
+    assert statuses(exchange(server, b"GET / HT")) == [408]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_first_request_has_as_long_as_any_other() -> None:
+    """With a token, a client that has shown none is not left in peace because it asked for /health."""
+    settings = replace(SETTINGS, idle_timeout=3600, token="a token of many characters")
+    health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with penstock.open("memory:") as broker, BackgroundServer(broker, settings) as server:
+        assert exchange(server) == b""
+        assert statuses(exchange(server, health)) == [200]
 
 
 @pytest.mark.parametrize(

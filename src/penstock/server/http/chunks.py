@@ -9,10 +9,11 @@ from penstock.server.http.request_response import Refused
 
 MOST_CHUNKS = 100_000
 """Of one body. Each costs a microsecond, however short it is."""
-SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
-TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
-START_OF_SIZE = re.compile(rb"(?:[0-9A-Fa-f]{1,8}(?:[ \t]+|[ \t]*;[\t\x20-\x7e\x80-\xff]*)?)?\r?")
-START_OF_TRAILER = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+(?::[\t\x20-\x7e\x80-\xff]*)?)?\r?")
+TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;%b(?:=%b)?)*" % (TOKEN, TOKEN))
+TRAILER = re.compile(rb"%b:[\t\x20-\x7e\x80-\xff]*" % TOKEN)
+START_OF_SIZE = re.compile(rb"(?:[0-9A-Fa-f]{1,8}(?:;(?:%b(?:=(?:%b)?)?)?)*)?\r?" % (TOKEN, TOKEN))
+START_OF_TRAILER = re.compile(rb"(?:%b(?::[\t\x20-\x7e\x80-\xff]*)?)?\r?" % TOKEN)
 """What an incomplete line may look like: nobody waits for the rest of a line that is wrong already."""
 
 
