@@ -203,3 +203,65 @@ def test_a_bad_flag_is_named(flags: list[str], words: str) -> None:
     command = [*PENSTOCK, "serve", "--store", "memory:", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, words in done.stderr, done.stderr.count("\n")) == (2, True, 1), done.stderr
+
+
+def test_an_unread_log_stops_nothing(tmp_path: Path) -> None:
+    """572 lines fit into a pipe."""
+    store = f"sqlite:///{tmp_path}/queue.db"
+    with serving(store) as (process, url):
+        http = Http(url)
+        assert [http("GET", f"/nothing/at/{'x' * 250}").status for _ in range(1500)] == [404] * 1500
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_without_descriptors_connections_are_refused_with_one_line(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/queue.db"
+    with penstock.open(store) as broker:
+        broker.create("orders")
+    with serving(store, "--access-log", "off") as (process, url):
+        known = Http(url)
+        assert known("POST", "/messages/orders", b"x").status == 201
+        used = sum(1 for _ in Path(f"/proc/{process.pid}/fd").iterdir())
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + 3, used + 3))
+        clients = [dial(url) for _ in range(40)]
+        for client in clients:
+            client.sendall(b"GET /queues HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answers = Counter(client.recv(1000)[9:12] for client in clients)
+        assert set(answers) == {b"200", b"503"}
+        assert answers[b"503"] >= 37
+        assert [known("POST", "/messages/orders", b"x").status for _ in range(20)] == [201] * 20
+        for client in clients:
+            client.close()
+        until(lambda: Http(url)("GET", "/health").status == 200)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stderr
+        lines = process.stderr.read().splitlines()
+    assert len(lines) == 1
+    assert "connections are refused: Too many open files" in lines[0]
+
+
+def test_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
+    """The system allows fewer files than max_connections: the server says so, and never runs out."""
+    command = [*PENSTOCK, "serve", "--store", f"sqlite:///{tmp_path}/queue.db", "--port", "0", "--access-log", "off"]
+    limited = ["prlimit", "--nofile=120:120", *command]
+    process = subprocess.Popen(limited, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr
+        warning, started = process.stderr.readline(), process.stderr.readline()
+        found = re.search(r"may open 120 files \(ulimit -n\), so it takes (\d+) connections and not 1000", warning)
+        url = re.search(r" at (https?://\S+)", started)
+        assert found, warning
+        assert url, started
+        clients = [Http(url[1]) for _ in range(int(found[1]) + 1)]
+        statuses = [client("GET", "/queues").status for client in clients]
+        assert statuses == [200] * int(found[1]) + [503]
+        process.terminate()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr
+        process.stderr.close()

@@ -259,8 +259,8 @@ class Connection(asyncio.BufferedProtocol):
     def tick(self, now: float) -> None:
         """Close connections that are too slow; called a few times a second."""
         settings, spent = self._settings, now - self._since
-        if self._transport is None:
-            return  # the TLS handshake has a limit of its own
+        if self._transport is None or self._transport.is_closing():
+            return  # TLS handshakes have a limit of their own
         if not self._reads and not self.ended and self._hung_up():
             self._end()
         elif self._answering is not None:

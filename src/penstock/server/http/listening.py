@@ -9,6 +9,7 @@ import resource
 import socket
 import ssl
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from penstock.server.http.connection import Connection
@@ -88,14 +89,15 @@ class Listener:
             connection = Connection(self._all, address[0])
             self._all.add(connection)
             connection.handshake = self._loop.create_task(self._connect(client, connection))
+            connection.handshake.add_done_callback(partial(self._connected, client, connection))
 
     async def _connect(self, client: socket.socket, connection: Connection) -> None:
         client.setblocking(False)
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=self._timeout
-            )
-        except (OSError, asyncio.CancelledError):  # it left, spoke no TLS, took too long, or made room for another
+        await self._loop.connect_accepted_socket(lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=self._timeout)
+
+    def _connected(self, client: socket.socket, connection: Connection, handshake: asyncio.Task[None]) -> None:
+        if handshake.cancelled() or handshake.exception() is not None:
+            # It left, spoke no TLS, took too long, or made room for another, perhaps before the handshake began.
             self._all.remove(connection)
             client.close()
 
