@@ -40,18 +40,24 @@ def post(body: bytes, content_type: str = "text/plain", queue: str = "orders") -
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def in_one_commit(broker: Broker, server: BackgroundServer, *requests: bytes) -> list[int]:
+def in_one_commit(
+    broker: Broker,
+    server: BackgroundServer,
+    *requests: bytes,
+    first: bytes | None = None,
+    read: Callable[..., Any] | None = None,
+) -> list[Any]:
     """The statuses of requests that waited for the store together; 0 for no answer."""
     with ExitStack() as stack:
         with broker.store.batch():
-            first = stack.enter_context(closing(dial(server.url)))
-            first.sendall(post(b"first"))  # this one blocks the commit thread
+            blocked = stack.enter_context(closing(dial(server.url)))
+            blocked.sendall(first or post(b"first"))  # this one blocks the commit thread
             until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)
             clients = [stack.enter_context(closing(dial(server.url))) for _ in requests]
             for number, (client, request) in enumerate(zip(clients, requests, strict=True)):
                 client.sendall(request)
                 until(lambda number=number: server.app.commits.pending == number + 2)  # type: ignore[misc]
-        return [read_status(client) for client in clients]
+        return [(read or read_status)(client) for client in clients]
 
 
 def read_status(client: socket.socket) -> int:
@@ -108,7 +114,9 @@ def test_an_operation_is_withdrawn_before_the_store_begins_it_or_not_at_all() ->
             late = [submit(commits.run(lambda: done.append("late"))), submit(commits.send("orders", [Draft(b"late")]))]
             assert not first.withdraw()
             assert all(operation.withdraw() for operation in (alone, *late))  # although `alone` is in the commit under way
-            assert [operation.drafts for operation in late] == [(), ()]  # what it would have sent is not held any longer
+            assert [(operation.act, operation.item) for operation in late] == [
+                (None, None)
+            ] * 2  # what it would have sent is not held any longer
             end.set()
             await commits.stop()
             assert not first.withdraw()
@@ -258,3 +266,77 @@ def test_a_queue_that_was_made_anew_has_its_new_settings(broker: Broker) -> None
         assert http("POST", "/messages/orders", b"x").status == 404
         other.create("orders", deduplicate=True)
         assert [http("POST", "/messages/orders", b"x").status for _ in range(2)] == [201, 200]
+
+
+GET = b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, broker: Broker, verb: str) -> list[Any]:
+    calls: list[Any] = []
+
+    def count(act: Callable[..., Any], _: str, *arguments: Any) -> Any:
+        calls.append(arguments)
+        return act(*arguments)
+
+    wrap_verb(monkeypatch, broker, verb, count)
+    return calls
+
+
+def test_receives_in_one_commit_share_a_claim_and_no_message(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker["orders"].send_many([b"%d" % number for number in range(4)])
+    with BackgroundServer(broker) as server:
+        claims = count_calls(monkeypatch, broker, "claim")
+        answers = in_one_commit(broker, server, *[GET] * 7, read=lambda client: client.recv(4096))
+    assert [answer[9:12] for answer in answers] == [b"200"] * 5 + [b"204"] * 2
+    bodies = [answer.partition(b"\r\n\r\n")[2] for answer in answers[:5]]
+    assert bodies == [b"0", b"1", b"2", b"3", b"first"]  # the last was sent in the commit before
+    assert len(claims) == 1
+
+
+def test_receives_of_messages_that_stay_visible_do_not_come_back_empty(broker: Broker) -> None:
+    broker["orders"].update(visibility=0)
+    with BackgroundServer(broker) as server:
+        statuses = in_one_commit(broker, server, *[GET] * 40)
+    assert statuses == [200] * 40
+
+
+def test_receives_alone_do_not_wait_for_the_disk(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker["orders"].send_many([b"x"] * 20)
+    with BackgroundServer(broker) as server:
+        database = broker.store.database  # type: ignore[attr-defined]
+        batch, durable = database.batch, list[bool]()
+        monkeypatch.setattr(database, "batch", lambda *, durable=True: (durables.append(durable), batch(durable=durable))[1])
+        durables = durable
+        assert in_one_commit(broker, server, *[GET] * 5, first=GET) == [200] * 5
+    assert durable[1:] == [False] * (len(durable) - 1)  # the first is the test's own
+
+
+def test_one_of_two_deletes_of_a_message_finds_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (sent.id for sent in broker["orders"].send_many([b"a", b"b"]))
+    with BackgroundServer(broker) as server:
+        deletes = count_calls(monkeypatch, broker, "delete")
+        ids = [one, one.upper(), other, "00000000-0000-8000-8000-000000000001"]
+        requests = [f"DELETE /orders/messages/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for id in ids]
+        assert in_one_commit(broker, server, *requests) == [204, 404, 204, 404]
+    assert len(deletes) == 1
+    assert [message.body for message in broker["orders"].peek(10)] == [b"first"]
+
+
+def test_receives_that_share_a_claim_keep_what_was_taken_before_it_failed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that got nothing are told of the failure, not that the queue is empty."""
+    broker["orders"].send_many([b"x"] * 40)
+    with BackgroundServer(broker) as server:
+        calls = list[int]()
+
+        def fail(claim: Callable[..., Any], _: str, claiming: Any) -> Any:
+            calls.append(claiming.limit)
+            if len(calls) > 1:
+                raise StoreFull("no space left")
+            return claim(claiming)
+
+        wrap_verb(monkeypatch, broker, "claim", fail)
+        statuses = in_one_commit(broker, server, *[GET] * 40)
+    assert statuses == [200] * calls[0] + [500] * (40 - calls[0])
+    assert 0 < calls[0] < 40

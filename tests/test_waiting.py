@@ -18,6 +18,7 @@ from penstock.broker import LocalBroker, open_local
 from penstock.errors import StoreClosed
 from penstock.queue import waiting as waiting_module
 from penstock.server import BackgroundServer
+from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import NOBODY, Request, Response
 from penstock.server.http.serving import Serving
@@ -173,18 +174,22 @@ def test_a_poll_that_gives_up_leaves_the_next_event_to_another() -> None:
         with open_local("memory:") as broker:
             orders = broker.create("orders")
             commits = Commits(broker, loop, max_pending=10)
-            polls = Polls(broker, commits, loop, max_bytes=1000)
+            polls = Polls(broker, commits, loop, max_bytes=1000, budget=Budget(2**30))
 
-            async def receive(name: str, wait: float) -> Response:
-                request = Request("GET", ("orders",), "", {}, b"", 0, NOBODY)
+            async def receive(request: Request, name: str, wait: float) -> Response:
                 if await polls.receive(request, "orders", 1, wait):
                     received.append(name)
                 return Response(204)
 
             ended: list[Any] = []
-            Serving(receive("first", 0.2), ended.append).go_on()
+
+            def serve(name: str, wait: float) -> None:
+                request = Request("GET", ("orders",), "", {}, b"", 0, NOBODY)
+                Serving(request, receive(request, name, wait), ended.append, 0.0).go_on()
+
+            serve("first", 0.2)
             give_up_at = loop.time() + 0.2
-            Serving(receive("second", 60), ended.append).go_on()
+            serve("second", 60)
             while polls.resting < 2:
                 await asyncio.sleep(0.001)
             with broker.store.batch():  # the look of the first takes longer than it waits

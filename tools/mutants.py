@@ -1152,61 +1152,86 @@ MUTANTS = [
     served(
         "answered before the commit",
         "kill_9",
-        ("server/commits.py", "done = self._commit(group)\n", "done = 0; __import__('time').sleep(0.01)\n"),
+        ("server/commits.py", "done = self._performer.perform(group)\n", "done = 0; __import__('time').sleep(0.01)\n"),
         (
             "server/commits.py",
-            "self._loop.call_soon_threadsafe(self._answer, group, last)",
-            "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in group if o.drafts]; "
-            "self._loop.call_soon_threadsafe(self._answer, group, last); __import__('time').sleep(0.01); self._commit(group)",
+            "self._loop.call_soon_threadsafe(self._answer, group, last, done, time.perf_counter() - started)",
+            "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in group if o.key]; "
+            "self._loop.call_soon_threadsafe(self._answer, group, last, 0, 0); __import__('time').sleep(0.01); "
+            "self._performer.perform(group)",
         ),
     ),
     served(
         "a refused neighbour fails the commit",
         "refused_neighbour",
         (
-            "server/commits.py",
-            "            except PenstockError:  # refused",
-            "            except KeyError:  # refused",
+            "server/performing.py",
+            "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
+            "                _fail(group, error)\n            elif",
+            "            if True:\n                _fail(group, error)\n            elif",
         ),
         (
-            "server/commits.py",
-            "if isinstance(error, PenstockError) and not isinstance(error, StoreError):",
-            "if False:",
+            "server/performing.py",
+            "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
+            "                _fail(group, error)\n            else",
+            "            if True:\n                _fail(group, error)\n            else",
         ),
     ),
     served(
         "what could not be confirmed is tried again",
         "failing_disk",
         (
-            "server/commits.py",
-            "if isinstance(error, PenstockError) and not isinstance(error, StoreError):",
-            "if isinstance(error, PenstockError):",
+            "server/performing.py",
+            "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
+            "                _fail(group, error)\n            elif",
+            "            if len(group) == 1 or not isinstance(error, PenstockError):\n"
+            "                _fail(group, error)\n            elif",
         ),
     ),
     served(
         "an operation that was withdrawn is executed",
         "withdrawn",
-        ("server/commits.py", "            self.begun = not self.withdrawn\n", "            self.begun = True\n"),
+        ("server/performing.py", "            self.begun = not self.withdrawn\n", "            self.begun = True\n"),
     ),
     served(
         "an operation that has begun is withdrawn",
         "withdrawn",
-        ("server/commits.py", "            self.withdrawn = not self.begun\n", "            self.withdrawn = True\n"),
+        ("server/performing.py", "            self.withdrawn = not self.begun\n", "            self.withdrawn = True\n"),
+    ),
+    served(
+        "a poll that a failure left without messages is told that the queue is empty",
+        "share_a_claim_keep",
+        ("server/taking.py", "shares.append(failure if failure is not None and not share else share)", "shares.append(share)"),
+    ),
+    served(
+        "a message that stays visible is shared out once",
+        "stay_visible",
+        ("server/taking.py", "empty = len(more) < asked and not again", "empty = len(more) < asked"),
+    ),
+    served(
+        "one message is deleted twice",
+        "finds_nothing",
+        ("server/dialects/base.py", "gone.pop(uuid, False)", "gone.get(uuid, False)"),
+    ),
+    served(
+        "receives that came together wait for the disk",
+        "do_not_wait_for_the_disk",
+        ("server/performing.py", "if len(groups) > 1 and any(operation.promise for operation in shared):", "if shared:"),
     ),
     served(
         "a commit waits for the event loop",
         "wait_for_the_event_loop",
         (
             "server/commits.py",
-            "self._loop.call_soon_threadsafe(self._answer, group, last)",
-            "done = __import__('threading').Event(); "
-            "self._loop.call_soon_threadsafe(lambda group=group: (self._answer(group, last), done.set())); done.wait(45)",
+            "self._loop.call_soon_threadsafe(self._answer, group, last, done, time.perf_counter() - started)",
+            "over = __import__('threading').Event(); self._loop.call_soon_threadsafe("
+            "lambda group=group: (self._answer(group, last, done, 0), over.set())); over.wait(45)",
         ),
     ),
     served(
         "who comes late gets a commit alone",
         "who_waits_shares",
-        ("server/commits.py", "last = len(self._gathered) < len(group)", "last = not self._gathered"),
+        ("server/commits.py", "or len(self._gathered) < len(group)", "or not self._gathered"),
     ),
     served(
         "what was not delivered stays hidden",
@@ -1711,19 +1736,17 @@ MUTANTS = [
         "what the store failed at is sent again",
         "not_sent_again",
         (
-            "server/commits.py",
-            """                for operation in group:
-                    operation.error = error
-                return
-            except PenstockError""",
-            """                pass
-            except PenstockError""",
+            "server/performing.py",
+            "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
+            "                _fail(group, error)\n            else:",
+            "            if len(group) == 1 or not isinstance(error, PenstockError):\n"
+            "                _fail(group, error)\n            else:",
         ),
     ),
     served(
         "what a long answer has taken is thrown away",
         "although_the_next_part_fails",
-        ("server/polls.py", "if not messages:\n                    raise", "raise"),
+        ("server/taking.py", "if not share and not any(shares):\n                        raise", "raise"),
     ),
     mutant(
         "what a receive has taken is thrown away",
@@ -2088,7 +2111,11 @@ MUTANTS = [
         ((CONSUMER, ', "holder": self._heart.name}', "}"),),
         ("tests/test_memory.py",),
     ),
-    served("a holder is lost over HTTP", "give_its_name", ("server/polls.py", "mode=mode, holder=holder, ", "mode=mode, ")),
+    served(
+        "a holder is lost over HTTP",
+        "give_its_name",
+        ("server/taking.py", "mode=how.mode, holder=how.holder, ", "mode=how.mode, "),
+    ),
     exchanged(
         "an exchange names nobody",
         "exchange_names",

@@ -4,7 +4,9 @@ While a commit waits for the disk, new operations gather; the next commit takes 
 that made it durable. An operation that fails is undone alone, in a nested batch of its own, and the others continue;
 if the commit itself fails, all operations in it have failed.
 
-Sends to one queue become one `send_many`, which costs a fraction of as many sends.
+Operations that are alike, such as sends to one queue, become one call, which costs a fraction of as many calls.
+
+An embedded store has one writer, and so one thread makes the commits. On a database server, several threads do.
 """
 
 from __future__ import annotations
@@ -13,83 +15,30 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
+from functools import partial
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, TypeVar
 
 from penstock.broker import LocalBroker
-from penstock.errors import PenstockError, QueueNotFound, StoreBusy, StoreError
+from penstock.errors import QueueNotFound, StoreBusy
 from penstock.message import Draft, Sent
 from penstock.queue.queue import LocalQueue
 from penstock.server.http.request_response import Refused
+from penstock.server.performing import Operation as Operation
+from penstock.server.performing import Performer
 
 logger = logging.getLogger("penstock.server")
 
 Answer = TypeVar("Answer")
 MOST = 1000
 """Operations in one commit."""
+THREADS = 4
+"""At most; more would only split the commits that operations share."""
 MOST_QUEUES = 10_000
 """Queues that are known to exist."""
-_beginning = Lock()
-"""Held for an instant: an operation is either begun or withdrawn, never both."""
-
-
-class Operation:
-    """One call of the core on behalf of one request: ``act``, or a send of ``drafts``. Awaiting it waits for its commit."""
-
-    __slots__ = ("act", "alone", "answer", "begun", "drafts", "error", "gone", "promise", "queue", "undo", "wake", "withdrawn")
-
-    def __init__(
-        self,
-        act: Callable[[], Any] | None,
-        promise: bool = True,
-        alone: bool = False,
-        undo: Callable[[Any], None] | None = None,
-        queue: str = "",
-        drafts: Sequence[Draft] = (),
-    ) -> None:
-        self.act = act
-        self.promise = promise
-        self.alone = alone
-        self.undo = undo
-        self.queue = queue
-        self.drafts = drafts
-        self.answer: Any = None
-        self.error: BaseException | None = None
-        self.begun = self.withdrawn = False
-        self.gone = False
-        """Its caller no longer waits for it."""
-        self.wake: Callable[[], None] | None = None
-        """Called in the event loop when there is an answer or an error."""
-
-    def withdraw(self) -> bool:
-        """True: the store has not begun this operation, and never will. False: it has begun, so that only its end tells the
-        outcome; wait for it. Call this in the event loop."""
-        with _beginning:
-            self.withdrawn = not self.begun
-        if self.withdrawn:
-            self.act, self.drafts = None, ()  # it may stay in line for as long as the store is stuck
-        return self.withdrawn
-
-    def begin(self) -> bool:
-        """Called by the thread of commits before it does anything; False if the operation was withdrawn."""
-        with _beginning:
-            self.begun = not self.withdrawn
-        return self.begun
-
-    def __await__(self) -> Generator[Operation, None, Any]:
-        try:
-            yield self
-        except BaseException:
-            self.gone = True
-            self.withdraw()
-            raise
-        if self.error is not None:
-            raise self.error
-        return self.answer
 
 
 class Commits:
@@ -106,12 +55,18 @@ class Commits:
         self._queues: dict[str, LocalQueue] = {}
         self._gathered: deque[Operation] = deque()
         self._called = False
-        """A commit is under way, or will be soon."""
+        """What has gathered will be handed over soon."""
+        self._idle = min(broker.store.writers, THREADS)
+        """How many threads have nothing to commit."""
         self._expected = 0
         """How many operations the next commit waits for, as long as each turn of the loop brings some."""
         self._groups: SimpleQueue[list[Operation]] = SimpleQueue()
-        self._thread = Thread(target=self._work, name="penstock-commits", daemon=True)
-        self._thread.start()
+        self._performer = Performer(broker)
+        self._threads = [
+            Thread(target=self._work, name=f"penstock-commits-{number}", daemon=True) for number in range(self._idle)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # in the event loop
 
@@ -129,8 +84,21 @@ class Commits:
         ``undo`` reverts the operation if its caller is gone."""
         return self._submit(Operation(act, promise, alone, undo))
 
+    def share(
+        self,
+        key: str,
+        act: Callable[[list[Any]], Sequence[Any]],
+        item: Any,
+        *,
+        undo: Callable[[Any], None] | None = None,
+        promise: bool = True,
+    ) -> Awaitable[Any]:
+        """As `run`, but one call of ``act`` performs all operations in the commit whose keys are equal: it gets their items,
+        and returns an answer or an error for each. If it raises an error that is not the store's, it has done nothing."""
+        return self._submit(Operation(act, promise, False, undo, key, item))
+
     def send(self, queue: str, drafts: Sequence[Draft]) -> Awaitable[list[Sent]]:
-        return self._submit(Operation(None, True, False, None, queue, drafts))
+        return self.share(f"send {queue}", partial(self._send, queue), drafts)
 
     def begin(self, act: Callable[[], Any], patience: float) -> asyncio.Future[BaseException | None]:
         """Call ``act`` in the next commit, for as many requests as wait for it. The result is its error, if any; `Refused`
@@ -167,7 +135,10 @@ class Commits:
     def _gather(self, operation: Operation) -> None:
         self.pending += 1
         self._gathered.append(operation)
-        if not self._called:
+        self._call_soon()
+
+    def _call_soon(self) -> None:
+        if self._gathered and self._idle and not self._called:
             self._called = True
             self._loop.call_soon(self._call, 0)
 
@@ -178,19 +149,22 @@ class Commits:
         if before < len(gathered) < self._expected:
             self._loop.call_soon(self._call, len(gathered))
         else:
+            self._called = False
+            self._idle -= 1
             self._groups.put(self._take())
 
     def _take(self) -> list[Operation]:
         return [self._gathered.popleft() for _ in range(min(len(self._gathered), MOST))]
 
-    def _answer(self, group: list[Operation], last: bool) -> None:
-        """``last``: no commit follows unless it is requested."""
+    def _answer(self, group: list[Operation], last: bool, done: int, seconds: float) -> None:
+        """``last``: the thread makes no other commit until it is called."""
         self.pending -= len(group)
+        if done:
+            self.sizes(done, seconds)
         if last:
+            self._idle += 1
             self._expected = len(group) + len(self._gathered)
-            self._called = bool(self._gathered)
-            if self._called:
-                self._loop.call_soon(self._call, 0)
+            self._call_soon()
         with self.together():
             for operation in group:
                 if operation.gone or operation.withdrawn:
@@ -203,125 +177,47 @@ class Commits:
         """Finish what has been handed over."""
         while self.pending:
             await asyncio.sleep(0.005)
-        self._groups.put([])
-        self._thread.join()
+        for _ in self._threads:
+            self._groups.put([])
+        for thread in self._threads:
+            thread.join()
 
-    # in the thread of commits
+    # in a thread of commits
 
     def _work(self) -> None:
         group = self._groups.get()
         while group:
             started = time.perf_counter()
-            done = self._commit(group)
-            if done:
-                self.sizes(done, time.perf_counter() - started)
+            done = self._performer.perform(group)
             # If fewer operations wait than are answered now, hold them back: the answered clients ask again sooner than a
-            # separate sync would take.
-            last = len(self._gathered) < len(group)
-            self._loop.call_soon_threadsafe(self._answer, group, last)
+            # separate sync would take. Several threads do not take from each other what was meant for one.
+            last = len(self._threads) > 1 or len(self._gathered) < len(group)
+            self._loop.call_soon_threadsafe(self._answer, group, last, done, time.perf_counter() - started)
             group = self._groups.get() if last else self._take()
 
-    def _commit(self, group: list[Operation]) -> int:
-        """Perform the operations that were not withdrawn. Returns how many."""
-        shared = [operation for operation in group if not operation.alone and operation.begin()]
-        if len(shared) > 1 and any(operation.promise for operation in shared):
-            groups = _sort(shared)
-            if len(groups) > 1:
-                self._commit_together(groups)
-            elif not self._send_at_once(shared):
-                self._commit_together([[send] for send in shared])
-        else:
-            for operation in shared:
-                self._perform(operation)
-        done = len(shared)
-        for operation in group:
-            if operation.alone and operation.begin():
-                self._perform(operation)
-                done += 1
-        return done
-
-    def _send_at_once(self, sends: list[Operation]) -> bool:
-        """If all are sends to one queue, make one call, which is its own commit. If refused, do nothing and return False."""
-        try:
-            _share_out(self._send(sends), sends)
-        except BaseException as error:
-            if isinstance(error, PenstockError) and not isinstance(error, StoreError):
-                return False
-            for send in sends:
-                send.error = error
-        return True
-
-    def _commit_together(self, groups: list[list[Operation]]) -> None:
-        try:
-            with self._broker.waiting.told(), self._broker.store.batch():
-                for group in groups:
-                    self._perform_together(group)
-        except BaseException as error:
-            for operation in chain(*groups):
-                operation.error = operation.error or error
-
-    def _perform(self, operation: Operation) -> None:
-        try:
-            operation.answer = self._act(operation)
-        except BaseException as error:
-            operation.error = error
-
-    def _act(self, operation: Operation) -> Any:
-        return self._send([operation]) if operation.act is None else operation.act()
-
-    def _send(self, sends: list[Operation]) -> list[Sent]:
-        name = sends[0].queue
+    def queue(self, name: str) -> LocalQueue:
+        """A queue that exists, as far as we know; otherwise its verbs say that it does not."""
         queue = self._queues.get(name)
         if queue is None:
             if len(self._queues) >= MOST_QUEUES:
                 self._queues.clear()
             queue = self._queues[name] = self._broker.queue(name)
+        return queue
+
+    def forget(self, name: str) -> None:
+        self._queues.pop(name, None)
+
+    def _send(self, name: str, batches: list[Sequence[Draft]]) -> list[list[Sent]]:
         try:
-            return queue.send_many([draft for send in sends for draft in send.drafts])
+            sent = self.queue(name).send_many([draft for drafts in batches for draft in drafts])
         except QueueNotFound:
-            del self._queues[name]
+            self.forget(name)
             raise
-
-    def _perform_together(self, group: list[Operation]) -> None:
-        """Make the sends to one queue in one call. If that is refused, and for all other operations, call each on its own."""
-        if len(group) > 1:
-            try:
-                with self._broker.store.batch():
-                    _share_out(self._send(group), group)
-                return
-            except StoreError as error:  # where a batch is no transaction, it may have been sent all the same
-                for operation in group:
-                    operation.error = error
-                return
-            except PenstockError:  # refused: nothing was done, so each gets its own error below
-                pass
-        for operation in group:
-            try:
-                with self._broker.store.batch():
-                    operation.answer = self._act(operation)
-            except BaseException as error:
-                operation.error = error
-
-
-def _share_out(sent: list[Sent], sends: list[Operation]) -> None:
-    done = 0
-    for send in sends:
-        send.answer = sent[done : done + len(send.drafts)]
-        done += len(send.drafts)
-
-
-def _sort(group: list[Operation]) -> list[list[Operation]]:
-    """The operations in order, with all sends to one queue at the position of the first."""
-    sorted: list[list[Operation]] = []
-    sends: dict[str, list[Operation]] = {}
-    for operation in group:
-        if operation.drafts and operation.queue in sends:
-            sends[operation.queue].append(operation)
-            continue
-        sorted.append([operation])
-        if operation.drafts:
-            sends[operation.queue] = sorted[-1]
-    return sorted
+        answers, done = [], 0
+        for drafts in batches:
+            answers.append(sent[done : done + len(drafts)])
+            done += len(drafts)
+        return answers
 
 
 def _log(operation: Operation) -> None:

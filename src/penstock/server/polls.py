@@ -13,13 +13,12 @@ from contextlib import suppress
 from functools import partial
 
 from penstock.broker import LocalBroker
-from penstock.errors import QueueNotFound, StoreError
 from penstock.message import Message
-from penstock.policy import MAX_BODY, SECOND
-from penstock.queue.queue import LocalQueue
+from penstock.policy import SECOND
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
-from penstock.server.http.request_response import Refused, Request
+from penstock.server.http.request_response import Request
+from penstock.server.taking import Asked, How, Taken, Taking
 
 
 class Polls:
@@ -27,8 +26,7 @@ class Polls:
         self, broker: LocalBroker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int, budget: Budget
     ) -> None:
         self._broker = broker
-        self._max_bytes = max_bytes
-        self._budget = budget
+        self._taking = Taking(broker, commits, budget, max_bytes)
         self._commits = commits
         self._loop = loop
         self._resting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -57,31 +55,27 @@ class Polls:
     ) -> list[Message]:
         """Up to ``limit`` messages; if there are none, wait up to ``wait`` seconds for one."""
 
-        def take() -> tuple[list[Message], int, int | None]:
-            events = self._broker.waiting.events(queue)
-            messages = self._receive(request, self._broker.queue(queue), limit, visibility, mode, holder, unfinished)
-            return messages, events, None if messages or not wait else self._broker.store.queue(queue).due()
-
+        how = How(queue, visibility, mode, holder, unfinished)
+        key = self._taking.key(how, limit) or f"{id(request)} {queue}"
+        take, asked = partial(self._taking.take, how), Asked(request, limit, wait > 0)
         give_up_at = self._loop.time() + wait
         rested = False
         while True:
             try:
-                messages, events, due = await self._commits.run(
-                    take, undo=lambda taken: self.give_back(taken[0]), promise=False
-                )
+                taken: Taken = await self._commits.share(key, take, asked, undo=self._undo, promise=False)
             except BaseException:
                 self._wake(queue)  # pass the wake-up on to another poll
                 raise
-            if messages:
+            if taken.messages:
                 self._wake(queue)
-                return messages
+                return taken.messages
             if self._loop.time() >= give_up_at or self._stopping:
                 if queue not in self._bells:
                     self._wake(queue)  # somebody must hear the next event
                 return []
-            if due is not None:
-                self._wake_at(queue, self._loop.time() + (due - self._broker.clock()) / SECOND)
-            if self._listen(queue, events):
+            if taken.due is not None:
+                self._wake_at(queue, self._loop.time() + (taken.due - self._broker.clock()) / SECOND)
+            if self._listen(queue, taken.events):
                 request.resting = True
                 try:
                     await self._rest(queue, give_up_at, first=rested)
@@ -89,40 +83,8 @@ class Polls:
                     request.resting = False
                 rested = True
 
-    def _receive(
-        self,
-        request: Request,
-        queue: LocalQueue,
-        limit: int,
-        visibility: float | None,
-        mode: str | None,
-        holder: str | None,
-        unfinished: bool,
-    ) -> list[Message]:
-        """Receive some at a time, until one answer holds no more messages or bytes. Nothing is claimed that the budget has no
-        room for; the request holds that room until it is answered."""
-        messages: list[Message] = []
-        step = max(1, self._max_bytes // MAX_BODY)
-        while len(messages) < limit:
-            asked = min(limit - len(messages), step, max(1, self._budget.left // MAX_BODY))
-            size = 0
-            try:
-                self._budget.take(asked * MAX_BODY)
-                try:
-                    more = queue.receive(asked, visibility=visibility, mode=mode, holder=holder, unfinished=unfinished is True)
-                    size = sum(len(message.body) for message in more)
-                    request.held += size
-                finally:
-                    self._budget.give(asked * MAX_BODY - size)
-            except (StoreError, QueueNotFound, Refused):
-                if not messages:
-                    raise
-                break  # keep what was already taken: it may be settled
-            messages += more
-            again = any(message.visible_at <= (message.received_at or 0) for message in more)  # it would be received twice
-            if len(more) < asked or again or sum(len(message.body) for message in messages) >= self._max_bytes:
-                break
-        return messages
+    def _undo(self, taken: Taken) -> None:
+        self.give_back(taken.messages)
 
     def give_back(self, messages: list[Message]) -> None:
         """Make messages visible again that no client will receive."""

@@ -134,6 +134,9 @@ class Store(ABC):
     atomic: bool = True
     """A batch is applied whole or not at all, even if the process is killed in the middle of it."""
 
+    writers: int = 1
+    """How many batches of one process make progress at the same time."""
+
     on_damage: Callable[[str], object] = staticmethod(lambda _damage: None)
     """Called with records that the store found damaged and has set aside. (For a damaged message, see `Message.intact`.)"""
 

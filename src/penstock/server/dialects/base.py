@@ -111,6 +111,19 @@ class Core:
         self.metrics.count_messages("sent", queue, len([one for one in sent if not one.duplicate]))
         return sent
 
+    async def delete(self, queue: str, given: str) -> bool:
+        """Delete the message with this UUID, even if a receiver holds it."""
+        gone: bool = await self.commits.share(f"delete {queue}", partial(self._delete, queue), given.lower())
+        self.metrics.count_messages("deleted", queue, gone)
+        return gone
+
+    def _delete(self, queue: str, given: list[str]) -> list[bool]:
+        """In a thread of commits: if two want to delete one message, the first has done it."""
+        found = {uuid: self.broker.store.uuids.id_of(queue, uuid) for uuid in given if UUID.fullmatch(uuid)}
+        ids = {uuid: own for uuid, own in found.items() if own is not None}
+        gone = dict(zip(ids, self.broker.queue(queue).delete_many(list(ids.values())), strict=True))
+        return [gone.pop(uuid, False) for uuid in given]
+
     async def receive(self, request: Request, queue: str, limit: int, wait: float = 0, **how: Any) -> list[Message]:
         limit = await self.quotas.cap(request.grant, limit)
         messages = await self.polls.receive(request, queue, limit, wait, **how)

@@ -63,11 +63,6 @@ class MqCore(Dialect):
         return Response(201, {"X-Message-Id": self.uuid(queue, sent.id)})
 
     async def delete(self, request: Request, queue: str, id: str) -> Response:
-        def act() -> bool:
-            self.broker.queue(queue)
-            return self.delete_by_uuid(queue, id)
-
-        if not await self.core.run(act):
+        if not await self.core.delete(queue, id):
             raise Refused(404, f"queue {queue!r} has no message {id!r:.80}")
-        self.core.metrics.count_messages("deleted", queue, 1)
         return Response(204)

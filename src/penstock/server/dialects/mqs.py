@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
@@ -200,6 +201,12 @@ class Mqs(Dialect):
             raise BadMessage(f"message id {id!r:.80} is not a UUID")
         uuid = id.lower()
 
+        known = self._homes.pop(uuid, None)
+        if known is not None and request.grant.allows(Scope.RECEIVE, known):
+            with suppress(QueueNotFound):  # it was deleted meanwhile
+                if await self.core.delete(known, uuid):
+                    return Response(204)
+
         def delete_from(name: str) -> str | None:
             try:
                 return name if request.grant.allows(Scope.RECEIVE, name) and self.delete_by_uuid(name, uuid) else None
@@ -208,9 +215,6 @@ class Mqs(Dialect):
 
         def look() -> tuple[str | None, list[str]]:
             """The queue that it was in; if the store cannot tell, the queues that may have it."""
-            known = self._homes.get(uuid)
-            if known is not None and delete_from(known):
-                return known, []
             homes = self.broker.store.uuids.homes(uuid)
             if homes is None:
                 return None, self.broker.queues().names
@@ -221,7 +225,6 @@ class Mqs(Dialect):
             queue = (await self.core.each(names, delete_from, until=bool, promise=True))[-1]
         if queue is None:
             raise Refused(404, f"there is no message {uuid}")
-        self._homes.pop(uuid, None)
         self.core.metrics.count_messages("deleted", queue, 1)
         return Response(204)
 

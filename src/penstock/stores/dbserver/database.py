@@ -66,6 +66,7 @@ class ServerDatabase(Database):
     def __init__(self, driver: Driver, *, pool: int, listening: Callable[[ServerDatabase], Listening]) -> None:
         """``pool``: the maximum number of connections."""
         self.driver = driver
+        self.writers = pool
         self.connector = Connector(driver)
         self.pool: Pool[Session] = Pool(
             str(driver), self.connector.connect, self.connector.close, size=pool, timeout=driver.timeout

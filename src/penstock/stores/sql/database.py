@@ -37,6 +37,7 @@ class Database(ABC):
 
     ids: Ids
     durable: bool
+    writers: int = 1
     uncounted: dict[tuple[int, int], int]
     """The messages, by number and delivery, that this batch has claimed without recording it, with the delivery in the row."""
 

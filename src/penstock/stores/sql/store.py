@@ -39,6 +39,10 @@ class SqlStore(Store):
     def durable(self) -> bool:  # type: ignore[override]
         return self.database.durable
 
+    @property
+    def writers(self) -> int:  # type: ignore[override]
+        return self.database.writers
+
     def batch(self, *, durable: bool = True) -> AbstractContextManager[None]:
         return self.database.batch(durable=durable)
 

@@ -1,0 +1,108 @@
+"""Receiving for several polls in one call: what one claim finds is shared out among them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.broker import LocalBroker
+from penstock.errors import QueueNotFound, StoreError
+from penstock.message import Message
+from penstock.policy import MAX_BODY
+from penstock.server.budget import Budget
+from penstock.server.commits import Commits
+from penstock.server.http.request_response import Refused, Request
+
+
+class How(NamedTuple):
+    """What polls must have in common to share a claim."""
+
+    queue: str
+    visibility: float | None
+    mode: str | None
+    holder: str | None
+    unfinished: bool
+
+
+class Asked(NamedTuple):
+    request: Request
+    limit: int
+    waits: bool
+
+
+class Taken(NamedTuple):
+    """The messages for one poll, its queue's last event before they were looked for, and, if there are none for a poll that
+    waits, when the next is due."""
+
+    messages: list[Message]
+    events: int
+    due: int | None
+
+
+class Taking:
+    """Receives in a thread of commits."""
+
+    def __init__(self, broker: LocalBroker, commits: Commits, budget: Budget, max_bytes: int) -> None:
+        self._broker = broker
+        self._commits = commits
+        self._budget = budget
+        self._max_bytes = max_bytes
+        self._step = max(1, max_bytes // MAX_BODY)
+
+    def key(self, how: How, limit: int) -> str | None:
+        """Polls with one key share a claim; None: this one takes its messages alone, in several claims."""
+        return repr(how) if limit <= self._step else None
+
+    def take(self, how: How, asked: list[Asked]) -> list[Taken | BaseException]:
+        """For each poll, in the order in which they came."""
+        events = self._broker.waiting.events(how.queue)
+        shares = self._receive(how, asked)
+        due = None
+        if any(poll.waits and not share for poll, share in zip(asked, shares, strict=True)):
+            due = self._broker.store.queue(how.queue).due()
+        return [share if isinstance(share, BaseException) else Taken(share, events, due) for share in shares]
+
+    def _receive(self, how: How, polls: Sequence[Asked]) -> list[list[Message] | BaseException]:
+        """Receive some at a time, until each poll has as many as it wants, or an answer has enough bytes, or none are left.
+        Nothing is claimed that the budget has no room for; a request holds the room of its messages until it is answered."""
+        shares: list[list[Message] | BaseException] = []
+        left: deque[Message] = deque()
+        wanted = sum(poll.limit for poll in polls)
+        empty, failure = False, None
+        for request, limit, _ in polls:
+            share = [left.popleft() for _ in range(min(limit, len(left)))]
+            while len(share) < limit and not empty:
+                asked = min(wanted - len(share), self._step, max(1, self._budget.left // MAX_BODY))
+                try:
+                    more = self._ask(how, asked)
+                except (StoreError, QueueNotFound, Refused) as error:
+                    if not share and not any(shares):
+                        raise
+                    empty, failure = True, error  # keep what was already taken: it may be settled
+                    break
+                again = any(message.visible_at <= (message.received_at or 0) for message in more)  # it would come twice
+                empty = len(more) < asked and not again
+                missing = limit - len(share)
+                share += more[:missing]
+                left.extend(more[missing:])
+                if again or sum(len(message.body) for message in share) >= self._max_bytes:
+                    break
+            wanted -= limit
+            request.held += sum(len(message.body) for message in share)
+            shares.append(failure if failure is not None and not share else share)
+        return shares
+
+    def _ask(self, how: How, limit: int) -> list[Message]:
+        size = 0
+        self._budget.take(limit * MAX_BODY)
+        try:
+            queue, unfinished = self._commits.queue(how.queue), how.unfinished is True
+            more = queue.receive(limit, visibility=how.visibility, mode=how.mode, holder=how.holder, unfinished=unfinished)
+            size = sum(len(message.body) for message in more)
+        except QueueNotFound:
+            self._commits.forget(how.queue)
+            raise
+        finally:
+            self._budget.give(limit * MAX_BODY - size)
+        return more
