@@ -342,3 +342,15 @@ def test_a_connection_whose_last_commit_cannot_be_resolved_is_not_lent_for_ever(
         patch.setattr(database.transactions, "_was_committed", unknown)
         queue.exchange(held, 2)
     assert database.pool.lent() == []
+
+
+def test_an_error_that_the_server_did_not_report_is_a_lost_connection(
+    exchanging: tuple[penstock.Queue, list[penstock.Message], str],
+) -> None:
+    """psycopg may see that a socket is closed while libpq still takes the connection for a good one."""
+    queue, _, _ = exchanging
+    driver: Any = queue._opened.store.database.driver
+    session = driver.open()
+    with pytest.raises(penstock.StoreUnreachable), driver._translating(session):
+        raise psycopg.OperationalError("connection socket closed")
+    assert session.connection.closed

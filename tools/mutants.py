@@ -309,6 +309,12 @@ MUTANTS = [
         "panics",
         (POSTGRES, "        if lost:  # whatever", "        if False:  # whatever"),
     ),
+    Mutant(
+        "a connection that only psycopg knows to be lost is kept",
+        "did_not_report",
+        ((POSTGRES, " or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None)", ""),),
+        ("tests/test_postgresql.py",),
+    ),
     shared(
         "psycopg's own surprise at a panic is passed on",
         "panics",

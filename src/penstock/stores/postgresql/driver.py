@@ -242,7 +242,11 @@ class PostgresqlDriver(Driver):
             if not isinstance(before, Exception):
                 return before
             before = before.__context__
-        return self._translate(error, lost=session.connection.closed)
+        # An error without a code is not the server's: psycopg may see that the socket is gone before libpq does.
+        lost = session.connection.closed or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None)
+        if lost:
+            session.connection.close()
+        return self._translate(error, lost=lost)
 
     def _translate(self, error: Exception, *, lost: bool) -> StoreError:
         text = str(error).strip().replace("\n", " ")
