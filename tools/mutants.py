@@ -1288,7 +1288,7 @@ MUTANTS = [
     watched(
         "metrics show the queues of others",
         "its_own_queues",
-        ("server/dialects/operators.py", "if grant.allows(Scope.COUNT, name)]", "if True]"),
+        ("server/dialects/base.py", "for name in names if grant.allows(scope, name)]", "for name in names]"),
     ),
     watched(
         "metrics count what others send",
@@ -2190,7 +2190,11 @@ MUTANTS = [
     mutant(
         "SQLite: processes have a clock each",
         "wall_clock",
-        (SQLITE_DATABASE, "return machine_clock(ClockFiles(clock_folder(self.file.path), str(self)))", "return MachineClock()"),
+        (
+            SQLITE_DATABASE,
+            "return machine_clock(ClockFiles(clock_folder(self.file.path), str(self), self.file.path))",
+            "return MachineClock()",
+        ),
     ),
     filed(
         "files: processes have a clock each",
@@ -2265,8 +2269,8 @@ MUTANTS = [
         (
             (
                 "broker.py",
-                "durable=False), clock)",
-                "durable=False), lambda: __import__('time').time_ns() // 1000)",
+                "durable=False, beside=path), clock)",
+                "durable=False, beside=path), lambda: __import__('time').time_ns() // 1000)",
             ),
         ),
         ("tests/test_clock.py",),
