@@ -1276,7 +1276,7 @@ MUTANTS = [
     watched(
         "only the last secret is known",
         "both_are_known",
-        ("server/auth.py", "for known in token.digests:", "for known in token.digests[-1:]:"),
+        ("server/auth.py", "for known in token.grant.keys:", "for known in token.grant.keys[-1:]:"),
     ),
     watched(
         "an emptied file opens the server",

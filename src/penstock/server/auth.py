@@ -88,7 +88,7 @@ class Guard:
         presented = digest(secret.strip())
         found = None
         for token in self._tokens:  # always compare all, so that the timing reveals nothing
-            for known in token.digests:
+            for known in token.grant.keys:
                 if hmac.compare_digest(known, presented):
                     found = token
         if found is None or scheme.lower() != "bearer":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -41,7 +41,6 @@ TOKEN_SETTINGS = {
 @dataclass(frozen=True, slots=True)
 class Token:
     grant: Grant
-    digests: tuple[bytes, ...] = field(repr=False)
     expires: float | None = None
     """Seconds since 1970."""
 
@@ -53,7 +52,7 @@ def digest(secret: str) -> bytes:
 def read_tokens(tables: Sequence[Any], source: str, single: str) -> tuple[Token, ...]:
     tokens = [_read_token(table, f"{source}: token {place + 1}") for place, table in enumerate(tables)]
     if single:
-        tokens.append(Token(Grant("token", frozenset(Scope), ("*",)), (_check_secret(single, "token"),)))
+        tokens.append(Token(Grant("token", frozenset(Scope), ("*",), keys=(_check_secret(single, "token"),))))
     return tuple(tokens)
 
 
@@ -74,8 +73,9 @@ def _read_token(table: Any, source: str) -> Token:
     if Scope.READ in scopes:
         scopes.append(Scope.COUNT)
     queues = tuple(_read_texts(table, "queues", ["*"], source))
-    grant = Grant(name, frozenset(map(Scope, scopes)), queues, limits, frozenset(dialects))
-    return Token(grant, _read_secrets(table, source), _read_expiry(table.get("expires"), source))
+    keys = _read_secrets(table, source)
+    grant = Grant(name, frozenset(map(Scope, scopes)), queues, limits, frozenset(dialects), keys)
+    return Token(grant, _read_expiry(table.get("expires"), source))
 
 
 def _read_texts(table: Mapping[str, Any], name: str, default: list[str], source: str) -> list[str]:

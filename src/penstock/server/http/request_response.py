@@ -68,6 +68,8 @@ class Grant:
     limits: Limits = NO_LIMITS
     dialects: frozenset[str] = frozenset()
     """Empty: any."""
+    keys: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
+    """The digests of the token's secrets, the newest last; none if the server has no tokens."""
 
     def knows(self, queue: str) -> bool:
         """Whether the sender may know that there is such a queue."""
