@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import Broker, Draft
+from penstock.client.wire import CONTENT_TYPE, join, pack
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer
@@ -340,3 +341,44 @@ def test_receives_that_share_a_claim_keep_what_was_taken_before_it_failed(
         statuses = in_one_commit(broker, server, *[GET] * 40)
     assert statuses == [200] * calls[0] + [500] * (40 - calls[0])
     assert 0 < calls[0] < 40
+
+
+def call(verb: str, **arguments: Any) -> bytes:
+    """A request of the client."""
+    bodies: list[bytes] = []
+    parts = join({"arguments": {name: pack(value, bodies) for name, value in arguments.items()}}, bodies)
+    body = b"".join(parts)
+    head = f"POST /penstock/queues/orders/{verb} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {CONTENT_TYPE}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("store", ["sqlite:///{}/other.db", "memory:", "vsqs:///{}/vsqs"])
+def test_sends_with_a_token_share_a_commit_and_each_keeps_its_meaning(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def count(insert: Callable[..., Any], _: str, entries: Any, *others: Any) -> Any:
+        calls.append(len(entries))
+        return insert(entries, *others)
+
+    with penstock.open(store.format(tmp_path)) as broker:
+        broker.create("orders")
+        with BackgroundServer(broker) as server:
+            wrap_verb(monkeypatch, broker, "insert", count)
+            sends = [call("send_many", drafts=[b"1", Draft(b"2")], token=token) for token in "aba"]
+            sends += [call("send_many", drafts=[b"3"]), call("send_many", drafts=[b"4"], token="c")]
+            assert in_one_commit(broker, server, *sends) == [200] * 5
+            assert calls == [1, 8], "all sends are one call of the store"
+            assert in_one_commit(broker, server, sends[0], sends[4]) == [200] * 2
+            lines = Http(server.url)("GET", "/metrics").body.decode().splitlines()
+        bodies = sorted(message.body for message in broker["orders"].receive(100))
+        assert bodies == [b"1", b"1", b"2", b"2", b"3", b"4", b"first", b"first"]
+        assert 'penstock_messages_total{deed="sent",queue="orders"} 8' in lines, "a repeated send is not counted"
+
+
+def test_a_bad_token_is_refused_alone(broker: Broker) -> None:
+    with BackgroundServer(broker) as server:
+        sends = [call("send_many", drafts=[b"x"], token=token) for token in ("a", "", "b")]
+        assert in_one_commit(broker, server, *sends) == [200, 400, 200]
+    assert broker["orders"].stats().messages == 3

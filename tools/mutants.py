@@ -137,7 +137,7 @@ def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
-    files += ("server_dialects", "server_kills")
+    files += ("server_dialects", "server_kills", "client_http")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -1162,7 +1162,8 @@ MUTANTS = [
         (
             "server/commits.py",
             "self._loop.call_soon_threadsafe(self._answer, group, last, done, time.perf_counter() - started)",
-            "[setattr(o, 'answer', [Sent('00000000-0000-8000-8000-000000000001')]) for o in group if o.key]; "
+            "[setattr(o, 'answer', Added([__import__('penstock').message.Sent('00000000-0000-8000-8000-000000000001')], 1)) "
+            "for o in group if o.key]; "
             "self._loop.call_soon_threadsafe(self._answer, group, last, 0, 0); __import__('time').sleep(0.01); "
             "self._performer.perform(group)",
         ),
@@ -1253,7 +1254,7 @@ MUTANTS = [
     served(
         "a send is repeated without its token",
         "answer_is_lost",
-        ("client/queue.py", "token=token or secrets.token_hex(16)", "token=None"),
+        ("client/queue.py", "drafts=batch, token=known", "drafts=batch, token=None"),
     ),
     watched("any token will do", "known_token", ("server/auth.py", "hmac.compare_digest(known, presented)", "presented")),
     watched(
@@ -1441,7 +1442,32 @@ MUTANTS = [
     served(
         "attempts are counted",
         "what_was_tried",
-        ("server/dialects/native.py", 'sum(answer) if verb == "delete_many" else', "len(answer) or"),
+        ("server/dialects/native.py", '("deleted", queue, sum(done))', '("deleted", queue, len(done))'),
+        ("queue/sending.py", "len(sent) - sum([one.duplicate for one in sent])", "len(sent)"),
+    ),
+    served(
+        "sends with a token stand alone",
+        "share_a_commit",
+        ("server/commits.py", 'self.share(f"send {queue}"', 'self.share(f"send {queue} {token}"'),
+    ),
+    served(
+        "the connection of an interrupted request is used again",
+        "interrupted_request",
+        (
+            "client/connections.py",
+            "            connection.close()\n            raise\n",
+            "            self._give(connection)\n            raise\n",
+        ),
+    ),
+    served(
+        "what follows an answer is the next one",
+        "what_follows_an_answer",
+        ("client/http.py", "self.keeps and not self._rest", "self.keeps; self._rest = b''"),
+    ),
+    served(
+        "bytes that belong to no value",
+        "not_in_our_format",
+        ("server/dialects/native_values.py", "        bodies.check()\n", "        pass\n"),
     ),
     served("two hosts", "malformed", ("server/http/head.py", 'elif key == "host":', "elif False:")),
     served(
@@ -1934,7 +1960,7 @@ MUTANTS = [
     shared(
         "of a batch that was sent once, the first alone is known",
         "sent_once_is_known or answer_was_lost_is_not_doubled",
-        ("queue/sending.py", "if not first[0].duplicate:", "if True:"),
+        (SQL_QUEUE, "first = first + 1 if first is not None and entry.mark_until == FOLLOWS else None", "first = None"),
     ),
     shared(
         "a batch is sent again by another token",

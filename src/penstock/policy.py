@@ -54,6 +54,9 @@ UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
 """Seconds for which a batch that was sent with a token is recognised."""
+FOLLOWS = -1
+"""In an entry without a mark, as the end of the mark: the message is a duplicate if the one before it is, of the message with
+the next number."""
 
 
 def micros(seconds: float) -> int:
@@ -263,12 +266,26 @@ def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
 
 def mark_batch(entries: Sequence[Entry], token: str, now: int, *, first: int = 0, window: float = TOKEN_WINDOW) -> list[Entry]:
     """Mark each by its place in a batch that may be sent twice; ``first`` is the place of the first of these."""
-    if not isinstance(token, str) or not 1 <= len(_utf8(token, "token")) <= MAX_KEY:
-        raise BadMessage(f"token {token!r:.80} must be text of 1 to {MAX_KEY} bytes")
+    _check_token(token)
     until = now + micros(window)
     places = range(first, first + len(entries))
     marks = (b"t" + hashlib.sha256(b"%d %b" % (place, token.encode())).digest() for place in places)
     return [entry._replace(mark=mark, mark_until=until) for entry, mark in zip(entries, marks, strict=True)]
+
+
+def mark_first(entries: Sequence[Entry], token: str, now: int) -> list[Entry]:
+    """Mark a batch that may be sent twice by its first message, for a store whose inserts are whole (`FOLLOWS`)."""
+    _check_token(token)
+    # A short token is kept as it is: those of our clients begin with the time, so that marks of one time are near each other.
+    known = token.encode() if len(token) <= 64 else hashlib.sha256(token.encode()).hexdigest().encode()
+    mark = b"b%d %b" % (len(entries), known)
+    first = entries[0]._replace(mark=mark, mark_until=now + micros(TOKEN_WINDOW))
+    return [first, *(entry._replace(mark_until=FOLLOWS) for entry in entries[1:])]
+
+
+def _check_token(token: object) -> None:
+    if not isinstance(token, str) or not 1 <= len(_utf8(token, "token")) <= MAX_KEY:
+        raise BadMessage(f"token {token!r:.80} must be text of 1 to {MAX_KEY} bytes")
 
 
 def member_mark(member: str | bytes) -> bytes:
@@ -282,9 +299,14 @@ def key_of(mark: bytes | None) -> bytes | None:
     return mark[1:] if mark and mark[:1] == b"k" else None
 
 
+def outlasts(mark: bytes) -> bool:
+    """Whether a mark has nothing to do with its message any more once that is in the queue. Such a message is a plain one."""
+    return mark[:1] == b"b"
+
+
 def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple[bytes, int]:
     # Spaces of marks that never meet: k… the sender's key, c… content in the queue (a set's members too), w… content within a
-    # window, t… a batch's token.
+    # window, t… a place in a batch with a token, b… a whole batch with a token.
     until = FOREVER if settings.deduplicate is True else now + micros(settings.deduplicate)
     if key is not None:
         return b"k" + key, until

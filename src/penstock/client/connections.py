@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import secrets
-import select
 import ssl
 import time
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from penstock.client.wire import pack, unpack, unpack_error
+from penstock.client.http import BadAnswer, Connection, Response
+from penstock.client.wire import CONTENT_TYPE, join, pack, split, unpack, unpack_error
 from penstock.errors import (
     BadInput,
     BadURL,
@@ -25,11 +24,10 @@ from penstock.errors import (
     StoreUnreachable,
 )
 from penstock.forking import watch
-from penstock.policy import check_seconds
+from penstock.policy import check_count, check_seconds
 from penstock.urls import unreadable
 
 TRIES = 5
-MOST_IDLE = 16
 STALE = 30.0
 """Seconds after which an idle connection is no longer trusted."""
 
@@ -52,27 +50,40 @@ class Unreached(Exception):
         self.problem = StoreUnreachable(told)
 
 
+class Answer(NamedTuple):
+    """``more``: the arguments with which to ask for what was left out, because one answer is bounded."""
+
+    value: Any
+    more: dict[str, Any] | None
+
+
 class Line:
     """The connections to one server. Thread-safe: each call has a connection to itself."""
 
-    def __init__(self, url: str, *, token: str | None, timeout: float, cafile: str | None) -> None:
+    def __init__(self, url: str, *, token: str | None, timeout: float, cafile: str | None, connections: int) -> None:
         try:
             parts = urlsplit(url)
-            self._host, self._port = parts.hostname or "", parts.port
+            self._host, port = (parts.hostname or "").encode("idna").decode(), parts.port
         except ValueError as error:
             raise unreadable(url, error) from None
         if not self._host or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
             raise BadURL(f"URL {parts.scheme}://{self._host}…: write {parts.scheme}://host:port, and the token as an option")
+        if not self._host.isprintable() or " " in self._host:
+            raise BadURL(f"URL {url!r:.200}: this is not the name of a host")
         if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):
             raise BadURL("token must be printable ASCII text")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._timeout = check_seconds(timeout, "timeout", 0.01, BadURL)
+        self._most_idle = check_count(connections, "connections", 1, 100_000, BadURL)
         try:
             self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
         except (OSError, TypeError) as error:
             raise BadURL(f"cafile {cafile!r:.200} cannot be read: {error}") from None
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._idle: list[tuple[http.client.HTTPConnection, float]] = []
+        self._port = port or (80 if self._tls is None else 443)
+        who = f"Authorization: Bearer {token}\r\n" if token else ""
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        self._head = f" HTTP/1.1\r\nHost: {shown}{f':{port}' if port else ''}\r\n{who}"
+        self._idle: list[tuple[Connection, float]] = []
         self._lock = Lock()
         self._closed = False
         watch(self)
@@ -87,35 +98,55 @@ class Line:
             self._idle.clear()
         self._lock.release()
 
-    def call(
+    def call(self, path: str, arguments: dict[str, Any], *, again: bool, changes: bool, wait: float = 0) -> Any:
+        """The value of the answer.
+
+        ``again``: the request may be repeated. ``changes``: a lost answer is an `OutcomeUnknown`."""
+        return self.look(path, arguments, again=again, changes=changes, wait=wait).value
+
+    def look(
         self,
         path: str,
         arguments: dict[str, Any],
         *,
-        again: bool,
-        changes: bool,
+        again: bool = True,
+        changes: bool = False,
         wait: float = 0,
         accept: str | None = None,
-    ) -> Any:
-        """The value of the answer, or its bytes if ``accept`` names another content type.
+    ) -> Answer:
+        """The value of an answer that may be a part; its bytes if ``accept`` names another content type."""
+        bodies: list[bytes] = []
+        packed = join({"arguments": {name: pack(value, bodies) for name, value in arguments.items()}}, bodies)
+        asked = "" if accept is None else f"Accept: {accept}\r\n"
+        return self._call(path, packed, CONTENT_TYPE, again, changes, wait, accept, asked)
 
-        ``again``: the request may be repeated. ``changes``: a lost answer is an `OutcomeUnknown`."""
-        body = json.dumps({"arguments": {name: pack(value) for name, value in arguments.items()}}).encode()
-        return self._call(path, body, again=again, changes=changes, wait=wait, accept=accept)
-
-    def put(self, path: str, body: bytes) -> Any:
+    def put(self, path: str, body: bytes) -> None:
         """Send raw bytes; sending them twice is safe."""
-        return self._call(path, body, again=True, changes=True, wait=0, accept=None)
+        self._call(path, [body], "application/octet-stream", True, True, 0, None, "")
 
-    def _call(self, path: str, body: bytes, *, again: bool, changes: bool, wait: float, accept: str | None) -> Any:
+    def _call(
+        self,
+        path: str,
+        parts: list[bytes],
+        content_type: str,
+        again: bool,
+        changes: bool,
+        wait: float,
+        accept: str | None,
+        more_headers: str,
+    ) -> Answer:
+        length = sum(map(len, parts))
+        about = f"{more_headers}Content-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n"
+        request = b"".join((f"POST {path}{self._head}{about}".encode("ascii"), *parts))
         problem: PenstockError
         lost: Lost | None = None  # the server may have carried out an earlier attempt, whatever happens to this one
         for attempt in range(TRIES):
             try:
-                status, answer = self._ask(path, body, self._timeout + wait, accept)
-                if status == 200:
-                    return self._read(answer, accept)
-                problem = unpack_error(answer) or _foreign(self.url, status, answer)
+                response = self._ask(request, self._timeout + wait)
+                if response.status == 200:
+                    return _read(response, accept)
+                told = _told(response.body)
+                problem = unpack_error(told) or _foreign(self.url, response.status, told)
                 more = isinstance(problem, StoreBusy) and again
             except Unreached as error:
                 problem = error.problem
@@ -132,37 +163,23 @@ class Line:
             raise OutcomeUnknown(f"{told}; whether it was done is unknown") from lost
         raise problem from lost
 
-    def _read(self, answer: Any, accept: str | None) -> Any:
-        try:
-            if accept is None:
-                return unpack(answer["answer"])
-            if isinstance(answer, bytes):
-                return answer
-        except (TypeError, KeyError, BadInput):
-            pass
-        raise Lost("did not answer like a Penstock server", again=False)
-
-    def _ask(self, path: str, body: bytes, timeout: float, accept: str | None) -> tuple[int, Any]:
+    def _ask(self, request: bytes, timeout: float) -> Response:
         connection = self._take(timeout)
         try:
-            connection.request("POST", path, body, self._headers | ({} if accept is None else {"Accept": accept}))
-            response = connection.getresponse()
-            content = response.read()
-        except (OSError, http.client.HTTPException) as error:
+            response = connection.ask(request, timeout)
+        except (OSError, BadAnswer) as error:
             connection.close()
             raise Lost(f"gave no answer ({type(error).__name__}: {error})") from error
-        if response.will_close:
+        except BaseException:  # an interrupt: the answer is still to come, and the next request must not take it for its own
             connection.close()
-        else:
+            raise
+        if connection.keeps:
             self._give(connection)
-        if response.status == 200 and accept is not None and response.getheader("Content-Type") == accept:
-            return response.status, content
-        try:
-            return response.status, json.loads(content)
-        except ValueError:
-            return response.status, None
+        else:
+            connection.close()
+        return response
 
-    def _take(self, timeout: float) -> http.client.HTTPConnection:
+    def _take(self, timeout: float) -> Connection:
         while True:
             with self._lock:
                 if self._closed:
@@ -171,23 +188,17 @@ class Line:
             if idle is None:
                 break
             connection, since = idle
-            if time.monotonic() - since < STALE and _rests(connection):
-                connection.sock.settimeout(timeout)
+            if time.monotonic() - since < STALE and connection.rests():
                 return connection
             connection.close()
-        if self._tls is not None:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         try:
-            connection.connect()
+            return Connection(self._host, self._port, timeout, self._tls)
         except OSError as error:
             raise Unreached(self.url, error) from error
-        return connection
 
-    def _give(self, connection: http.client.HTTPConnection) -> None:
+    def _give(self, connection: Connection) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < MOST_IDLE:
+            if not self._closed and len(self._idle) < self._most_idle:
                 self._idle.append((connection, time.monotonic()))
                 return
         connection.close()
@@ -201,11 +212,29 @@ class Line:
                 connection.close()
 
 
-def _rests(connection: http.client.HTTPConnection) -> bool:
-    """Whether the connection is idle; if it is readable, the server has closed it."""
-    poll = select.poll()  # select() cannot handle descriptors above 1023
-    poll.register(connection.sock, select.POLLIN)
-    return not poll.poll(0)
+def _read(response: Response, accept: str | None) -> Answer:
+    kind = response.headers.get(b"content-type", b"").decode("latin-1")
+    try:
+        if accept is not None and kind == accept:
+            more = response.headers.get(b"penstock-more")
+            return Answer(response.body, None if more is None else json.loads(more))
+        if accept is None and kind in (CONTENT_TYPE, "application/json"):
+            head, bodies = split(response.body) if kind == CONTENT_TYPE else (response.body, None)
+            told = json.loads(head)
+            value = unpack(told["answer"], bodies)
+            if bodies is not None:
+                bodies.check()
+            return Answer(value, told.get("more"))
+    except (TypeError, KeyError, ValueError, RecursionError):
+        pass
+    raise Lost("did not answer like a Penstock server", again=False)
+
+
+def _told(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _foreign(url: str, status: int, answer: Any) -> PenstockError:

@@ -32,7 +32,7 @@ from penstock.queue.opened import OpenQueue
 from penstock.queue.protocol import Queue
 from penstock.queue.receiving import Receiving
 from penstock.queue.retention import Tender, purge
-from penstock.queue.sending import Sending
+from penstock.queue.sending import Added, Batch, Sending
 from penstock.queue.sets import Sets
 from penstock.queue.settling import Settling
 from penstock.queue.waiting import Waiting
@@ -82,8 +82,12 @@ class LocalQueue(Queue):
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
         return self._sending.send_many(check_many(drafts, "send_many", "send"), token, connection)
 
+    def send_batches(self, batches: Sequence[Batch]) -> list[Added]:
+        """`send_many` for several senders, in one commit; if one of them is refused, nothing is sent. The server uses it."""
+        return self._sending.send_batches(batches)
+
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        self._sending.send_once(drafts, token)
+        self.send_many(drafts, token=token)
 
     # receiving
 

@@ -6,11 +6,26 @@ Duplicates are recognised by a mark: of the content, of a key, or of a sender's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock import policy
 from penstock.errors import BadMessage
 from penstock.message import Draft, Entry, Sent, Settings
 from penstock.queue.opened import OpenQueue
+
+
+class Batch(NamedTuple):
+    """Messages that one sender sends together. With a ``token``, they are recognised when they are sent again."""
+
+    drafts: Sequence[Draft | bytes]
+    token: str | None = None
+
+
+class Added(NamedTuple):
+    """The answer to a batch, and how many of its messages are new."""
+
+    sent: list[Sent]
+    new: int
 
 
 class Sending:
@@ -33,43 +48,24 @@ class Sending:
         return sent[0]
 
     def send_many(self, batch: Sequence[Draft | bytes], token: str | None, connection: object) -> list[Sent]:
-        if len(batch) > policy.MAX_BATCH:
-            raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
+        _check_size(batch)
         if not batch:
             return []
         now = self._queue.clock()
         if connection is not None:
             with self._queue.joining(connection) as joined:
-                return _insert(joined, batch, token, now)
-        sent = _insert(self._queue, batch, token, now)
+                return _insert(joined, [Batch(batch, token)], now)[0].sent
+        (added,) = _insert(self._queue, [Batch(batch, token)], now)
         self._sent(now)
-        return sent
+        return added.sent
 
-    def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        queue = self._queue
-        settings = queue.known or queue.read_settings()
-        if not queue.store.atomic or settings.deduplicate is not False or len(drafts) < 2:
-            self.send_many(drafts, token, None)
-            return
-        now = queue.clock()
-        while not self._insert_once(drafts, token, now, settings):
-            settings = queue.read_settings()
-            if settings.deduplicate is not False:
-                self.send_many(drafts, token, None)
-                return
+    def send_batches(self, batches: Sequence[Batch]) -> list[Added]:
+        for batch in batches:
+            _check_size(batch.drafts)
+        now = self._queue.clock()
+        added = _insert(self._queue, batches, now)
         self._sent(now)
-
-    def _insert_once(self, drafts: Sequence[Draft | bytes], token: str, now: int, settings: Settings) -> bool:
-        """Returns False, and changes nothing, if these are no longer the queue's settings."""
-        entries = policy.admit_all(drafts, settings, now)
-        with self._queue.store.batch():
-            first = self._queue.stored.insert(policy.mark_batch(entries[:1], token, now), now, settings)
-            if first is None:
-                return False
-            if not first[0].duplicate:
-                others = self._queue.stored.insert(entries[1:], now, settings)
-                assert others is not None  # after the first insert, nobody else can change the settings
-        return True
+        return added
 
     def _sent(self, now: int) -> None:
         self._queue.tell()
@@ -77,14 +73,34 @@ class Sending:
             self._queue.tend()
 
 
-def _insert(queue: OpenQueue, batch: Sequence[Draft | bytes], token: str | None, now: int) -> list[Sent]:
-    settings = queue.known or queue.read_settings()
-    while (sent := queue.stored.insert(_admit(batch, settings, token, now), now, settings)) is None:
-        settings = queue.read_settings()  # the settings have changed: retry with the new ones
+def _check_size(batch: Sequence[Draft | bytes]) -> None:
+    if len(batch) > policy.MAX_BATCH:
+        raise BadMessage(f"there are {len(batch)} messages in one batch, the limit is {policy.MAX_BATCH}")
+
+
+def _insert(queue: OpenQueue, batches: Sequence[Batch], now: int) -> list[Added]:
+    mark = policy.mark_first if queue.store.follows else policy.mark_batch
+
+    def admit_and_insert(settings: Settings) -> list[Sent] | None:
+        entries: list[Entry] = []
+        for drafts, token in batches:
+            admitted = policy.admit_all(drafts, settings, now)
+            entries += admitted if token is None or settings.deduplicate is not False else mark(admitted, token, now)
+        return queue.stored.insert(entries, now, settings)
+
+    sent, settings = queue.decide(admit_and_insert)
+    if len(batches) == 1:
+        return [_added(batches[0], sent, settings)]
+    answers: list[Added] = []
+    done = 0
+    for batch in batches:
+        answers.append(_added(batch, sent[done : done + len(batch.drafts)], settings))
+        done += len(batch.drafts)
+    return answers
+
+
+def _added(batch: Batch, sent: list[Sent], settings: Settings) -> Added:
+    new = len(sent) - sum([one.duplicate for one in sent])
     # A message sent twice with one token is not a duplicate by the queue's own rule.
-    return sent if token is None or settings.deduplicate is not False else [Sent(one.id) for one in sent]
-
-
-def _admit(batch: Sequence[Draft | bytes], settings: Settings, token: str | None, now: int) -> list[Entry]:
-    entries = policy.admit_all(batch, settings, now)
-    return entries if token is None or settings.deduplicate is not False else policy.mark_batch(entries, token, now)
+    marked = batch.token is not None and settings.deduplicate is False
+    return Added([Sent(one.id) for one in sent] if marked and new < len(sent) else sent, new)

@@ -24,8 +24,9 @@ from typing import Any, TypeVar
 
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreBusy
-from penstock.message import Draft, Sent
+from penstock.message import Draft
 from penstock.queue.queue import LocalQueue
+from penstock.queue.sending import Added, Batch
 from penstock.server.http.request_response import Refused
 from penstock.server.performing import Operation as Operation
 from penstock.server.performing import Performer
@@ -97,8 +98,8 @@ class Commits:
         and returns an answer or an error for each. If it raises an error that is not the store's, it has done nothing."""
         return self._submit(Operation(act, promise, False, undo, key, item))
 
-    def send(self, queue: str, drafts: Sequence[Draft]) -> Awaitable[list[Sent]]:
-        return self.share(f"send {queue}", partial(self._send, queue), drafts)
+    def send(self, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> Awaitable[Added]:
+        return self.share(f"send {queue}", partial(self._send, queue), Batch(drafts, token))
 
     def begin(self, act: Callable[[], Any], patience: float) -> asyncio.Future[BaseException | None]:
         """Call ``act`` in the next commit, for as many requests as wait for it. The result is its error, if any; `Refused`
@@ -207,17 +208,12 @@ class Commits:
     def forget(self, name: str) -> None:
         self._queues.pop(name, None)
 
-    def _send(self, name: str, batches: list[Sequence[Draft]]) -> list[list[Sent]]:
+    def _send(self, name: str, batches: list[Batch]) -> list[Added]:
         try:
-            sent = self.queue(name).send_many([draft for drafts in batches for draft in drafts])
+            return self.queue(name).send_batches(batches)
         except QueueNotFound:
             self.forget(name)
             raise
-        answers, done = [], 0
-        for drafts in batches:
-            answers.append(sent[done : done + len(drafts)])
-            done += len(drafts)
-        return answers
 
 
 def _log(operation: Operation) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from penstock.broker import LocalBroker
 from penstock.message import Message
@@ -82,6 +83,21 @@ class Polls:
                 finally:
                     request.resting = False
                 rested = True
+
+    async def exchange(
+        self,
+        request: Request,
+        queue: str,
+        held: Sequence[Any],
+        limit: int,
+        *,
+        visibility: float | None = None,
+        holder: str | None = None,
+    ) -> tuple[list[bool], list[Message]]:
+        """Settle messages, and receive others without waiting for any."""
+        how = How(queue, visibility, None, holder, False)
+        act = partial(self._taking.exchange, how, request, held, limit)
+        return await self._commits.run(act, undo=lambda done: self.give_back(done[1]))
 
     def _undo(self, taken: Taken) -> None:
         self.give_back(taken.messages)

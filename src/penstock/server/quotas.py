@@ -128,12 +128,12 @@ class Quotas:
         finally:
             usage.pending[what] -= count
 
-    async def cap(self, grant: Grant, limit: int) -> int:
-        """How many of ``limit`` messages may be received."""
+    async def cap(self, grant: Grant, limit: int, *, settling: int = 0) -> int:
+        """How many of ``limit`` messages may be received, after so many were settled."""
         if grant.limits.max_in_flight is None:
             return limit
         usage = await self._counted(grant, IN_FLIGHT, limit)
-        room = usage.room(IN_FLIGHT)
+        room = usage.room(IN_FLIGHT) + settling
         if room < 1:
             self._refuse(grant, IN_FLIGHT)
         return min(limit, room)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreError
-from penstock.message import Message
+from penstock.message import Message, Mode
 from penstock.policy import MAX_BODY
+from penstock.queue.queue import LocalQueue
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused, Request
@@ -75,7 +78,7 @@ class Taking:
             while len(share) < limit and not empty:
                 asked = min(wanted - len(share), self._step, max(1, self._budget.left // MAX_BODY))
                 try:
-                    more = self._ask(how, asked)
+                    more = self._ask(how, asked, partial(_take, how, asked))
                 except (StoreError, QueueNotFound, Refused) as error:
                     if not share and not any(shares):
                         raise
@@ -93,12 +96,30 @@ class Taking:
             shares.append(failure if failure is not None and not share else share)
         return shares
 
-    def _ask(self, how: How, limit: int) -> list[Message]:
+    def exchange(self, how: How, request: Request, held: Sequence[Any], limit: int) -> tuple[list[bool], list[Message]]:
+        """Settle messages, and receive others; the first of them in the same commit."""
+        settled: list[bool] = []
+        asked = min(limit, self._step, max(1, self._budget.left // MAX_BODY))
+
+        def settle_and_receive(queue: LocalQueue) -> list[Message]:
+            done, messages = queue.exchange(held, asked, visibility=how.visibility, holder=how.holder)
+            settled.extend(done)
+            return messages
+
+        messages = self._ask(how, asked, settle_and_receive)
+        request.held += sum(len(message.body) for message in messages)
+        if len(messages) == asked < limit:
+            with suppress(StoreError, QueueNotFound, Refused):  # the first part is done; the next receive says what is wrong
+                (more,) = self._receive(how._replace(mode=Mode.AT_LEAST_ONCE), [Asked(request, limit - asked, False)])
+                messages += [] if isinstance(more, BaseException) else more
+        return settled, messages
+
+    def _ask(self, how: How, limit: int, act: Callable[[LocalQueue], list[Message]]) -> list[Message]:
+        """Claim up to ``limit`` messages, for which the budget must have room."""
         size = 0
         self._budget.take(limit * MAX_BODY)
         try:
-            queue, unfinished = self._commits.queue(how.queue), how.unfinished is True
-            more = queue.receive(limit, visibility=how.visibility, mode=how.mode, holder=how.holder, unfinished=unfinished)
+            more = act(self._commits.queue(how.queue))
             size = sum(len(message.body) for message in more)
         except QueueNotFound:
             self._commits.forget(how.queue)
@@ -106,3 +127,8 @@ class Taking:
         finally:
             self._budget.give(limit * MAX_BODY - size)
         return more
+
+
+def _take(how: How, limit: int, queue: LocalQueue) -> list[Message]:
+    unfinished = how.unfinished is True
+    return queue.receive(limit, visibility=how.visibility, mode=how.mode, holder=how.holder, unfinished=unfinished)

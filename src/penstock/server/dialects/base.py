@@ -102,14 +102,14 @@ class Core:
         async with self.quotas.adding(request.grant, QUEUES, 1, queue):
             return await self.commits.run(act)
 
-    async def send(self, request: Request, queue: str, drafts: Sequence[Draft]) -> list[Sent]:
+    async def send(self, request: Request, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> list[Sent]:
         if request.grant.limits.max_messages is None:
-            sent = await self.commits.send(queue, drafts)
+            added = await self.commits.send(queue, drafts, token)
         else:
             async with self.quotas.adding(request.grant, MESSAGES, len(drafts)):
-                sent = await self.commits.send(queue, drafts)
-        self.metrics.count_messages("sent", queue, len([one for one in sent if not one.duplicate]))
-        return sent
+                added = await self.commits.send(queue, drafts, token)
+        self.metrics.count_messages("sent", queue, added.new)
+        return added.sent
 
     async def delete(self, queue: str, given: str) -> bool:
         """Delete the message with this UUID, even if a receiver holds it."""

@@ -1,5 +1,5 @@
 """Penstock's own dialect, which `penstock.open("http://…")` speaks: the verbs of `Queue` and `Broker`, with the values of
-`penstock.client.wire`.
+`penstock.client.wire`, in JSON or in the format described there.
 
 POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"answer": value}
 POST /penstock/broker/{verb}
@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from penstock.client.wire import pack, pack_error, unpack
+from penstock.client.wire import pack_error
 from penstock.errors import (
     BadInput,
     ClaimError,
@@ -32,13 +32,16 @@ from penstock.errors import (
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
-from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
+from penstock.server.dialects.native_values import answer, read_arguments, receipts, weigh
+from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
+from penstock.server.offload import SMALL
 from penstock.server.quotas import MESSAGES
 
 VERBS: dict[str, Scope] = {
     "send_many": Scope.SEND,
     "sadd": Scope.SEND,
     "receive": Scope.RECEIVE,
+    "exchange": Scope.RECEIVE,
     "spop": Scope.RECEIVE,
     "delete_many": Scope.RECEIVE,
     "fail": Scope.RECEIVE,
@@ -67,7 +70,7 @@ VERBS: dict[str, Scope] = {
     "redrive": Scope.ADMIN,
 }
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
-SETTLING = {"delete_many", "fail", "finish", "extend", "extend_many", "release"}
+SETTLING = {"delete_many", "exchange", "fail", "finish", "extend", "extend_many", "release"}
 LONG = {"purge", "redrive"}
 """Done in parts, so that other operations get a turn in between."""
 
@@ -98,25 +101,57 @@ class Native(Dialect):
         ]
 
     def keep(self, request: Request) -> int:
+        """The body of a request that will be refused whatever it says is not kept."""
+        try:
+            self._admit(request)
+        except Refused:
+            return 0
         return self.settings.max_body
+
+    def _admit(self, request: Request) -> None:
+        """What the head of a request tells: is there such a verb, and may its sender call it?"""
+        match request.segments:
+            case (_, "queues", queue, verb):
+                scope = VERBS.get(verb)
+                if scope is None:
+                    raise Refused(404, f"a queue has no verb {verb!r:.80}; there are {', '.join(VERBS)}")
+                request.grant.check(scope, queue)
+            case (_, "broker", verb):
+                if verb not in BROKER_VERBS:
+                    raise Refused(404, f"the broker has no verb {verb!r:.80}; there are {', '.join(BROKER_VERBS)}")
+                if verb in ("publish", "unstage"):
+                    _check_sender(request)
+            case (_, "staged", *_):
+                _check_sender(request)
 
     def refuse(self, error: PenstockError) -> Response:
         answer = super().refuse(error)
         headers = {"Retry-After": RETRY_AFTER} if answer.status == 503 else None
         return answer_json(answer.status, pack_error(error), headers)
 
+    async def _call(self, request: Request, act: Callable[[dict[str, Any]], Awaitable[Response]]) -> Response:
+        """Read the arguments, which the budget counts until there is an answer."""
+        self._admit(request)
+        if request.queue and len(request.body) > SMALL:
+            await self.core.run(lambda: self.broker.queue(request.queue))  # look before reading megabytes in vain
+        weight = weigh(request)
+        self.core.budget.take(weight)
+        request.held += weight
+        return await act(await self.core.offload.run(len(request.body), lambda: read_arguments(request)))
+
     async def call_queue(self, request: Request, queue: str, verb: str) -> Response:
-        scope = VERBS.get(verb)
-        if scope is None:
-            raise Refused(404, f"a queue has no verb {verb!r:.80}; there are {', '.join(VERBS)}")
-        request.grant.check(scope, queue)
-        given = read_arguments(request)
+        return await self._call(request, lambda given: self._call_verb(request, queue, verb, given))
+
+    async def _call_verb(self, request: Request, queue: str, verb: str, given: dict[str, Any]) -> Response:
+        if verb in SETTLING:
+            given = {name: receipts(value) for name, value in given.items()}
         if verb == "receive":
             return await self._receive(request, queue, given)
-        if verb == "send_many" and given.keys() == {"drafts"} and given["drafts"] and isinstance(given["drafts"], list):
-            return _answer(await self.core.send(request, queue, given["drafts"]))
-        if verb in SETTLING:
-            given = {name: _receipts(value) for name, value in given.items()}
+        if verb == "exchange":
+            return await self._exchange(request, queue, given)
+        drafts = given.get("drafts")
+        if verb == "send_many" and drafts and isinstance(drafts, list) and given.keys() <= {"drafts", "token"}:
+            return answer(request, await self.core.send(request, queue, drafts, given.get("token")))
         if verb == "redrive":
             _check_target(request, given.get("to"))
         if verb == "update":
@@ -133,17 +168,16 @@ class Native(Dialect):
         if verb == "claim" and isinstance(given.get("limit"), int):
             given["limit"] = await self.core.quotas.cap(request.grant, given["limit"])
         async with self.core.quotas.adding(request.grant, MESSAGES, _added(verb, given)):
-            answer = await self.core.commits.run(act, alone=verb in LONG)
+            done = await self.core.commits.run(act, alone=verb in LONG)
         if verb == "claim":
-            self.core.quotas.received(request.grant, answer.size)
-        if isinstance(answer, Settings):
-            answer = self.seen(request, answer)
-        if verb in ("delete_many", "send_many"):
-            done = sum(answer) if verb == "delete_many" else len([one for one in answer if not one.duplicate])
-            self.core.metrics.count_messages("deleted" if verb == "delete_many" else "sent", queue, done)
+            self.core.quotas.received(request.grant, done.size)
+        if isinstance(done, Settings):
+            done = self.seen(request, done)
+        if verb == "delete_many":
+            self.core.metrics.count_messages("deleted", queue, sum(done))
         if columns is not None:
-            return Response(200, {"Content-Type": ARROW}, await asyncio.to_thread(pack_arrow, answer, columns))
-        return _answer(answer)
+            return Response(200, {"Content-Type": ARROW}, await asyncio.to_thread(pack_arrow, done, columns))
+        return answer(request, done)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
         unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder", "unfinished"}
@@ -154,46 +188,61 @@ class Native(Dialect):
         check_count(limit, "limit", 1, self.settings.max_receive)
         check_seconds(wait, "wait")
         messages = await self.core.receive(request, queue, limit, min(wait, self.settings.max_wait), **given)
-        answer = _answer(messages)
-        answer.undo = self.undo(messages)
-        return answer
+        response = answer(request, messages)
+        response.undo = self.undo(messages)
+        return response
+
+    async def _exchange(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
+        """Settle and receive in one commit. The answer is bounded as that of a receive."""
+        unknown = given.keys() - {"messages", "limit", "visibility", "holder"}
+        if unknown or "messages" not in given:
+            raise BadInput(f"exchange has no argument {min(unknown)!r:.80}" if unknown else "exchange needs messages")
+        held, limit = given.pop("messages"), given.pop("limit", 1)
+        check_count(limit, "limit", 1, self.settings.max_receive)
+        limit = await self.core.quotas.cap(request.grant, limit, settling=len(held) if isinstance(held, list) else 0)
+        settled, messages = await self.core.polls.exchange(request, queue, held, limit, **given)
+        self.core.quotas.received(request.grant, len(messages) - sum(settled))
+        self.core.metrics.count_messages("deleted", queue, sum(settled))
+        self.core.metrics.count_messages("received", queue, len(messages))
+        response = answer(request, [settled, messages])
+        response.undo = self.undo(messages)
+        return response
 
     async def call_broker(self, request: Request, verb: str) -> Response:
-        given = read_arguments(request)
+        return await self._call(request, lambda given: self._call_broker_verb(request, verb, given))
+
+    async def _call_broker_verb(self, request: Request, verb: str, given: dict[str, Any]) -> Response:
         if verb == "describe":
             store = self.broker.store
             more = {"max_body": self.settings.max_body, "at": self.broker.clock()}
-            return _answer({"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
+            return answer(request, {"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
         if verb == "names":
             names = await self.core.run(lambda: self.broker.queues().names)
-            return _answer([name for name in names if request.grant.allows(Scope.COUNT, name)])
+            return answer(request, [name for name in names if request.grant.allows(Scope.COUNT, name)])
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
-        if verb not in ("create", "delete"):
-            raise Refused(404, f"the broker has no verb {verb!r:.80}; there are {', '.join(BROKER_VERBS)}")
         request.grant.check(Scope.ADMIN, str(given.get("name", "")))
         if verb == "delete":
             last = await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True)
-            return _answer(self.seen(request, last))
+            return answer(request, self.seen(request, last))
         self.check_redrive(request, given.get("redrive"))
         name = str(given.get("name", ""))
-        return _answer((await self.core.create(request, name, lambda: _call(self.broker.create, given))).name)
+        return answer(request, (await self.core.create(request, name, lambda: _call(self.broker.create, given))).name)
 
     async def stage(self, request: Request, writer: str, batch: str, name: str) -> Response:
-        _check_sender(request)
+        self._admit(request)
         if not (batch.isascii() and batch.isdecimal() and len(batch) < 20):
             raise BadInput(f"batch {batch!r:.80} is not a number")
         writer = _own_writer(request, writer)
         segment = bytes(request.body)
         await self.core.commits.run(lambda: self.broker.stage(writer, int(batch), name, segment), promise=False, alone=True)
-        return _answer(None)
+        return answer(request, None)
 
     async def _publish(self, request: Request, verb: str, given: dict[str, Any]) -> Response:
-        _check_sender(request)
         if "writer" in given:
             given["writer"] = _own_writer(request, given["writer"])
         if verb == "unstage":
-            return _answer(await self.core.commits.run(lambda: _call(self.broker.unstage, given), alone=True))
+            return answer(request, await self.core.commits.run(lambda: _call(self.broker.unstage, given), alone=True))
 
         def publish(writer: str, batch: int, segments: dict[str, int], **how: Any) -> int | None:
             return self.broker.publish(
@@ -201,7 +250,7 @@ class Native(Dialect):
             )
 
         async with self.core.quotas.adding(request.grant, MESSAGES, _added(verb, given)):
-            return _answer(await self.core.commits.run(lambda: _call(publish, given), alone=True))
+            return answer(request, await self.core.commits.run(lambda: _call(publish, given), alone=True))
 
 
 def _added(verb: str, given: dict[str, Any]) -> int:
@@ -241,20 +290,6 @@ def _own_writer(request: Request, writer: object) -> str:
     return f"{hashlib.sha256(owner).hexdigest()[:16]}-{name}"
 
 
-def read_arguments(request: Request) -> dict[str, Any]:
-    given = read_json(request.body)
-    if not isinstance(given, dict) or given.keys() != {"arguments"} or not isinstance(given["arguments"], dict):
-        raise BadInput('the body must be {"arguments": {name: value}}')
-    return {name: unpack(value) for name, value in given["arguments"].items()}
-
-
-def _receipts(value: Any) -> Any:
-    """Replace messages by their receipts: the core checks a receipt, but trusts a message."""
-    if isinstance(value, list):
-        return [item.receipt if isinstance(item, Message) else item for item in value]
-    return value.receipt if isinstance(value, Message) else value
-
-
 def _call(verb: Any, given: dict[str, Any]) -> Any:
     try:
         return verb(**given)
@@ -272,7 +307,3 @@ def pack_arrow(messages: list[Message], columns: Any) -> bytes:
         raise BadInput(f"columns must be a list of names, not {columns!r:.80}")
     packed: bytes = arrow.pack(arrow.to_batch(messages, arrow.schema_of(columns)))
     return packed
-
-
-def _answer(value: Any) -> Response:
-    return answer_json(200, {"answer": pack(value)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.message import FOREVER
 from penstock.stores.sql.database import Database
 
@@ -16,13 +18,23 @@ class SqlMarks:
         self._queue = queue
 
     def first(self, mark: bytes, now: int) -> int | None:
-        """The message that makes others with this mark duplicates."""
+        """The message that makes others with this mark duplicates. If there is none, the mark can be added."""
         found = self._database.rows("mark", {"queue": self._queue, "mark": mark})
-        if not found or found[0][1] <= now:
+        if not found:
             return None
+        number: int
         number, until = found[0]
         # A mark that lasts as long as its message must not outlive it, whatever happened to either.
-        return None if until == FOREVER and not self._exists(number) else number
+        if until > now and (until != FOREVER or self._exists(number)):
+            return number
+        self._database.run("unmark", {"queue": self._queue, "mark": mark})
+        return None
+
+    def add(self, new: Iterable[tuple[bytes, int, int]]) -> None:
+        """Add marks, each with the number of its message and its end, which nobody has."""
+        rows = [(self._queue, mark, number, until) for mark, number, until in new]
+        if rows:
+            self._database.many("add_mark", rows)
 
     def bearer(self, mark: bytes | None) -> int | None:
         """The message in the queue that carries this mark for as long as it is there."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import QueueNotFound, StoreError
 from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
-from penstock.policy import same_settings
+from penstock.policy import FOLLOWS, outlasts, same_settings
 from penstock.stores.encoding import add_body
 from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Alike, Claimed, Claiming, Swept
@@ -74,16 +74,20 @@ class SqlQueue(StoredQueue):
         rows: list[Row] = []
         answers: list[Sent] = []
         groups: set[bytes] = set()
-        new: dict[bytes, int] = {}
+        new: dict[bytes, tuple[int, int]] = {}
+        first: int | None = None
         for entry in entries:
             visible_at, group, mark = entry.visible_at, None, entry.mark
             if mark is not None:
-                first = new.get(mark) or marks.first(mark, now)
-                if first is not None:
-                    answers.append(Sent(database.ids.make(first), True))
-                    continue
-                new[mark] = number
-                marks.set(mark, number, entry.mark_until)
+                first = new[mark][0] if mark in new else marks.first(mark, now)
+            else:
+                first = first + 1 if first is not None and entry.mark_until == FOLLOWS else None
+            if first is not None:
+                answers.append(Sent(database.ids.make(first), True))
+                continue
+            if mark is not None:
+                new[mark] = number, entry.mark_until
+                entry = entry._replace(mark=None) if outlasts(mark) else entry
             if entry.group is not None:
                 group = entry.group.encode()
                 if found.settings.groups:
@@ -94,6 +98,7 @@ class SqlQueue(StoredQueue):
             answers.append(Sent(database.ids.make(number)))
             number += 1
         database.many("insert", rows)
+        marks.add((mark, *given) for mark, given in new.items())
         return answers
 
     def _insert_alike(self, alike: Alike, settings: Settings) -> list[Sent] | None:

@@ -1,0 +1,172 @@
+"""One connection to a server, and as much of HTTP/1.1 as a client needs: it sends a request and reads the answer, strictly and
+within limits.
+
+Python's own client parses an answer's head as if it were a mail, which takes longer than all the rest of a request.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+from typing import NamedTuple
+
+MAX_HEAD = 64 * 1024
+MAX_ANSWER = 2**31
+"""Bytes of an answer's body. A server bounds its answers by its ``max_body``, which is at most half of this."""
+PIECE = 64 * 1024
+STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\r\n]*)?")
+FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[^\r\n]*)?")
+NO_BODY = (204, 304)
+
+
+class BadAnswer(Exception):
+    """What came is not an answer in HTTP/1.1, or passes a limit."""
+
+
+class Response(NamedTuple):
+    status: int
+    headers: dict[bytes, bytes]
+    """Names in lower case."""
+    body: bytes
+
+
+class Connection:
+    """Owns a socket. One thread uses it at a time; after an error or an interrupt it must be closed."""
+
+    def __init__(self, host: str, port: int, timeout: float, tls: ssl.SSLContext | None) -> None:
+        """Raises OSError if there is no connection."""
+        plain = socket.create_connection((host, port), timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        except BaseException:
+            plain.close()
+            raise
+        self._timeout = timeout
+        self._rest = b""
+        """What came after the last thing that was read."""
+        self._poll = select.poll()  # select() cannot handle descriptors above 1023
+        self._poll.register(self._socket, select.POLLIN)
+        self.keeps = True
+        """Whether the server takes another request on this connection."""
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def rests(self) -> bool:
+        """Whether the connection is idle; if it is readable, the server has closed it."""
+        return not self._rest and not self._poll.poll(0)
+
+    def ask(self, request: bytes, timeout: float) -> Response:
+        """Send a request and read its answer. Raises OSError or `BadAnswer`."""
+        if timeout != self._timeout:
+            self._timeout = timeout
+            self._socket.settimeout(timeout)
+        self._socket.sendall(request)
+        while True:
+            version, status, headers = self._read_head()
+            if status >= 200:
+                break
+        self.keeps = version == b"1" and b"close" not in headers.get(b"connection", b"").lower()
+        body = self._read_body(status, headers)
+        self.keeps = self.keeps and not self._rest
+        return Response(status, headers, body)
+
+    def _receive(self) -> bytes:
+        return self._socket.recv(PIECE)
+
+    def _read_head(self) -> tuple[bytes, int, dict[bytes, bytes]]:
+        got = self._rest or self._receive()
+        while (end := got.find(b"\r\n\r\n")) < 0 or end > MAX_HEAD:
+            if len(got) > MAX_HEAD:
+                raise BadAnswer(f"the head of its answer has more than {MAX_HEAD} bytes")
+            more = self._receive()
+            if not more:
+                raise BadAnswer("the server closed the connection")
+            got += more
+        self._rest = got[end + 4 :]
+        first, *lines = got[:end].split(b"\r\n")
+        begun = STATUS.fullmatch(first)
+        if begun is None:
+            raise BadAnswer(f"this is not the status of an answer: {first!r:.80}")
+        headers: dict[bytes, bytes] = {}
+        for line in lines:
+            field = FIELD.fullmatch(line)
+            if field is None:
+                raise BadAnswer(f"this is not a header of an answer: {line!r:.80}")
+            name, value = field[1].lower(), field[2]
+            headers[name] = value if name not in headers else b"%b, %b" % (headers[name], value)
+        return begun[1], int(begun[2]), headers
+
+    def _read_body(self, status: int, headers: dict[bytes, bytes]) -> bytes:
+        if status in NO_BODY:
+            return b""
+        length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
+        if coding is not None:
+            if coding.lower() != b"chunked" or length is not None:
+                raise BadAnswer(f"it is unclear where an answer ends: {coding!r:.80}, {length!r:.80}")
+            return self._read_chunks()
+        if length is None:
+            self.keeps = False
+            return self._read_all()
+        if not length.isdigit() or len(length) > 10 or int(length) > MAX_ANSWER:
+            raise BadAnswer(f"an answer has {length!r:.80} bytes, the limit is {MAX_ANSWER}")
+        return self._take(int(length))
+
+    def _read_chunks(self) -> bytes:
+        """From a proxy: our own server says how long its answers are."""
+        chunks: list[bytes] = []
+        total = 0
+        while True:
+            size = SIZE.fullmatch(self._read_line())
+            total += int(size[1], 16) if size else MAX_ANSWER + 1
+            if size is None or total > MAX_ANSWER:
+                raise BadAnswer(f"a chunk of an answer has no length, or the answer more than {MAX_ANSWER} bytes")
+            if int(size[1], 16) == 0:
+                break
+            chunks.append(self._take(int(size[1], 16)))
+            if self._take(2) != b"\r\n":
+                raise BadAnswer("a chunk of an answer does not end where it should")
+        if self._read_line():
+            raise BadAnswer("there are headers behind an answer")
+        return b"".join(chunks)
+
+    def _read_line(self) -> bytes:
+        while (end := self._rest.find(b"\r\n")) < 0:
+            if len(self._rest) > MAX_HEAD:
+                raise BadAnswer(f"a line of an answer has more than {MAX_HEAD} bytes")
+            self._rest += self._take_more()
+        line, self._rest = self._rest[:end], self._rest[end + 2 :]
+        return line
+
+    def _take(self, count: int) -> bytes:
+        got = self._rest
+        if len(got) < count:
+            parts = [got]
+            missing = count - len(got)
+            while missing > 0:
+                parts.append(self._take_more(missing))
+                missing -= len(parts[-1])
+            got = b"".join(parts)
+        self._rest = got[count:]
+        return got if len(got) == count else got[:count]
+
+    def _take_more(self, missing: int = PIECE) -> bytes:
+        more = self._socket.recv(min(max(missing, PIECE), 16 * PIECE))
+        if not more:
+            raise BadAnswer("the server closed the connection in the middle of its answer")
+        return more
+
+    def _read_all(self) -> bytes:
+        parts = [self._rest]
+        self._rest = b""
+        total = len(parts[0])
+        while parts[-1] or len(parts) == 1:
+            parts.append(self._receive())
+            total += len(parts[-1])
+            if total > MAX_ANSWER:
+                raise BadAnswer(f"an answer has more than {MAX_ANSWER} bytes")
+        return b"".join(parts)
