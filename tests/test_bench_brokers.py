@@ -241,6 +241,7 @@ def test_a_generator_that_has_no_time_left_is_told() -> None:
     assert "| send-1c | 2 k |" in markdown(idle, facts)
     assert "| send-1c | 2 k g |" in markdown(busy, facts)
     assert "| send-1c | 0.95 / 0.25 |" in markdown(busy, facts)
+    assert "| send-1c | 475 / 125 |" in markdown(busy, facts), "microseconds of a message"
     assert document(busy, facts)["rows"][0]["targets"][SERVE]["turns"][0]["generator"] == 0.95
 
 

@@ -56,7 +56,8 @@ def markdown(results: Results, facts: dict[str, str]) -> str:
     if results.turns:
         parts += ["## Messages a second", *_table(results, _rate_cell), *_ratios(results)]
         parts += ["## Milliseconds of a call: p50 / p99", *_table(results, _latency_cell)]
-        parts += ["## Cores in use: generator / server", *_table(results, _processor_cell)]
+        parts += ["## Cores in use: generator / server", *_table(results, _cores_cell)]
+        parts += ["## Microseconds of processor a message: generator / server", *_table(results, _cost_cell)]
     parts += _others(results)
     parts += ["## Acceptance", *map(str, acceptance(results))]
     return "\n\n".join(joined(parts)) + "\n"
@@ -103,12 +104,21 @@ def _latency_cell(results: Results, row: Row, name: str) -> str:
     return " / ".join(f"{1000 * median(values):.3g}" for values in ([t.p50 for t in turns], [t.p99 for t in turns]))
 
 
-def _processor_cell(results: Results, row: Row, name: str) -> str:
+def _cores_cell(results: Results, row: Row, name: str) -> str:
     turns = results.turns.get((row, name))
     if not turns:
         return ""
     server = f"{median(turn.server for turn in turns):.2f}" if results.servers[name].roots else "–"
     return f"{median(turn.generator for turn in turns):.2f} / {server}"
+
+
+def _cost_cell(results: Results, row: Row, name: str) -> str:
+    """What a message costs, however many others share the machine."""
+    turns = results.turns.get((row, name))
+    if not turns:
+        return ""
+    server = f"{median(1e6 * turn.server / turn.rate for turn in turns):.0f}" if results.servers[name].roots else "–"
+    return f"{median(1e6 * turn.generator / turn.rate for turn in turns):.0f} / {server}"
 
 
 def _ratios(results: Results) -> Iterator[str]:
