@@ -89,6 +89,34 @@ def test_the_next_commit_does_not_wait_for_the_event_loop() -> None:
     asyncio.run(run())
 
 
+def test_a_commit_that_is_stuck_holds_up_no_other_where_the_store_has_several_writers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = Event()
+    sizes: list[int] = []
+
+    async def run() -> None:
+        with penstock.open("memory:") as broker:
+            monkeypatch.setattr(broker.store, "writers", 3)
+            commits = Commits(broker, asyncio.get_running_loop(), max_pending=10)
+            commits.sizes = lambda size, _: sizes.append(size)
+            commits.soon(lambda: end.wait(60))  # as if it waited for a lock
+            await asyncio.sleep(0)
+            stuck, done = Event(), Event()
+            commits.soon(lambda: (stuck.set(), end.wait(60)))
+            while not stuck.is_set():
+                await asyncio.sleep(0.001)
+            commits.soon(done.set)
+            commits.soon(int)
+            while not sizes:
+                await asyncio.sleep(0.001)
+            end.set()
+            await commits.stop()
+
+    asyncio.run(run())
+    assert sizes == [2, 1, 1]
+
+
 def test_an_operation_is_withdrawn_before_the_store_begins_it_or_not_at_all() -> None:
     begun, end = Event(), Event()
     done: list[str] = []

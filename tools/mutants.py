@@ -1161,10 +1161,10 @@ MUTANTS = [
         ("server/commits.py", "done = self._performer.perform(group)\n", "done = 0; __import__('time').sleep(0.01)\n"),
         (
             "server/commits.py",
-            "self._loop.call_soon_threadsafe(self._answer, group, last, done, time.perf_counter() - started)",
+            "self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)",
             "[setattr(o, 'answer', Added([__import__('penstock').message.Sent('00000000-0000-8000-8000-000000000001')], 1)) "
             "for o in group if o.key]; "
-            "self._loop.call_soon_threadsafe(self._answer, group, last, 0, 0); __import__('time').sleep(0.01); "
+            "self._loop.call_soon_threadsafe(self._answer, group, not more, 0, 0); __import__('time').sleep(0.01); "
             "self._performer.perform(group)",
         ),
     ),
@@ -1226,19 +1226,24 @@ MUTANTS = [
         ("server/performing.py", "if len(groups) > 1 and any(operation.promise for operation in shared):", "if shared:"),
     ),
     served(
+        "a commit that is stuck holds up all queues of a database server",
+        "holds_up_no_other",
+        ("server/commits.py", "PATIENCE = 0.05", "PATIENCE = 500"),
+    ),
+    served(
         "a commit waits for the event loop",
         "wait_for_the_event_loop",
         (
             "server/commits.py",
-            "self._loop.call_soon_threadsafe(self._answer, group, last, done, time.perf_counter() - started)",
+            "self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)",
             "over = __import__('threading').Event(); self._loop.call_soon_threadsafe("
-            "lambda group=group: (self._answer(group, last, done, 0), over.set())); over.wait(45)",
+            "lambda group=group: (self._answer(group, not more, done, 0), over.set())); over.wait(45)",
         ),
     ),
     served(
         "who comes late gets a commit alone",
         "who_waits_shares",
-        ("server/commits.py", "or len(self._gathered) < len(group)", "or not self._gathered"),
+        ("server/commits.py", "more = self._take(len(group))", "more = self._take(1)"),
     ),
     served(
         "what was not delivered stays hidden",

@@ -6,7 +6,8 @@ if the commit itself fails, all operations in it have failed.
 
 Operations that are alike, such as sends to one queue, become one call, which costs a fraction of as many calls.
 
-An embedded store has one writer, and so one thread makes the commits. On a database server, several threads do.
+One commit at a time is the fastest: two would split what they can share. But on a database server a commit may wait for a lock
+of one queue. If it takes long, another thread makes the next commit beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from penstock.broker import LocalBroker
@@ -37,7 +38,9 @@ Answer = TypeVar("Answer")
 MOST = 1000
 """Operations in one commit."""
 THREADS = 4
-"""At most; more would only split the commits that operations share."""
+"""At most, where a store has several writers."""
+PATIENCE = 0.05
+"""Seconds after which a commit no longer holds up the operations behind it, if there is another thread."""
 MOST_QUEUES = 10_000
 """Queues that are known to exist."""
 
@@ -55,8 +58,12 @@ class Commits:
         """Entered while the operations of one commit are answered."""
         self._queues: dict[str, LocalQueue] = {}
         self._gathered: deque[Operation] = deque()
+        self._taking = Lock()
+        """Held for an instant by whoever takes what has gathered."""
         self._called = False
         """What has gathered will be handed over soon."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while a commit is under way for which others wait."""
         self._idle = min(broker.store.writers, THREADS)
         """How many threads have nothing to commit."""
         self._expected = 0
@@ -139,9 +146,18 @@ class Commits:
         self._call_soon()
 
     def _call_soon(self) -> None:
-        if self._gathered and self._idle and not self._called:
+        if self._called or not self._idle or not self._gathered:
+            return
+        if self._idle == len(self._threads):
             self._called = True
             self._loop.call_soon(self._call, 0)
+        elif self._timer is None:
+            self._timer = self._loop.call_later(PATIENCE, self._call_another)
+
+    def _call_another(self) -> None:
+        self._timer = None
+        if self._gathered and self._idle and not self._called:
+            self._hand_over()
 
     def _call(self, before: int) -> None:
         """Hand over what has gathered, at the end of a turn of the loop. Clients that were answered together tend to ask again
@@ -151,21 +167,32 @@ class Commits:
             self._loop.call_soon(self._call, len(gathered))
         else:
             self._called = False
-            self._idle -= 1
-            self._groups.put(self._take())
+            self._hand_over()
 
-    def _take(self) -> list[Operation]:
-        return [self._gathered.popleft() for _ in range(min(len(self._gathered), MOST))]
+    def _hand_over(self) -> None:
+        group = self._take(1)
+        if group:
+            self._idle -= 1
+            self._groups.put(group)
+
+    def _take(self, least: int) -> list[Operation]:
+        """All that has gathered, if there are at least so many."""
+        with self._taking:
+            count = len(self._gathered)
+            return [self._gathered.popleft() for _ in range(min(count, MOST))] if count >= least else []
 
     def _answer(self, group: list[Operation], last: bool, done: int, seconds: float) -> None:
         """``last``: the thread makes no other commit until it is called."""
         self.pending -= len(group)
         if done:
             self.sizes(done, seconds)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if last:
             self._idle += 1
             self._expected = len(group) + len(self._gathered)
-            self._call_soon()
+        self._call_soon()
         with self.together():
             for operation in group:
                 if operation.gone or operation.withdrawn:
@@ -191,10 +218,10 @@ class Commits:
             started = time.perf_counter()
             done = self._performer.perform(group)
             # If fewer operations wait than are answered now, hold them back: the answered clients ask again sooner than a
-            # separate sync would take. Several threads do not take from each other what was meant for one.
-            last = len(self._threads) > 1 or len(self._gathered) < len(group)
-            self._loop.call_soon_threadsafe(self._answer, group, last, done, time.perf_counter() - started)
-            group = self._groups.get() if last else self._take()
+            # separate sync would take.
+            more = self._take(len(group))
+            self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)
+            group = more or self._groups.get()
 
     def queue(self, name: str) -> LocalQueue:
         """A queue that exists, as far as we know; otherwise its verbs say that it does not."""
