@@ -270,6 +270,29 @@ class TestRouter:
         assert router.methods(("a",) * 10_000) == []
 
 
+class TestLooks:
+    @pytest.mark.parametrize("path", ["/queues/orders", "/queues"])
+    def test_requests_that_want_to_know_the_same_share_one_look(
+        self, server: BackgroundServer, broker: LocalBroker, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Counting a million messages, or listing all queues, is done once for all that wait."""
+        looks: list[int] = []
+        for name in ("queue", "queues"):
+            verb = getattr(broker, name)
+            monkeypatch.setattr(broker, name, lambda *given, verb=verb: looks.append(1) or verb(*given))
+        with ThreadPoolExecutor(8) as pool:
+            with broker.store.batch():  # blocks the store for everyone else
+                first = pool.submit(Http(server.url), "GET", "/health")
+                until(lambda: server.app.commits.pending == 1 and not server.app.commits._gathered)
+                others = [pool.submit(Http(server.url), "GET", path) for _ in range(7)]
+                until(lambda: server.app.commits.pending == 8)
+            answers = [other.result() for other in others]
+        assert first.result().status == 200
+        assert {answer.status for answer in answers} == {200}
+        assert len({answer.body for answer in answers}) == 1
+        assert looks == [1]
+
+
 class TestForgedMessages:
     """A message says what its sender wrote, and never what the server would write."""
 

@@ -1530,6 +1530,11 @@ MUTANTS = [
         "share_a_commit",
         ("server/dialects/operators.py", "if self._check is None or self._check.done():", "if True:"),
     ),
+    served(
+        "each looks for itself",
+        "share_one_look",
+        ("server/dialects/base.py", "lambda asked: [act()] * len(asked)", "lambda asked: [act() for _ in asked]"),
+    ),
     served("a name leads out of the store", "out_of_the_store", (FILE_QUEUE, '"/" in name', "False")),
     served("a name is looked up before it is checked", "out_of_the_store", ("broker.py", "policy.is_name(name) and", "")),
     served("every folder is a queue", "cannot_be_queues", ("broker.py", " if policy.is_name(name)]", "]")),

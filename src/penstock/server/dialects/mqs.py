@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
 from penstock.errors import BadInput, BadMessage, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
-from penstock.message import OCTETS, Draft, Message, Settings, to_datetime
+from penstock.message import OCTETS, Draft, Message, Settings, Stats, to_datetime
 from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
 from penstock.server.dialects.base import UUID, Core, Dialect, Route, content_type_of
 from penstock.server.dialects.mqs_settings import dead_letters, read_changes, show
@@ -108,16 +108,17 @@ class Mqs(Dialect):
         return answer_json(200, self._shown(request, queue, await self.core.delete_queue(queue)))
 
     async def describe(self, request: Request, queue: str) -> Response:
-        def act() -> dict[str, Any]:
+        def act() -> tuple[Settings, Stats]:
             home = self.broker.queue(queue)
-            stats = home.stats()
-            status = {"messages": stats.messages, "visible_messages": stats.visible}
-            return {
-                **self._shown(request, queue, home.settings),
-                "status": {**status, "oldest_message_age": int(stats.oldest_age or 0)},
-            }
+            return home.settings, home.stats()
 
-        return answer_json(200, await self.core.run(act))
+        settings, stats = await self.core.look(f"at {queue}", act)
+        status = {
+            "messages": stats.messages,
+            "visible_messages": stats.visible,
+            "oldest_message_age": int(stats.oldest_age or 0),
+        }
+        return answer_json(200, {**self._shown(request, queue, settings), "status": status})
 
     async def list_queues(self, request: Request) -> Response:
         numbers = {"offset": 0, "limit": MAX_NUMBER}
@@ -162,11 +163,9 @@ class Mqs(Dialect):
 
         size = len(request.body)
         self.core.budget.take(size)  # the parts are copies
-        try:
-            drafts, longest = await self.core.offload.run(size, read)
-            sent = await self.core.send(request, queue, drafts)
-        finally:
-            self.core.budget.give(size)
+        request.held += size
+        drafts, longest = await self.core.offload.run(size, read)
+        sent = await self.core.send(request, queue, drafts)
         listed = [{"id": self.uuid(queue, one.id), "duplicate": one.duplicate} for one in sent]
         status = 200 if all(one.duplicate for one in sent) else 201
         return answer_json(status, {"messages": listed}, _truncated(longest))
@@ -193,7 +192,10 @@ class Mqs(Dialect):
         # In an answer to a client that asked for several, a message that looks like several messages would be taken for them.
         if len(messages) == 1 and (limit == 1 or not messages[0].content_type.lower().startswith("multipart")):
             return Response(200, self._headers(messages[0]), messages[0].body, undo)
-        content_type, body = join_parts([(self._headers(message), message.body) for message in messages])
+        size = sum(len(message.body) for message in messages)
+        content_type, body = await self.core.offload.run(
+            size, lambda: join_parts([(self._headers(message), message.body) for message in messages])
+        )
         return Response(200, {"Content-Type": content_type}, body, undo)
 
     async def delete(self, request: Request, id: str) -> Response:
