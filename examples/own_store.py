@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 from penstock.errors import BadURL, QueueNotFound, StoreClosed
 from penstock.guarded import guarded
-from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
-from penstock.policy import readmit, same_settings
+from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores import messages
 from penstock.stores.ids import Ids
 from penstock.stores.memory.outbox import memory_outbox
 from penstock.stores.parts import Reader, RecordedHistory, RecordedReaders, scan_of, span_of
 from penstock.stores.ports import START, Store, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Swept
+from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 from penstock.stores.roster import LocalRoster
 
 SLICE = 500
@@ -153,7 +152,7 @@ class OwnQueue(StoredQueue):
 
     def insert(self, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._store.table(self._name) as table:
-            if not same_settings(settings, table.settings):
+            if settings != table.settings:
                 return None
             return [self._insert(table, entry, now) for entry in entries]
 
@@ -168,7 +167,7 @@ class OwnQueue(StoredQueue):
 
     def claim(self, claiming: Claiming) -> Claimed | None:
         with self._store.table(self._name) as table:
-            if claiming.known is not None and not same_settings(claiming.known, table.settings):
+            if claiming.known is not None and claiming.known != table.settings:
                 return None
             receipts, settlement = claiming.deleting or ((), None)
             deleted = [table.delete(receipt, settlement) for receipt in receipts] if settlement else []
@@ -184,26 +183,25 @@ class OwnQueue(StoredQueue):
 
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
         with self._store.table(self._name) as table:
-            if settings is not None and not same_settings(settings, table.settings):
+            if settings is not None and settings != table.settings:
                 return None
             return [table.delete(receipt, settlement) for receipt in receipts]
 
-    def move(
-        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[Moved]:
-        def move(receipt: Held, death: Death | None) -> Moved:
+    def move(self, receipts: Sequence[Held], moving: Moving) -> list[Moved]:
+        def move(receipt: Held) -> Moved:
             message = table.message(receipt)
             if message is None:
                 return Moved.STALE
-            new = readmit(message, table.marked.get(message.id), death, table.settings, there.settings, now)
+            mark = table.marked.get(message.id)
+            new = moving.readmit(message, mark, moving.death, table.settings, there.settings, moving.now)
             if new.mark_until and there.marks.get(new.mark or b"", ("", 0))[1] == FOREVER:
                 return Moved.DUPLICATE
             table.remove(message)
-            there.add(messages.moved(message, target, now, expires_at, death, new), new.mark, new.mark_until)
+            there.add(messages.moved(message, moving, new), new.mark, new.mark_until)
             return Moved.DONE
 
-        with self._store.table(self._name) as table, self._store.table(target) as there:
-            return list(map(move, receipts, deaths))
+        with self._store.table(self._name) as table, self._store.table(moving.target) as there:
+            return list(map(move, receipts))
 
     def set_aside(self, receipts: Sequence[Held]) -> list[bool]:
         with self._store.table(self._name) as table:

@@ -22,7 +22,7 @@ from pymemcache.exceptions import MemcacheServerError
 import penstock
 from penstock import BadURL, Broker, Draft, Queue, QueueNotFound, StoreBusy, StoreFull, StoreUnreachable
 from penstock.clock import system_clock
-from penstock.policy import SECOND
+from penstock.message import SECOND
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.memcached import link as memcached_link
 from penstock.stores.memcached import records as memcached_records

@@ -36,7 +36,7 @@ from penstock import (
 )
 from penstock.clock import system_clock
 from penstock.message import FOREVER, Mode, State
-from penstock.policy import Verdict, admit_all, judge
+from penstock.policy import Verdict, admit_all, certain, judge
 from penstock.stores.encoding import checksum
 from penstock.stores.ports import ClaimingReaders
 from penstock.stores.requests import Claiming
@@ -1152,7 +1152,7 @@ def test_what_is_claimed_without_asking_the_rules_is_what_they_would_deliver(
             insert = f"INSERT INTO penstock_message ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
             database(broker).connect().execute(insert, tuple(row.values()))
         assert isinstance(stored.readers, ClaimingReaders)
-        held = stored.readers.hold_visible("spark", 1, limit, NOW, NOW, NOW + 60, known)
+        held = stored.readers.hold_visible("spark", 1, limit, NOW, NOW, NOW + 60, certain(known, NOW))
         taken = stored.readers.read("spark", 1, 0, held) if held else []
         order = sorted(
             (fields["visible_at"], number) for number, fields in enumerate(messages, 1) if fields["visible_at"] <= NOW

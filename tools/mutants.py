@@ -43,7 +43,8 @@ MEMORY = "stores/memory/tables.py"
 PUBLISHING, JOURNAL = "publishing/publishing.py", "stores/files/outbox.py"
 MULTIPART, MQS = "server/http/multipart.py", "server/dialects/mqs.py"
 LEDGER, STAGED_ROWS = "stores/sql/ledger.py", "stores/dbserver/staging.py"
-POLICY, QUEUE, CONSUMER, SLOTS = "policy.py", "queue/queue.py", "workers/consumer.py", "stores/memcached/formats.py"
+POLICY, MESSAGE, QUEUE, CONSUMER = "policy.py", "message.py", "queue/queue.py", "workers/consumer.py"
+SLOTS = "stores/memcached/formats.py"
 COMMIT = 'f"RELEASE verb{depth}" if depth else "COMMIT"'
 BEGIN = 'f"SAVEPOINT verb{depth}" if depth else "BEGIN IMMEDIATE"'
 
@@ -325,7 +326,7 @@ MUTANTS = [
         "enter_a_group or enters_a_group",
         (SQL_MOVING, "            else:\n                database.find(each)\n", ""),
         (SERVER_DATABASE, "not alone and current.seen[name].settings.groups", "False"),
-        (SQL_MOVING, "marks = None in deaths and", "marks = False and"),
+        (SQL_MOVING, "marks = self._moving.death is None and", "marks = False and"),
     ),
     ordered(
         "moves lock the source first",
@@ -561,7 +562,7 @@ MUTANTS = [
     mutant(
         "what is moved comes to lie below the floor",
         "moved_beside",
-        (SQL_MOVING, "        self._runs.touch(there, until=self._now)\n", ""),
+        (SQL_MOVING, "        self._runs.touch(there, until=self._moving.now)\n", ""),
     ),
     mutant(
         "the whole table is emptied too soon",
@@ -600,7 +601,7 @@ MUTANTS = [
         "its_own_way",
         (RUNS, "            self._rouse(found, numbers)\n", "            pass\n"),
     ),
-    mutant("a late sender ends a run", "late_ends_no_run", (RUNS, "LATE = policy.SECOND", "LATE = 0")),
+    mutant("a late sender ends a run", "late_ends_no_run", (RUNS, "LATE = SECOND", "LATE = 0")),
     mutant(
         "a look shows what is settled",
         "looking_ends",
@@ -636,8 +637,8 @@ MUTANTS = [
         "retention",
         (
             SQLITE_SQL,
-            "AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
-            "AND COALESCE(:since, 0) > 0 AND COALESCE",
+            "AND expires_at > :now AND COALESCE(moved_at, sent_at) > :came_after AND COALESCE",
+            "AND COALESCE(:came_after, 0) > 0 AND COALESCE",
         ),
     ),
     mutant(
@@ -650,8 +651,8 @@ MUTANTS = [
         "too_often",
         (
             SQLITE_SQL,
-            "AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
-            "AND :most > 0 AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE",
+            "AND receives < :max_receives AND expires_at > :now AND COALESCE(moved_at, sent_at) > :came_after AND COALESCE",
+            "AND :max_receives > 0 AND expires_at > :now AND COALESCE(moved_at, sent_at) > :came_after AND COALESCE",
         ),
     ),
     refused(
@@ -1664,7 +1665,7 @@ MUTANTS = [
         "change_meanwhile",
         (
             SQL_QUEUE,
-            "if not same_settings(found.settings, settings):\n                return None\n            (like,)",
+            "if found.settings != settings:\n                return None\n            (like,)",
             "if False:\n                return None\n            (like,)",
         ),
     ),
@@ -1914,8 +1915,8 @@ MUTANTS = [
         "renewed_by_one_call",
         (
             "workers/heartbeat.py",
-            "self._queue.extend_many([message for message, _ in due], [(until - now) / policy.SECOND for _, until in due])",
-            "[self._queue.extend(message, (until - now) / policy.SECOND) for message, until in due]",
+            "self._queue.extend_many([message for message, _ in due], [(until - now) / SECOND for _, until in due])",
+            "[self._queue.extend(message, (until - now) / SECOND) for message, until in due]",
         ),
     ),
     shared(
@@ -1989,8 +1990,8 @@ MUTANTS = [
         ("policy.py", "message.deadline_at > now else None", "False else None"),
     ),
     mutant("a redriven message has no mark", "of_a_redriven_one", ("policy.py", "if new.deduplicate is True:", "if False:")),
-    mutant("a redriven member is none", "redriven_member", ("policy.py", 'if known and known[:1] == b"c":', "if False:")),
-    mutant("a dead letter forgets its key", "keeps_its_key", ("policy.py", 'mark[:1] == b"k" or _is', "_is")),
+    mutant("a redriven member is none", "redriven_member", ("policy.py", "if known and marks.is_content(known):", "if False:")),
+    mutant("a dead letter forgets its key", "keeps_its_key", ("policy.py", "marks.key_of(mark) or _is", "_is")),
     mutant(
         "a dead letter queue refuses equal letters",
         "takes_equal_letters",
@@ -2080,7 +2081,7 @@ MUTANTS = [
         "a delivery is its instant, even if that is the last one's",
         "numbered_by_its_instant",
         (COMMON_SQL, "{later}(delivery + 1, :now)", "{later}(0, :now)"),
-        (POLICY, "max(last + 1, now)", "now"),
+        (MESSAGE, "max(last + 1, now)", "now"),
     ),
     filed(
         "a file's delivery is a count again",
@@ -2409,7 +2410,7 @@ MUTANTS = [
         (
             (
                 "stores/memory/queue.py",
-                "if settings is not None and not same_settings(table.settings, settings):",
+                "if settings is not None and table.settings != settings:",
                 "if False:",
             ),
         ),
@@ -2499,9 +2500,9 @@ MUTANTS = [
         "after a power cut a receipt fits again",
         "before_a_power_cut",
         (COMMON_SQL, "{later}(delivery + 1, :now)", "delivery + 1"),
-        (POLICY, "max(last + 1, now)", "last + 1"),
+        (MESSAGE, "max(last + 1, now)", "last + 1"),
     ),
-    filed("after a power cut a file's receipt fits again", "before_a_power_cut", (POLICY, "max(last + 1, now)", "last + 1")),
+    filed("after a power cut a file's receipt fits again", "before_a_power_cut", (MESSAGE, "max(last + 1, now)", "last + 1")),
     locked(
         "a second interrupt leaves a lock behind",
         "second_interrupt",

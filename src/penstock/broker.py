@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from penstock import policy
 from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
-from penstock.message import Settings
+from penstock.message import MAX_NUMBER, Settings
 from penstock.publishing.publishing import Desk, Publishing
 from penstock.queue.dead_letters import check_dead_letter_queue
 from penstock.queue.protocol import Queue
@@ -194,9 +194,9 @@ class LocalBroker(Broker):
         return (self._queue(name) for name in self._names())
 
     def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
-        policy.check_count(offset, "offset", 0, policy.MAX_NUMBER, BadInput)
+        policy.check_count(offset, "offset", 0, MAX_NUMBER, BadInput)
         if limit is not None:
-            policy.check_count(limit, "limit", 0, policy.MAX_NUMBER, BadInput)
+            policy.check_count(limit, "limit", 0, MAX_NUMBER, BadInput)
         names = self._names()
         return Listing(len(names), names[offset : None if limit is None else offset + limit])
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from penstock.errors import BadMessage
@@ -18,9 +19,16 @@ Attribute = str | int | float | bytes
 Attributes = Mapping[str, Attribute]
 
 OCTETS = "application/octet-stream"
+SECOND = 1_000_000
 FOREVER = 2**62
 """An instant that never comes: what hides a message for good."""
+MAX_NUMBER = 2**31 - 1
+"""The highest count and the longest duration that every store can keep."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * SECOND)
 
 
 def to_datetime(at: int) -> datetime:
@@ -78,6 +86,17 @@ class Settings:
     mode: Mode = Mode.AT_LEAST_ONCE
     history: float = 0
 
+    def __eq__(self, other: object) -> bool:
+        """``deduplicate=True`` differs from 1, though True == 1."""
+        if self is other:
+            return True
+        if not isinstance(other, Settings):
+            return NotImplemented
+        return _fields(self) == _fields(other) and (self.deduplicate is True) == (other.deduplicate is True)
+
+
+_fields = attrgetter("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history")
+
 
 @dataclass(slots=True)
 class Draft:
@@ -127,6 +146,12 @@ class Receipt:
     queue: str
     id: str
     delivery: int | None
+
+
+def next_delivery(last: int, now: int) -> int:
+    """The number of the delivery after ``last``. It is the instant of the claim, so that it differs from every number that was
+    given out before, even if a power cut has made the store forget that one. (SQL stores compute the same.)"""
+    return max(last + 1, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +271,30 @@ class Redriven(int):
         self = super().__new__(cls, moved)
         self.duplicates, self.homeless = duplicates, homeless
         return self
+
+
+class Readmission(NamedTuple):
+    """What a message keeps or gets when it is moved to another queue.
+
+    mark         what makes it a duplicate, or None
+    mark_until   FOREVER: the mark counts as long as the message is in its new queue; 0: it is known, but does not count there
+    deadline_at  its deadline, if it still has one
+    """
+
+    mark: bytes | None
+    mark_until: int
+    deadline_at: int | None
+
+
+class Certainty(NamedTuple):
+    """The rules deliver every message within these bounds, unless it is damaged or one of its own instants has passed.
+
+    came_after    it was sent or moved here after this instant
+    max_receives  it was received at most so often, the claim that is being made included
+    """
+
+    came_after: int
+    max_receives: int
 
 
 class Settlement(NamedTuple):

@@ -12,34 +12,36 @@ Nothing here reads a clock; a store knows none of this.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
+from penstock import marks
 from penstock.errors import BadMessage, BadName, BadSetting
 from penstock.message import (
     FOREVER,
+    MAX_NUMBER,
     OCTETS,
     Attribute,
+    Certainty,
     Death,
     Draft,
     Entry,
     Message,
     Mode,
+    Readmission,
     Redrive,
     Settings,
     Settlement,
     State,
     from_datetime,
+    micros,
 )
 
-SECOND = 1_000_000
 TEXT = "text/plain; charset=utf-8"
-MAX_NUMBER = 2**31 - 1
 MAX_BODY = 1024 * 1024
 MAX_NAME = 128
 MAX_NAME_BYTES = 200
@@ -54,13 +56,6 @@ UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
 """Seconds for which a batch that was sent with a token is recognised."""
-FOLLOWS = -1
-"""In an entry without a mark, as the end of the mark: the message is a duplicate if the one before it is, of the message with
-the next number."""
-
-
-def micros(seconds: float) -> int:
-    return round(seconds * SECOND)
 
 
 def check_name(name: object, what: str = "queue name") -> str:
@@ -147,11 +142,6 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     return dataclasses.replace(settings, mode=mode, redrive=_check_redrive(settings.redrive))
 
 
-def same_settings(one: Settings, other: Settings) -> bool:
-    """Equal; ``deduplicate=True`` differs from 1, though True == 1."""
-    return one is other or (one == other and (one.deduplicate is True) == (other.deduplicate is True))
-
-
 def _check_redrive(redrive: object) -> Redrive | None:
     if redrive is None:
         return None
@@ -227,19 +217,6 @@ def admit_member(member: str | bytes, settings: Settings, now: int) -> Entry:
     return admit(Draft(body, content_type), settings, now)._replace(mark=mark, mark_until=FOREVER)
 
 
-class Readmission(NamedTuple):
-    """What a message keeps or gets when it is moved to another queue.
-
-    mark         what makes it a duplicate, or None
-    mark_until   FOREVER: the mark counts as long as the message is in its new queue; 0: it is known, but does not count there
-    deadline_at  its deadline, if it still has one
-    """
-
-    mark: bytes | None
-    mark_until: int
-    deadline_at: int | None
-
-
 def readmit(message: Message, mark: bytes | None, death: Death | None, old: Settings, new: Settings, now: int) -> Readmission:
     """What happens to a message's mark and deadline when it moves from a queue with the settings ``old`` to one with ``new``.
 
@@ -247,40 +224,36 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
     key, and the fact that it is the member of a set, are kept. A redriven one is in its queue as if it had never left: its
     mark counts if the queue refuses equal messages, or if it is a member. A window of deduplication counts from the send, and a
     redrive is not a send. A redrive is a new life: a deadline that has passed is dropped."""
-    known = mark if mark and (mark[:1] == b"k" or _is_member(message, mark, old)) else None
+    known = mark if mark and (marks.key_of(mark) or _is_member(message, mark, old)) else None
     if death is not None:
         return Readmission(known, 0, message.deadline_at)
     deadline_at = message.deadline_at if message.deadline_at is not None and message.deadline_at > now else None
-    if known and known[:1] == b"c":
+    if known and marks.is_content(known):
         return Readmission(known, FOREVER, deadline_at)
     if new.deduplicate is True:
-        return Readmission(*_mark(message.body, key_of(known), new, now), deadline_at)
+        return Readmission(*_mark(message.body, marks.key_of(known), new, now), deadline_at)
     return Readmission(known, 0, deadline_at)
 
 
 def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
     """In a queue that refuses equal messages, every message without a key has the mark of a member; a dead letter keeps
     its mark."""
-    return mark[:1] == b"c" and (settings.deduplicate is not True or message.death is not None)
+    return marks.is_content(mark) and (settings.deduplicate is not True or message.death is not None)
 
 
-def mark_batch(entries: Sequence[Entry], token: str, now: int, *, first: int = 0, window: float = TOKEN_WINDOW) -> list[Entry]:
-    """Mark each by its place in a batch that may be sent twice; ``first`` is the place of the first of these."""
+def mark_batch(entries: Sequence[Entry], token: str, now: int) -> list[Entry]:
+    """Mark each by its place in a batch that may be sent twice."""
     _check_token(token)
-    until = now + micros(window)
-    places = range(first, first + len(entries))
-    marks = (b"t" + hashlib.sha256(b"%d %b" % (place, token.encode())).digest() for place in places)
-    return [entry._replace(mark=mark, mark_until=until) for entry, mark in zip(entries, marks, strict=True)]
+    until = now + micros(TOKEN_WINDOW)
+    placed = zip(entries, marks.of_places(range(len(entries)), token), strict=True)
+    return [entry._replace(mark=mark, mark_until=until) for entry, mark in placed]
 
 
 def mark_first(entries: Sequence[Entry], token: str, now: int) -> list[Entry]:
-    """Mark a batch that may be sent twice by its first message, for a store whose inserts are whole (`FOLLOWS`)."""
+    """Mark a batch that may be sent twice by its first message, for a store whose inserts are whole (`marks.FOLLOWS`)."""
     _check_token(token)
-    # A short token is kept as it is: those of our clients begin with the time, so that marks of one time are near each other.
-    known = token.encode() if len(token) <= 64 else hashlib.sha256(token.encode()).hexdigest().encode()
-    mark = b"b%d %b" % (len(entries), known)
-    first = entries[0]._replace(mark=mark, mark_until=now + micros(TOKEN_WINDOW))
-    return [first, *(entry._replace(mark_until=FOLLOWS) for entry in entries[1:])]
+    first = entries[0]._replace(mark=marks.of_batch(len(entries), token), mark_until=now + micros(TOKEN_WINDOW))
+    return [first, *(entry._replace(mark_until=marks.FOLLOWS) for entry in entries[1:])]
 
 
 def _check_token(token: object) -> None:
@@ -291,26 +264,14 @@ def _check_token(token: object) -> None:
 def member_mark(member: str | bytes) -> bytes:
     if not isinstance(member, str | bytes):
         raise BadMessage(f"a member is text or bytes, not {type(member).__name__}: {member!r:.200}")
-    return b"c" + hashlib.sha256(_utf8(member, "member") if isinstance(member, str) else member).digest()
-
-
-def key_of(mark: bytes | None) -> bytes | None:
-    """The sender's own key, if the mark was made from one."""
-    return mark[1:] if mark and mark[:1] == b"k" else None
-
-
-def outlasts(mark: bytes) -> bool:
-    """Whether a mark has nothing to do with its message any more once that is in the queue. Such a message is a plain one."""
-    return mark[:1] == b"b"
+    return marks.of_content(_utf8(member, "member") if isinstance(member, str) else member)
 
 
 def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple[bytes, int]:
-    # Spaces of marks that never meet: k… the sender's key, c… content in the queue (a set's members too), w… content within a
-    # window, t… a place in a batch with a token, b… a whole batch with a token.
     until = FOREVER if settings.deduplicate is True else now + micros(settings.deduplicate)
     if key is not None:
-        return b"k" + key, until
-    return (b"c" if until == FOREVER else b"w") + hashlib.sha256(body).digest(), until
+        return marks.of_key(key), until
+    return marks.of_content(body, window=until != FOREVER), until
 
 
 def _check_body(body: object) -> bytes:
@@ -375,12 +336,6 @@ def check_holder(holder: object) -> str | None:
     return holder
 
 
-def next_delivery(last: int, now: int) -> int:
-    """The number of the delivery after ``last``. It is the instant of the claim, so that it differs from every number that was
-    given out before, even if a power cut has made the store forget that one. (SQL stores compute the same.)"""
-    return max(last + 1, now)
-
-
 def check_reason(reason: object) -> str | None:
     if reason is None:
         return None
@@ -430,6 +385,12 @@ def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[V
     if settings.redrive is not None and message.receives > settings.redrive.max_receives:
         return Verdict.BURY, "max_receives"
     return Verdict.DELIVER, ""
+
+
+def certain(settings: Settings, now: int) -> Certainty:
+    """What a store can compare by itself, instead of asking `judge` about each message."""
+    most = settings.redrive.max_receives if settings.redrive else FOREVER
+    return Certainty(now - micros(settings.retention), most)
 
 
 def back_off(receives: int, first: float, most: float) -> float:

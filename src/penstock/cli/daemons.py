@@ -14,7 +14,7 @@ from penstock.cli.inotify import FolderWatch
 from penstock.cli.parser import Parser, PlainCommands
 from penstock.clock import Clock
 from penstock.errors import BadInput
-from penstock.policy import SECOND
+from penstock.message import SECOND
 from penstock.stores.files.spool import Spool
 from penstock.urls import shown
 

@@ -16,7 +16,8 @@ from penstock.cli.output import print_table
 from penstock.cli.parser import Commands, seconds
 from penstock.cli.queues import HEADS, cells, overview
 from penstock.errors import BadInput, MissingExtra
-from penstock.policy import MAX_NUMBER, check_count, check_seconds
+from penstock.message import MAX_NUMBER
+from penstock.policy import check_count, check_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -19,7 +19,7 @@ from penstock.client.queue import ASKED_TWICE, LOOKS, RemoteQueue
 from penstock.clock import Clock
 from penstock.errors import BadInput, BadURL, QueueNotFound
 from penstock.forking import watch
-from penstock.message import Settings
+from penstock.message import MAX_NUMBER, Settings
 from penstock.policy import check_count
 from penstock.publishing.publishing import MAX_SEGMENT, check_segment, check_staging
 from penstock.stores.dbserver.clock import DatabaseClock
@@ -88,9 +88,9 @@ class RemoteBroker(Broker):
         return (self._queue(name) for name in self._names())
 
     def queues(self, offset: int = 0, limit: int | None = None) -> Listing:
-        check_count(offset, "offset", 0, policy.MAX_NUMBER, BadInput)
+        check_count(offset, "offset", 0, MAX_NUMBER, BadInput)
         if limit is not None:
-            check_count(limit, "limit", 0, policy.MAX_NUMBER, BadInput)
+            check_count(limit, "limit", 0, MAX_NUMBER, BadInput)
         names = self._names()
         return Listing(len(names), names[offset : None if limit is None else offset + limit])
 

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from penstock.client.http import BadAnswer, Connection, Response
+from penstock.client.http import BadAnswer, Connection, HttpResponse
 from penstock.client.wire import CONTENT_TYPE, join, pack, split, unpack, unpack_error
 from penstock.errors import (
     BadInput,
@@ -163,7 +163,7 @@ class Line:
             raise OutcomeUnknown(f"{told}; whether it was done is unknown") from lost
         raise problem from lost
 
-    def _ask(self, request: bytes, timeout: float) -> Response:
+    def _ask(self, request: bytes, timeout: float) -> HttpResponse:
         connection = self._take(timeout)
         try:
             response = connection.ask(request, timeout)
@@ -212,7 +212,7 @@ class Line:
                 connection.close()
 
 
-def _read(response: Response, accept: str | None) -> Answer:
+def _read(response: HttpResponse, accept: str | None) -> Answer:
     kind = response.headers.get(b"content-type", b"").decode("latin-1")
     try:
         if accept is not None and kind == accept:

@@ -26,7 +26,7 @@ class BadAnswer(Exception):
     """What came is not an answer in HTTP/1.1, or passes a limit."""
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     headers: dict[bytes, bytes]
     """Names in lower case."""
@@ -60,7 +60,7 @@ class Connection:
         """Whether the connection is idle; if it is readable, the server has closed it."""
         return not self._rest and not self._poll.poll(0)
 
-    def ask(self, request: bytes, timeout: float) -> Response:
+    def ask(self, request: bytes, timeout: float) -> HttpResponse:
         """Send a request and read its answer. Raises OSError or `BadAnswer`."""
         if timeout != self._timeout:
             self._timeout = timeout
@@ -73,7 +73,7 @@ class Connection:
         self.keeps = version == b"1" and b"close" not in headers.get(b"connection", b"").lower()
         body = self._read_body(status, headers)
         self.keeps = self.keeps and not self._rest
-        return Response(status, headers, body)
+        return HttpResponse(status, headers, body)
 
     def _receive(self) -> bytes:
         return self._socket.recv(PIECE)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import policy
 from penstock.clock import Clock
 from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreBusy, StoreError
-from penstock.message import FOREVER, OCTETS, Draft, Entry, Settings
+from penstock.message import FOREVER, MAX_NUMBER, OCTETS, Draft, Entry, Settings, micros
 from penstock.policy import check_count, check_name
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Segment, Staging, Store
@@ -92,7 +92,7 @@ class Publishing:
             raise BadInput(f"segments are their names and how many messages each has, not {segments!r:.200}")
         check_staging(writer, batch, list(segments))
         for count in segments.values():
-            check_count(count, "count of a segment", 0, policy.MAX_NUMBER)
+            check_count(count, "count of a segment", 0, MAX_NUMBER)
         if bad_rows is not None:
             allow(check_name(bad_rows))
         rows = ROWS if self._store.atomic else ROWS_A_STEP
@@ -137,7 +137,7 @@ class Publishing:
         """Now and then, finish abandoned publications and remove old segments."""
         if now < self._sweep_at:
             return
-        self._sweep_at = now + policy.micros(SWEEP_EVERY)
+        self._sweep_at = now + micros(SWEEP_EVERY)
         try:
             self.sweep(now)
         except StoreError as error:  # the caller's request is done; this can wait
@@ -146,7 +146,7 @@ class Publishing:
     def sweep(self, now: int) -> None:
         begun: set[str] = set()
         for staged in self._staging.staged():
-            if staged.name == MANIFEST and staged.staged_at <= now - policy.micros(ABANDONED):
+            if staged.name == MANIFEST and staged.staged_at <= now - micros(ABANDONED):
                 begun.add(staged.writer)
         for writer in sorted(begun):
             try:
@@ -160,7 +160,7 @@ class Publishing:
         left = self._staging.staged()
         begun_batches = {staged[:2] for staged in left if staged.name == MANIFEST}
         for staged in left:
-            if staged.staged_at <= now - policy.micros(KEEP) and staged[:2] not in begun_batches:
+            if staged.staged_at <= now - micros(KEEP) and staged[:2] not in begun_batches:
                 self._staging.unstage(staged.writer, staged.batch, [staged.name])
         self._ledger.forget(now)
 
@@ -221,7 +221,7 @@ class _Work:
         return 0
 
     def _note(self, now: int) -> None:
-        self.store.outbox.ledger.note(self.writer, self.batch, now + policy.micros(REMEMBER) if self.once else FOREVER)
+        self.store.outbox.ledger.note(self.writer, self.batch, now + micros(REMEMBER) if self.once else FOREVER)
 
     def _pieces(self, fetched: Iterator[Segment | None]) -> Iterator[Piece]:
         unpack = import_module("penstock.publishing.segments").unpack if self.segments else None

@@ -7,10 +7,10 @@ from collections import Counter
 
 from penstock import policy
 from penstock.errors import BadInput, QueueNotFound
-from penstock.message import Death, Message, Moved, Redriven, Settings
-from penstock.policy import micros
+from penstock.message import Death, Message, Moved, Redriven, Settings, micros
 from penstock.queue.opened import OpenQueue
 from penstock.stores.ports import START, Store
+from penstock.stores.requests import Moving
 
 logger = logging.getLogger("penstock")
 REDRIVE_BATCH = 500
@@ -42,7 +42,7 @@ class DeadLetters:
         if beyond is None:
             return False
         death = Death(self._queue.name, reason, message.receives - 1, now)
-        self._queue.stored.move([message], target, now, now + micros(beyond.retention), [death])
+        self._queue.stored.move([message], Moving(target, now, now + micros(beyond.retention), death, policy.readmit))
         return True
 
     def redrive(self, limit: int | None, to: str | None, ids: set[str] | None, since_at: int | None) -> Redriven:
@@ -131,6 +131,7 @@ class _Redrive:
             for target in sorted({target for target, _ in part}):
                 messages = [message for home, message in part if home == target]
                 expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
-                moved = Counter(self._queue.stored.move(messages, target, now, expires_at, [None] * len(messages)))
+                moving = Moving(target, now, expires_at, None, policy.readmit)
+                moved = Counter(self._queue.stored.move(messages, moving))
                 most -= moved[Moved.DONE]
                 self._tally.update(moved)

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from penstock import policy
 from penstock.errors import ClaimLapsed, ReaderSetBack
-from penstock.message import Claim, Message, Mode, State
-from penstock.policy import check_count, check_seconds, micros, settlement
+from penstock.message import Claim, Message, Mode, State, micros
+from penstock.policy import check_count, check_seconds, settlement
 from penstock.queue.opened import OpenQueue
 from penstock.queue.receiving import Receiving
 from penstock.stores.ports import ClaimingReaders
@@ -62,7 +62,7 @@ class NamedClaims:
             readers = self._readers
             if max_bytes is None and isinstance(readers, ClaimingReaders):
                 since = now if visible_by is None else min(now, visible_by)
-                size = readers.hold_visible(reader, epoch, limit, now, since, lapses_at, settings)
+                size = readers.hold_visible(reader, epoch, limit, now, since, lapses_at, policy.certain(settings, now))
                 if size:
                     return Claim(reader, epoch, size, False, lapses_at)
             messages: list[Message] = []

@@ -10,7 +10,9 @@ from typing import Any
 from penstock import policy
 from penstock.clock import Clock
 from penstock.message import (
+    MAX_NUMBER,
     OCTETS,
+    SECOND,
     Attributes,
     Claim,
     Draft,
@@ -193,7 +195,7 @@ class LocalQueue(Queue):
             opened.tend()  # the rest, beside this caller
         counts = opened.stored.count(now)
         opened.retention.tell_foreign(counts.foreign)
-        age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / policy.SECOND
+        age = None if counts.oldest_at is None else max(0, now - counts.oldest_at) / SECOND
         return Stats(**asdict(counts), oldest_age=age)
 
     # the whole queue
@@ -220,7 +222,7 @@ class LocalQueue(Queue):
         since_at: int | None = None,
     ) -> Redriven:
         if limit is not None:
-            check_count(limit, "limit", 1, policy.MAX_NUMBER)
+            check_count(limit, "limit", 1, MAX_NUMBER)
         if since_at is not None:
             check_count(since_at, "since_at", 0, 2**62)
         chosen = (

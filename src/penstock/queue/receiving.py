@@ -12,14 +12,14 @@ from contextlib import nullcontext
 
 from penstock import policy
 from penstock.errors import QueueNotFound, StoreError
-from penstock.message import Held, Home, Message, Mode, Receipt, Settings, State
-from penstock.policy import Verdict, micros, settlement
+from penstock.message import SECOND, Held, Home, Message, Mode, Receipt, Settings, State, micros
+from penstock.policy import Verdict, settlement
 from penstock.queue.dead_letters import DeadLetters
 from penstock.queue.opened import OpenQueue
 from penstock.stores.requests import Claiming, Deleting
 
 logger = logging.getLogger("penstock")
-EXCHANGE_LATE = policy.SECOND // 10
+EXCHANGE_LATE = SECOND // 10
 SHARE_PAUSE = 0.05
 """Seconds to pause when there are messages, but none in the requested share."""
 
@@ -54,7 +54,7 @@ class Receiving:
             due = queue.stored.due()
             resume_at = give_up_at
             if due is not None:
-                pause = max((due - queue.clock()) / policy.SECOND, 0 if share is None else SHARE_PAUSE)
+                pause = max((due - queue.clock()) / SECOND, 0 if share is None else SHARE_PAUSE)
                 resume_at = min(resume_at, time.monotonic() + pause)
             queue.waiting.rest(queue.name, events, resume_at)
 

@@ -17,12 +17,12 @@ from penstock import policy
 from penstock.clock import Clock
 from penstock.errors import QueueNotFound, StoreClosed, StoreError
 from penstock.forking import watch
-from penstock.message import State
+from penstock.message import SECOND, State
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Store, StoredQueue
 
 logger = logging.getLogger("penstock")
-TEND_EVERY = 30 * policy.SECOND
+TEND_EVERY = 30 * SECOND
 SLICE = 100
 """Messages that expire in one commit."""
 SLICES = 10

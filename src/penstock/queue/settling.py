@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.message import Held, Message, State
-from penstock.policy import micros, settlement
+from penstock.message import Held, Message, State, micros
+from penstock.policy import settlement
 from penstock.queue.opened import OpenQueue
 
 

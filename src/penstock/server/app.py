@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from penstock.broker import LocalBroker
 from penstock.clock import MachineClock
 from penstock.errors import PenstockError, StoreError
-from penstock.policy import SECOND
+from penstock.message import SECOND
 from penstock.server.access_log import AccessLog
 from penstock.server.auth import Guard, told_to
 from penstock.server.budget import Budget

@@ -7,7 +7,8 @@ from html import escape
 from typing import Any
 
 import penstock
-from penstock.policy import MAX_HOLDER, MAX_NUMBER
+from penstock.message import MAX_NUMBER
+from penstock.policy import MAX_HOLDER
 from penstock.server.dialects.native import BROKER_VERBS, VERBS
 from penstock.server.http.request_response import JSON, REASONS
 

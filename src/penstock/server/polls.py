@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 from penstock.broker import LocalBroker
-from penstock.message import Message
-from penstock.policy import SECOND
+from penstock.message import SECOND, Message
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Request

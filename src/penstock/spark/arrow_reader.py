@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 from penstock import arrow
 from penstock.broker import location
 from penstock.errors import QueueNotFound, StoreError
+from penstock.marks import key_of
 from penstock.message import FOREVER, State
-from penstock.policy import key_of
 from penstock.stores.encoding import Head, add_body, checksum, plain_checksum, unpack_head
 from penstock.stores.ids import Ids
 from penstock.stores.postgresql import words as postgresql

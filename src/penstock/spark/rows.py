@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage
+from penstock.message import MAX_NUMBER
 from penstock.publishing.publishing import divert
 from penstock.publishing.segments import COLUMNS
 
@@ -161,14 +162,12 @@ def _find_wrong(columns: dict[str, pa.Array]) -> dict[int, str]:
         )
     for name in ("delay", "deadline"):
         if name in columns and columns[name].null_count < len(body):
-            inside = pc.and_(pc.greater_equal(columns[name], 0.0), pc.less_equal(columns[name], float(policy.MAX_NUMBER)))
+            inside = pc.and_(pc.greater_equal(columns[name], 0.0), pc.less_equal(columns[name], float(MAX_NUMBER)))
             if not pc.all(inside).as_py():
                 _note(
                     found,
                     pc.invert(inside),
-                    lambda place, name=name: (
-                        f"{name} {columns[name][place].as_py()} is not between 0 and {policy.MAX_NUMBER} seconds"
-                    ),
+                    lambda place, name=name: f"{name} {columns[name][place].as_py()} is not between 0 and {MAX_NUMBER} seconds",
                 )
     return found
 

@@ -85,12 +85,8 @@ add_body = crc32
 """A message's checksum, from its body and from the checksum it would have with an empty body."""
 
 
-def pack_settings(settings: Settings) -> str:
-    return _pack_settings(settings, settings.deduplicate is True)
-
-
 @lru_cache(maxsize=1024)
-def _pack_settings(settings: Settings, _: bool) -> str:  # the flag keeps True and 1 apart in the cache
+def pack_settings(settings: Settings) -> str:
     return json.dumps(asdict(settings))
 
 

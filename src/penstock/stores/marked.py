@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.message import Entry, Settings
-from penstock.policy import mark_batch
+from penstock import marks
+from penstock.message import Entry, Settings, micros
 from penstock.stores.ports import Step, Store
 
 Unmark = Callable[[str, Sequence[bytes]], object]
@@ -26,6 +26,7 @@ def insert_marked(
     """See `Ledger.insert_once`. A queue that deduplicates uses its own marks."""
     spent: list[bytes] = []
     if settings.deduplicate is False:
-        entries = mark_batch(entries, " ".join(map(str, step)), now, window=WINDOW)
-        spent = [entry.mark for entry in entries if entry.mark is not None]
+        spent = marks.of_places(range(len(entries)), " ".join(map(str, step)))
+        until = now + micros(WINDOW)
+        entries = [entry._replace(mark=mark, mark_until=until) for entry, mark in zip(entries, spent, strict=True)]
     return None if store.queue(queue).insert(entries, now, settings) is None else lambda: unmark(queue, spent)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.message import FOREVER, Counts, Death, Entry, Message, Settlement, State
-from penstock.policy import Readmission, key_of, next_delivery
-from penstock.stores.requests import Claiming
+from penstock.marks import key_of
+from penstock.message import FOREVER, Counts, Entry, Message, Readmission, Settlement, State, next_delivery
+from penstock.stores.requests import Claiming, Moving
 
 
 def inserted(entry: Entry, queue: str, number: int, id: str) -> Message:
@@ -58,18 +58,18 @@ def settled(message: Message, settlement: Settlement) -> Message:
     return replace(message, state=settlement.state, settled_at=settlement.settled_at, reason=settlement.reason)
 
 
-def moved(message: Message, queue: str, now: int, expires_at: int, death: Death | None, new: Readmission) -> Message:
+def moved(message: Message, moving: Moving, new: Readmission) -> Message:
     return replace(
         message,
-        queue=queue,
+        queue=moving.target,
         state=State.QUEUED,
         receives=0,
-        visible_at=now,
-        moved_at=now,
-        expires_at=expires_at,
+        visible_at=moving.now,
+        moved_at=moving.now,
+        expires_at=moving.expires_at,
         deadline_at=new.deadline_at,
         key=key_of(new.mark),
-        death=death,
+        death=moving.death,
         holder=None,
     )
 

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
-from penstock.message import Claim, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
+from penstock.message import Certainty, Claim, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores.ids import Uuids
-from penstock.stores.requests import Claimed, Claiming, Swept
+from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 
 START = (-1, 0)
 """Before every message, in the order of (visible_at, number)."""
@@ -134,7 +134,7 @@ class Store(ABC):
     atomic: bool = True
     """A batch is applied whole or not at all, even if the process is killed in the middle of it."""
     follows: bool = False
-    """An insert is applied whole, gives its messages numbers in a row, and knows `policy.FOLLOWS`. A batch with a token then
+    """An insert is applied whole, gives its messages numbers in a row, and knows `marks.FOLLOWS`. A batch with a token then
     has one mark; in other stores, each of its messages has one."""
 
     writers: int = 1
@@ -206,7 +206,7 @@ class StoredQueue(ABC):
         """Hide the first visible messages, count the receive, and note the holder. If the settings have changed, do nothing and
         return None.
 
-        The delivery number is `policy.next_delivery`: a power cut may undo a claim, and its receipt must not match the next
+        The delivery number is `message.next_delivery`: a power cut may undo a claim, and its receipt must not match the next
         claim. An error means that nothing was deleted, as far as that can be known."""
 
     @abstractmethod
@@ -220,11 +220,9 @@ class StoredQueue(ABC):
         If ``settings`` are given and are no longer the queue's, change nothing and return None."""
 
     @abstractmethod
-    def move(
-        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[Moved]:
+    def move(self, receipts: Sequence[Held], moving: Moving) -> list[Moved]:
         """Move messages to another queue: visible at once, with no receives or holder, and with the mark and deadline from
-        `policy.readmit`. A message stays if its mark would count there and another message there already has it.
+        ``moving.readmit``. A message stays if its mark would count there and another message there already has it.
 
         The delivery number continues: a receipt from before the move must not match after it."""
 
@@ -326,7 +324,7 @@ class ClaimingReaders(Readers):
 
     @abstractmethod
     def hold_visible(
-        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
     ) -> int:
         """`StoredQueue.claim` and `hold` in one step: claim the first messages visible since ``visible_by``, if every one of
-        them is certain to be delivered. Returns how many. If 0, nothing has changed: use `claim` and `hold`."""
+        them is within the bounds of ``certainty``. Returns how many. If 0, nothing has changed: use `claim` and `hold`."""

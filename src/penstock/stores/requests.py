@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, overload
 
-from penstock.message import Entry, Held, Message, Settings, Settlement
+from penstock.message import Death, Entry, Held, Message, Readmission, Settings, Settlement
 
 
 class Deleting(NamedTuple):
@@ -44,6 +44,21 @@ class Claimed(NamedTuple):
     """As they are after the claim; ``lapsed`` marks those that were consumed before it."""
     deleted: list[bool] = []  # noqa: RUF012 (nobody changes it)
     """For each message that the claim was to delete: False if its receipt is stale."""
+
+
+Readmit = Callable[[Message, bytes | None, Death | None, Settings, Settings, int], Readmission]
+
+
+class Moving(NamedTuple):
+    """Where a caller wants to move messages."""
+
+    target: str
+    now: int
+    expires_at: int
+    death: Death | None
+    """Why they go to a dead letter queue; None for a redrive."""
+    readmit: Readmit
+    """The rule. A store asks it about each message: its mark, the death, the settings here and there, and the instant."""
 
 
 class Alike(Sequence[Entry]):

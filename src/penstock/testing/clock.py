@@ -1,6 +1,6 @@
 """A clock that only moves when it is told to, so that tests don't sleep."""
 
-from penstock.policy import micros
+from penstock.message import micros
 
 START = 1_800_000_000_000_000
 

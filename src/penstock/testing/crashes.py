@@ -11,7 +11,7 @@ from pathlib import Path
 
 import penstock
 from penstock.clock import system_clock
-from penstock.policy import SECOND
+from penstock.message import SECOND
 from penstock.testing.races import wait_for
 from penstock.testing.worker import main
 

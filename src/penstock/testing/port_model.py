@@ -14,13 +14,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock import policy
 from penstock.broker import open_local
 from penstock.errors import PenstockError
-from penstock.message import FOREVER, Death, Entry, Message, Receipt, Settings, Settlement, State
-from penstock.policy import SECOND
+from penstock.message import FOREVER, SECOND, Death, Entry, Message, Receipt, Settings, Settlement, State
 from penstock.stores.memory import MemoryStore
 from penstock.stores.ports import Store
-from penstock.stores.requests import Claiming, Deleting
+from penstock.stores.requests import Claiming, Deleting, Moving
 
 EXAMPLES = 60
 KNOWN, STALE = Settings(), Settings(visibility=31)
@@ -131,7 +131,8 @@ class Player:
         chosen = self.chosen(name, places)
         death = Death(name, "max_receives", 3, self.now) if dies else None
         with self.store.batch():
-            return self.queues[name].move(chosen, target + self.suffix, self.now, self.at(1000), [death] * len(chosen))
+            moving = Moving(target + self.suffix, self.now, self.at(1000), death, policy.readmit)
+            return self.queues[name].move(chosen, moving)
 
     def set_aside(self, name: str, places: list[int]) -> object:
         return self.queues[name].set_aside(self.chosen(name, places))

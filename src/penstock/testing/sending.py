@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock import BadMessage, Broker, Draft, Queue
-from penstock.policy import MAX_BODY, SECOND
+from penstock.message import SECOND
+from penstock.policy import MAX_BODY
 from penstock.testing.clock import FakeClock
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock import policy
 from penstock.errors import BadInput, PenstockError, QueueNotFound
-from penstock.message import Message, Mode
+from penstock.message import MAX_NUMBER, SECOND, Message, Mode
 from penstock.queue.protocol import Queue
 from penstock.stores.ports import Roster
 from penstock.workers.executors import KINDS, Ended, Handler, Outcome, Runner, TooLate, make_runner, reads
@@ -30,7 +30,7 @@ from penstock.workers.settler import Settler
 logger = logging.getLogger("penstock")
 IDLE_WAIT = 1.0
 ERROR_PAUSE = 1.0
-NEAR = policy.SECOND
+NEAR = SECOND
 """Microseconds before its deadline within which a processed message does not wait for others to share its commit."""
 
 
@@ -69,8 +69,8 @@ class Consumer:
     ) -> None:
         policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
         policy.check_count(workers, "workers", 1, 1000, BadInput)
-        policy.check_count(check_every, "check_every", 1, policy.MAX_NUMBER, BadInput)
-        policy.check_count(max_missed, "max_missed", 1, policy.MAX_NUMBER, BadInput)
+        policy.check_count(check_every, "check_every", 1, MAX_NUMBER, BadInput)
+        policy.check_count(max_missed, "max_missed", 1, MAX_NUMBER, BadInput)
         policy.check_seconds(heartbeat, "heartbeat", 0.01, BadInput)
         policy.check_seconds(back_off, "back_off", 0, BadInput)
         policy.check_seconds(max_back_off, "max_back_off", 0, BadInput)

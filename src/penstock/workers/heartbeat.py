@@ -17,7 +17,7 @@ from threading import Event, Lock, Thread
 
 from penstock import policy
 from penstock.errors import PenstockError
-from penstock.message import Message
+from penstock.message import SECOND, Message, micros
 from penstock.queue.protocol import Queue
 from penstock.stores.ports import Roster
 
@@ -73,7 +73,7 @@ class Heartbeat:
         with self._registering:
             self._roster.beat(queue, self.name, now)
             if self._beats % self._check_every == 0:
-                self._roster.strike(queue, now - policy.micros(self._interval * (self._max_missed + 1)))
+                self._roster.strike(queue, now - micros(self._interval * (self._max_missed + 1)))
             self._beats += 1
             self._look()
 
@@ -126,7 +126,7 @@ class Heartbeat:
         if not held:
             return
         now = self._clock()
-        whole, due_by = now + policy.micros(self._visibility), now + policy.micros(self._visibility * 5 / 6)
+        whole, due_by = now + micros(self._visibility), now + micros(self._visibility * 5 / 6)
         due: list[tuple[Message, int]] = []
         for message in held:
             until = policy.renewal(message, whole, now)
@@ -138,7 +138,7 @@ class Heartbeat:
                 due.append((message, until))
         if not due:
             return
-        answers = self._queue.extend_many([message for message, _ in due], [(until - now) / policy.SECOND for _, until in due])
+        answers = self._queue.extend_many([message for message, _ in due], [(until - now) / SECOND for _, until in due])
         for (message, until), ours in zip(due, answers, strict=True):
             self._renewed(message, until if ours else None)
 

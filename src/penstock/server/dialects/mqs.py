@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
 from penstock.errors import BadInput, BadMessage, PenstockError, QueueExists, QueueNotFound, StoreBusy, StoreError
-from penstock.message import OCTETS, Draft, Message, Settings, Stats, to_datetime
-from penstock.policy import MAX_BODY, MAX_NUMBER, check_name
+from penstock.message import MAX_NUMBER, OCTETS, Draft, Message, Settings, Stats, to_datetime
+from penstock.policy import MAX_BODY, check_name
 from penstock.server.dialects.base import UUID, Core, Dialect, Route, content_type_of
 from penstock.server.dialects.mqs_settings import dead_letters, read_changes, show
 from penstock.server.http.multipart import Part, boundary_of, join_parts, split_parts

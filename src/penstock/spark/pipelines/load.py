@@ -34,7 +34,8 @@ from pyspark.sql.types import (
 
 import penstock
 from penstock.errors import BadInput
-from penstock.policy import MAX_BATCH, MAX_NUMBER
+from penstock.message import MAX_NUMBER
+from penstock.policy import MAX_BATCH
 from penstock.spark.pipelines.archive import SCHEMA
 from penstock.spark.pipelines.folders import Folder, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch

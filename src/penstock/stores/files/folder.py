@@ -10,8 +10,8 @@ import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from penstock.message import Message, Settings, State
-from penstock.policy import key_of, micros
+from penstock.marks import key_of
+from penstock.message import Message, Settings, State, micros
 from penstock.stores.disk import read_whole
 from penstock.stores.files.file_times import EXACT, is_recent
 from penstock.stores.files.layout import Layout, Stamp, stamp_of

@@ -9,8 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from penstock.message import Held, Message, Settlement, State
-from penstock.policy import MAX_NUMBER
+from penstock.message import MAX_NUMBER, Held, Message, Settlement, State
 from penstock.stores.disk import read_whole, write_whole
 from penstock.stores.encoding import Head
 from penstock.stores.files.opening import Opening

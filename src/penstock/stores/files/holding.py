@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from penstock.message import FOREVER, Death, Held, Message, Moved, Receipt, Settlement, State
-from penstock.policy import next_delivery, readmit
+from penstock.message import FOREVER, Held, Message, Moved, Receipt, Settlement, State, next_delivery
 from penstock.stores.disk import is_full
 from penstock.stores.encoding import Head
 from penstock.stores.files.folder import Brief
@@ -13,7 +12,7 @@ from penstock.stores.files.history import FileHistory
 from penstock.stores.files.marks import FileMarks, MarkRow
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import ASIDE, Extra, Received
-from penstock.stores.requests import Claiming
+from penstock.stores.requests import Claiming, Moving
 
 
 class Holding:
@@ -185,14 +184,14 @@ class Holding:
         hidden = folder.find(receipt.id, received)
         return hidden if hidden in (0, received.hidden_until, received.hidden_before) else None
 
-    def move(self, receipt: Held, there: Holding, now: int, expires_at: int, death: Death | None) -> Moved:
+    def move(self, receipt: Held, there: Holding, moving: Moving) -> Moved:
         """``there`` is the same part of the target queue, whose lock is held too."""
         hidden = self._locate(receipt)
         message = None if hidden is None else self._folder.read(receipt.id, hidden)
         if hidden is None or message is None or not message.intact:
             return Moved.STALE
-        mark = Extra.unpack(self._sidecar.read_json("head", receipt.id)).mark
-        new = readmit(message, mark, death, self._opening.settings(), there._opening.settings(), now)
+        now, death, mark = moving.now, moving.death, Extra.unpack(self._sidecar.read_json("head", receipt.id)).mark
+        new = moving.readmit(message, mark, death, self._opening.settings(), there._opening.settings(), now)
         lasting = new.mark if new.mark_until else None
         if lasting and there._marks.is_marked(lasting):
             return Moved.DUPLICATE
@@ -202,7 +201,7 @@ class Holding:
             Head(message.content_type, message.attributes, message.visibility, death),
             sent_at=message.sent_at,
             visible_at=now,
-            expires_at=expires_at,
+            expires_at=moving.expires_at,
             deadline_at=new.deadline_at,
             group=message.group,
             mark=new.mark,

@@ -14,8 +14,20 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.errors import BadName, StoreError
-from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Receipt, Sent, Settings, Settlement, State
-from penstock.policy import MAX_NUMBER, same_settings
+from penstock.message import (
+    FOREVER,
+    MAX_NUMBER,
+    Counts,
+    Entry,
+    Held,
+    Message,
+    Moved,
+    Receipt,
+    Sent,
+    Settings,
+    Settlement,
+    State,
+)
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
 from penstock.stores.files.holding import Holding
@@ -30,7 +42,7 @@ from penstock.stores.files.sweeping import Sweeping
 from penstock.stores.files.transactions import FileTransactions
 from penstock.stores.parts import scan_of, span_of
 from penstock.stores.ports import START, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Swept
+from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 
 MOST_FOREIGN = 100
 """The maximum number of foreign files that are named."""
@@ -98,7 +110,7 @@ class FileQueue(StoredQueue):
 
     def _claim(self, claiming: Claiming) -> list[Message] | None:
         with self.opening.visit(durable=False, check=False, drains=True):
-            if claiming.known is not None and not same_settings(self.opening.settings(), claiming.known):
+            if claiming.known is not None and self.opening.settings() != claiming.known:
                 return None
             if claiming.until is None:
                 return self.holding.look(claiming)
@@ -112,21 +124,18 @@ class FileQueue(StoredQueue):
 
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
         with self.opening.visit(check=False, drains=True):
-            if settings is not None and not same_settings(self.opening.settings(), settings):
+            if settings is not None and self.opening.settings() != settings:
                 return None
             with self.folder.changing(hidden=any(receipt.id not in self.folder.brief for receipt in receipts)):
                 return [self.holding.delete(receipt, settlement) for receipt in receipts]
 
-    def move(
-        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[Moved]:
-        there = self if target == self.name else self._queues.get(target)
+    def move(self, receipts: Sequence[Held], moving: Moving) -> list[Moved]:
+        there = self if moving.target == self.name else self._queues.get(moving.target)
         with self.opening.visit(drains=True), there.opening.visit(), ExitStack() as stack:
             # Always in the same order; and a queue's lock cannot be taken twice.
             for queue in sorted({self, there}, key=lambda queue: queue.name):
                 stack.enter_context(queue.folder.changing())
-            pairs = zip(receipts, deaths, strict=True)
-            return [self.holding.move(receipt, there.holding, now, expires_at, death) for receipt, death in pairs]
+            return [self.holding.move(receipt, there.holding, moving) for receipt in receipts]
 
     def set_aside(self, receipts: Sequence[Held]) -> list[bool]:
         with self.opening.visit(), self.folder.changing():

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penstock.message import FOREVER, Death, Message, State
-from penstock.policy import MAX_NUMBER, check_settings
+from penstock.message import FOREVER, MAX_NUMBER, Death, Message, Settings, State
 from penstock.stores.encoding import Head, pack_head, unpack_head, unpack_settings
 
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
@@ -32,6 +31,10 @@ RECEIVED = struct.Struct(f"<{NUMBERS}q")
 
 def is_instant(value: object) -> bool:
     return type(value) is int and 0 <= value <= FOREVER
+
+
+def is_duration(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MAX_NUMBER  # type: ignore[operator]
 
 
 def is_id(value: object) -> bool:
@@ -108,7 +111,7 @@ def check_head(head: Head) -> None:
     need(type(head.content_type) is str and head.content_type.isprintable())
     need(all(type(name) is str for name in head.attributes))
     need(all(type(value) in (str, int, float, bytes) for value in head.attributes.values()))
-    need(head.visibility is None or (type(head.visibility) in (int, float) and 0 <= head.visibility <= MAX_NUMBER))
+    need(head.visibility is None or is_duration(head.visibility))
     if head.death is not None:
         _check_death(head.death)
 
@@ -131,10 +134,17 @@ def check_settled(message: Message) -> None:
 def check_queue(record: Any) -> None:
     """Check the settings of a queue, and its retentions: which one applied to messages after which number."""
     need(type(record["name"]) is str and type(record["born"]) is str)
-    check_settings({}, unpack_settings(record["settings"]))
+    _check_settings(unpack_settings(record["settings"]))
     need(record["retentions"][0][0] == 0)
     for since, retention in record["retentions"]:
-        need(type(since) is int and type(retention) in (int, float) and 0 <= retention <= MAX_NUMBER)
+        need(type(since) is int and is_duration(retention))
+
+
+def _check_settings(settings: Settings) -> None:
+    need(all(map(is_duration, (settings.visibility, settings.retention, settings.delay, settings.history))))
+    need(type(settings.groups) is bool and (type(settings.deduplicate) is bool or is_duration(settings.deduplicate)))
+    if settings.redrive is not None:
+        need(is_id(settings.redrive.dead_letter_queue) and is_instant(settings.redrive.max_receives))
 
 
 def check_writer(record: Any) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from penstock.message import OCTETS, Entry, Sent, Settings
-from penstock.policy import same_settings
 from penstock.stores.disk import is_full, sync, sync_file_system
 from penstock.stores.encoding import Head
 from penstock.stores.files.marks import FileMarks, MarkRow
@@ -70,7 +69,7 @@ class FileSending:
             self._write(fresh, drafts)
             with self._folder.changing(hidden=any(entry.visible_at > now for entry in fresh.values())):
                 try:
-                    if not same_settings(self._opening.settings(), settings):
+                    if self._opening.settings() != settings:
                         self._take_back(fresh, drafts, published)
                         return None
                     answers = self._without_late_duplicates(answers, now, fresh, drafts)

@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.guarded import guarded
-from penstock.message import Settings
-from penstock.policy import MAX_NUMBER
+from penstock.message import MAX_NUMBER, Settings
 from penstock.stores.disk import read_whole, remove_folder, write_whole
 from penstock.stores.encoding import pack_settings
 from penstock.stores.files.file_times import is_recent

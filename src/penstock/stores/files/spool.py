@@ -25,8 +25,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from penstock.message import FOREVER, Settings
-from penstock.policy import micros
+from penstock.message import FOREVER, Settings, micros
 from penstock.stores.disk import rename_new
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.files.file_times import EXACT, file_age, is_open_for_writing, is_recent

@@ -25,8 +25,8 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from penstock.message import FOREVER, Entry, Message, State
-from penstock.policy import key_of, next_delivery
+from penstock.marks import key_of
+from penstock.message import FOREVER, Entry, Message, State, next_delivery
 from penstock.stores.encoding import Head, checksum, pack_head, unpack_head
 
 SLOTS = 64

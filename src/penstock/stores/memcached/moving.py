@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.errors import StoreError
-from penstock.message import FOREVER, Death, Held, Moved, Receipt, Settlement, State
-from penstock.policy import SECOND, readmit
+from penstock.message import FOREVER, SECOND, Held, Moved, Receipt, Settlement, State
 from penstock.stores.encoding import Head, pack_head, unpack_head
 from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import EMPTY, MOVING, SLOTS, VOID, Page, Record, moved_mark
 from penstock.stores.memcached.records import ARRIVED, MARK, MOVED_SECONDS
 from penstock.stores.memcached.sending import Sender
+from penstock.stores.requests import Moving
 
 BRIEFLY = 60 * SECOND
 """How long a message that is about to be settled or moved stays hidden if the process dies before that."""
@@ -31,7 +31,8 @@ class Mover:
         self._contents = contents
         self._keys = contents.keys
 
-    def move(self, receipt: Held, target: Contents, now: int, expires_at: int, death: Death | None) -> Moved:
+    def move(self, receipt: Held, target: Contents, moving: Moving) -> Moved:
+        now = moving.now
         seen: list[tuple[Page, int, int]] = []
         before: list[tuple[State, int]] = []
 
@@ -56,13 +57,13 @@ class Mover:
                 return Moved.STALE
             # A redrive has found a move that an earlier one left unfinished.
             done, left = self._resume(seen[0][2], now)
-            return done if left is None else self.move(left, target, now, expires_at, death)
+            return done if left is None else self.move(left, target, moving)
         page, slot, number = seen[0]
         record = self._contents.records.load_one(number)
         if record is None:
             self._contents.pages.lose([number])
             return Moved.STALE
-        copy = self._copy(page, number, record, target, now, death)._replace(expires_at=expires_at)
+        copy = self._copy(page, number, record, target, moving)
         hidden = Receipt(self._keys.name, receipt.id, page.delivery[slot])
         arrived = Arrival(self._catalogue, target, copy).arrive(page.delivery[slot])
         if arrived is Moved.DONE:
@@ -71,15 +72,16 @@ class Mover:
             self._contents.pages.lower_bounds([number // SLOTS])
         return arrived
 
-    def _copy(self, page: Page, number: int, record: Record, target: Contents, now: int, death: Death | None) -> Record:
+    def _copy(self, page: Page, number: int, record: Record, target: Contents, moving: Moving) -> Record:
         """A hidden message as it will be in its new queue."""
         slot, head, keys = number % SLOTS, unpack_head(record.head), self._keys
         message = self._contents.message(page, number, record)
-        new = readmit(message, record.own_mark, death, keys.settings, target.keys.settings, now)
+        new = moving.readmit(message, record.own_mark, moving.death, keys.settings, target.keys.settings, moving.now)
         return record._replace(
-            head=pack_head(Head(head.content_type, head.attributes, head.visibility, death)),
-            visible_at=now,
-            moved_at=now,
+            head=pack_head(Head(head.content_type, head.attributes, head.visibility, moving.death)),
+            visible_at=moving.now,
+            expires_at=moving.expires_at,
+            moved_at=moving.now,
             deadline_at=new.deadline_at,
             received_at=page.received[slot] or None,
             first_received_at=page.first[slot] or None,

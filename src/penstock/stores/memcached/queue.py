@@ -11,8 +11,7 @@ from itertools import islice
 
 from penstock.errors import StoreError
 from penstock.guarded import guarded
-from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
-from penstock.policy import same_settings
+from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import LIVE, MARKED, NEVER, SETTLED, SLOTS, STATE, Page
@@ -24,7 +23,7 @@ from penstock.stores.memcached.sending import Sender
 from penstock.stores.memcached.sweeping import Sweep
 from penstock.stores.parts import scan_of, span_of
 from penstock.stores.ports import START, History, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Swept
+from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 
 AT_ONCE = 8
 """Pages per command when looking for the first message that becomes visible."""
@@ -97,7 +96,7 @@ class MemcachedQueue(StoredQueue):
         until = now + BRIEFLY if claiming.until is None else claiming.until
         with self._open(Keyspace.first_reads) as (contents, found):
             keys, pages = contents.keys, contents.pages
-            if claiming.known is not None and not same_settings(keys.settings, claiming.known):
+            if claiming.known is not None and keys.settings != claiming.known:
                 return None
             keys.latest = max(keys.latest, now)
             survey = pages.survey(found)
@@ -152,17 +151,14 @@ class MemcachedQueue(StoredQueue):
             return [keys.key("p", (keys.ids.number(receipt.id) or 0) // SLOTS) for receipt in receipts[:1]]
 
         with self._open(first_page) as (contents, found):
-            if settings is not None and not same_settings(contents.keys.settings, settings):
+            if settings is not None and contents.keys.settings != settings:
                 return None
             return contents.delete(receipts, settlement, found)
 
-    def move(
-        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[Moved]:
+    def move(self, receipts: Sequence[Held], moving: Moving) -> list[Moved]:
         with self._open() as (contents, _):
-            mover, there = Mover(self._catalogue, contents), self._catalogue.find(target)[0]
-            pairs = zip(receipts, deaths, strict=True)
-            return [mover.move(receipt, there, now, expires_at, death) for receipt, death in pairs]
+            mover, there = Mover(self._catalogue, contents), self._catalogue.find(moving.target)[0]
+            return [mover.move(receipt, there, moving) for receipt in receipts]
 
     def set_aside(self, receipts: Sequence[Held]) -> list[bool]:
         def change(_: int, page: Page, slot: int) -> bool:

@@ -8,7 +8,6 @@ from struct import Struct
 
 from penstock.errors import StoreFull
 from penstock.message import FOREVER, Settings
-from penstock.policy import MAX_BODY
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.ids import Ids
 from penstock.stores.memcached.formats import PAGE_BYTES, STATE, Record, digest
@@ -22,7 +21,8 @@ SPARES = 3
 ECHOES = 3
 SMALL = 4000
 """MessageRecords up to this size are one item on any server."""
-MAX_RECORD = 4 * MAX_BODY
+MAX_RECORD = 4 * 1024 * 1024
+"""More than any message and its head; what claims to be bigger is damaged."""
 MOVED_SECONDS = 7 * 86400
 """How long an interrupted move is remembered, so that it is not made twice."""
 MARK = Struct("<qq")

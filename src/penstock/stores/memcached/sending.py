@@ -14,8 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import QueueNotFound, StoreFull
-from penstock.message import FOREVER, Entry, Sent, Settings
-from penstock.policy import SECOND, same_settings
+from penstock.message import FOREVER, SECOND, Entry, Sent, Settings
 from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import EMPTY, SLOTS, STATE, VOID, Record
@@ -89,7 +88,7 @@ class Sender:
         return contents, tokens
 
     def _check(self, current: Contents) -> None:
-        if self._settings is not None and not same_settings(current.keys.settings, self._settings):
+        if self._settings is not None and current.keys.settings != self._settings:
             raise SettingsChanged
 
     def _put(

@@ -6,14 +6,13 @@ import heapq
 from collections.abc import Sequence
 from functools import partial
 
-from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
-from penstock.policy import readmit, same_settings
+from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores import messages
 from penstock.stores.memory.table import Row, Table
 from penstock.stores.memory.tables import Tables
 from penstock.stores.parts import RecordedHistory, RecordedReaders, scan_of, span_of
 from penstock.stores.ports import START, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Swept
+from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 
 
 class MemoryQueue(StoredQueue):
@@ -28,7 +27,7 @@ class MemoryQueue(StoredQueue):
     def insert(self, entries: Sequence[Entry], now: int, settings: Settings) -> list[Sent] | None:
         with self._tables.lock:
             table = self._tables.find(self._name)
-            if not same_settings(table.settings, settings):
+            if table.settings != settings:
                 return None
             self._tables.change(table)
             sent = [self._insert(table, entry, now) for entry in entries]
@@ -48,7 +47,7 @@ class MemoryQueue(StoredQueue):
     def claim(self, claiming: Claiming) -> Claimed | None:
         with self._tables.lock:
             table = self._tables.find(self._name)
-            if claiming.known is not None and not same_settings(claiming.known, table.settings):
+            if claiming.known is not None and claiming.known != table.settings:
                 return None
             self._tables.change(table)
             receipts, settlement = claiming.deleting or ((), None)
@@ -69,34 +68,29 @@ class MemoryQueue(StoredQueue):
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
         with self._tables.lock:
             table = self._tables.find(self._name)
-            if settings is not None and not same_settings(table.settings, settings):
+            if settings is not None and table.settings != settings:
                 return None
             self._tables.change(table)
             deleted = [table.delete(receipt, settlement) for receipt in receipts]
             self._tables.done()
             return deleted
 
-    def move(
-        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[Moved]:
+    def move(self, receipts: Sequence[Held], moving: Moving) -> list[Moved]:
         with self._tables.lock:
-            table, there = self._tables.find(self._name), self._tables.find(target)
+            table, there = self._tables.find(self._name), self._tables.find(moving.target)
             self._tables.change(table, there)
-            pairs = zip(receipts, deaths, strict=True)
-            moved = [self._move(table, receipt, target, there, now, expires_at, death) for receipt, death in pairs]
+            moved = [self._move(table, receipt, there, moving) for receipt in receipts]
             self._tables.done()
             return moved
 
-    def _move(
-        self, table: Table, receipt: Held, target: str, there: Table, now: int, expires_at: int, death: Death | None
-    ) -> Moved:
+    def _move(self, table: Table, receipt: Held, there: Table, moving: Moving) -> Moved:
         row = table.find(receipt)
         if row is None:
             return Moved.STALE
-        new = readmit(row.message, row.mark, death, table.settings, there.settings, now)
+        new = moving.readmit(row.message, row.mark, moving.death, table.settings, there.settings, moving.now)
         if new.mark is not None and new.mark_until and there.marks.records.get(new.mark, ("", 0))[1] == FOREVER:
             return Moved.DUPLICATE
-        message = messages.moved(row.message, target, now, expires_at, death, new)
+        message = messages.moved(row.message, moving, new)
         if self._tables.by_arrival:
             message.number = next(self._tables.numbers)
         table.move(row, there, Row(message, new.mark, new.mark_until))

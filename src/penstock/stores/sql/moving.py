@@ -4,46 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.message import Death, Held, Message, Moved
-from penstock.policy import readmit
+from penstock.message import Held, Moved
 from penstock.stores.encoding import Head, checksum, pack_head
+from penstock.stores.requests import Moving
 from penstock.stores.sql.database import Database, Found, known
 from penstock.stores.sql.deleting import find, find_one, key_of, leave
 from penstock.stores.sql.marks import SqlMarks
-from penstock.stores.sql.rows import DELIVERY, GROUP, MARK, Row, to_message
+from penstock.stores.sql.rows import DELIVERY, GROUP, MARK, to_message
 from penstock.stores.sql.runs import Runs
 
 
-class Moving:
+class SqlMover:
     """One call of `StoredQueue.move`, within a batch."""
 
-    def __init__(self, database: Database, runs: Runs, name: str, target: str, now: int) -> None:
+    def __init__(self, database: Database, runs: Runs, name: str, moving: Moving) -> None:
         self._database = database
         self._runs = runs
         self._name = name
-        self._target = target
-        self._now = now
+        self._moving = moving
 
-    def move(self, receipts: Sequence[Held], deaths: Sequence[Death | None], expires_at: int) -> list[Moved]:
-        here, there = self._lock(receipts, deaths)
+    def move(self, receipts: Sequence[Held]) -> list[Moved]:
+        here, there = self._lock(receipts)
         self._runs.touch(here, receipts)
-        self._runs.touch(there, until=self._now)
-        moved = []
-        for receipt, death in zip(receipts, deaths, strict=True):
-            row = find_one(self._database, here.number, receipt)
-            message = row and to_message(self._database.ids, self._name, row)
-            if not row or not message or not message.intact:
-                moved.append(Moved.STALE)
-            else:
-                moved.append(self._move_one(here, there, receipt, row, message, death, expires_at))
-        return moved
+        self._runs.touch(there, until=self._moving.now)
+        return [self._move_one(here, there, receipt) for receipt in receipts]
 
-    def _move_one(
-        self, here: Found, there: Found, receipt: Held, row: Row, message: Message, death: Death | None, expires_at: int
-    ) -> Moved:
-        database, now, marks = self._database, self._now, SqlMarks(self._database, there.number)
-        number, group, mark = row[0], row[GROUP], row[MARK]
-        new = readmit(message, mark, death, here.settings, there.settings, now)
+    def _move_one(self, here: Found, there: Found, receipt: Held) -> Moved:
+        database, marks = self._database, SqlMarks(self._database, there.number)
+        row = find_one(database, here.number, receipt)
+        message = row and to_message(database.ids, self._name, row)
+        if not row or not message or not message.intact:
+            return Moved.STALE
+        now, death, number, group, mark = self._moving.now, self._moving.death, row[0], row[GROUP], row[MARK]
+        new = self._moving.readmit(message, mark, death, here.settings, there.settings, now)
         if new.mark_until and marks.bearer(new.mark):
             return Moved.DUPLICATE
         grouped = group is not None and there.settings.groups
@@ -53,7 +46,7 @@ class Moving:
             "number": number,
             "queue": there.number,
             "visible_at": -now if blocked else now,
-            "expires_at": expires_at,
+            "expires_at": self._moving.expires_at,
             "now": now,
             "deadline_at": new.deadline_at,
             "mark": new.mark,
@@ -69,13 +62,13 @@ class Moving:
             marks.set(new.mark, number, new.mark_until)
         return Moved.DONE
 
-    def _lock(self, receipts: Sequence[Held], deaths: Sequence[Death | None]) -> tuple[Found, Found]:
+    def _lock(self, receipts: Sequence[Held]) -> tuple[Found, Found]:
         """Lock messages before queues, and queues in the order of their names, so that no two batches wait for each other."""
-        database, name, target = self._database, self._name, self._target
+        database, name, target = self._database, self._name, self._moving.target
         here = known(database.look_up(name), name)
         if not here.settings.groups:
             find(database, here.number, [key_of(database, here.number, receipt) for receipt in receipts])
-        marks = None in deaths and (here.settings.groups or self._will_mark(here.number, receipts))
+        marks = self._moving.death is None and (here.settings.groups or self._will_mark(here.number, receipts))
         for each in sorted({name, target}):
             if marks and each == target:
                 database.enter(each, alone=True)
@@ -85,7 +78,7 @@ class Moving:
 
     def _will_mark(self, queue: int, receipts: Sequence[Held]) -> bool:
         """Whether redriven messages may get a mark that counts: only one batch at a time may look up and add marks."""
-        found = self._database.look_up(self._target)
+        found = self._database.look_up(self._moving.target)
         if found is not None and found.settings.deduplicate is True:
             return True
         rows = (find_one(self._database, queue, receipt) for receipt in receipts)

@@ -8,16 +8,16 @@ from operator import attrgetter
 from typing import Any
 
 from penstock.errors import QueueNotFound, StoreError
-from penstock.message import FOREVER, Counts, Death, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
-from penstock.policy import FOLLOWS, outlasts, same_settings
+from penstock.marks import FOLLOWS, outlasts
+from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores.encoding import add_body
 from penstock.stores.ports import START, StoredQueue
-from penstock.stores.requests import Alike, Claimed, Claiming, Swept
+from penstock.stores.requests import Alike, Claimed, Claiming, Moving, Swept
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.deleting import all_groups_have_a_first, delete, find_one, keys_of
 from penstock.stores.sql.history import SqlHistory
 from penstock.stores.sql.marks import SqlMarks
-from penstock.stores.sql.moving import Moving
+from penstock.stores.sql.moving import SqlMover
 from penstock.stores.sql.readers import SqlReaders
 from penstock.stores.sql.rows import DELIVERY, Row, insert_row, insert_rows, numbers_of, pack_holder, to_message
 from penstock.stores.sql.runs import NO_RUNS, Runs
@@ -58,7 +58,7 @@ class SqlQueue(StoredQueue):
         with database.joined():
             alone = settings.groups or any(entry.mark is not None for entry in entries)
             found = database.enter(self._name, alone=alone)
-            if not same_settings(found.settings, settings):
+            if found.settings != settings:
                 return None
             entries = self._runs.lift(found, entries)
             first = database.take_numbers(found, len(entries))
@@ -105,7 +105,7 @@ class SqlQueue(StoredQueue):
         database = self._database
         with database.joined():
             found = database.enter(self._name, alone=False)
-            if not same_settings(found.settings, settings):
+            if found.settings != settings:
                 return None
             (like,) = self._runs.lift(found, [alike.like])
             first = database.take_numbers(found, len(alike.bodies))
@@ -128,7 +128,7 @@ class SqlQueue(StoredQueue):
                 if rows:
                     return Claimed(self._as_claimed(rows, claiming))
             found = database.enter_to_claim(self._name, claiming.known)
-            if claiming.known is not None and not same_settings(found.settings, claiming.known):
+            if claiming.known is not None and found.settings != claiming.known:
                 return None
             if until is not None and until <= now:  # before what is in runs, perhaps
                 self._runs.touch(found, until=until)
@@ -235,7 +235,7 @@ class SqlQueue(StoredQueue):
         database = self._database
         with database.joined():
             found = database.find(self._name)
-            if settings is not None and not same_settings(found.settings, settings):
+            if settings is not None and found.settings != settings:
                 return None
             self._runs.touch(found, receipts)
             keys = keys_of(database, found.number, receipts)
@@ -243,11 +243,9 @@ class SqlQueue(StoredQueue):
             # A message that is named twice is settled once, by the receipt that is not stale.
             return [delivery in (None, gone.get(number)) and gone.pop(number, None) is not None for number, _, delivery in keys]
 
-    def move(
-        self, receipts: Sequence[Held], target: str, now: int, expires_at: int, deaths: Sequence[Death | None]
-    ) -> list[Moved]:
+    def move(self, receipts: Sequence[Held], moving: Moving) -> list[Moved]:
         with self._database.joined():
-            return Moving(self._database, self._runs, self._name, target, now).move(receipts, deaths, expires_at)
+            return SqlMover(self._database, self._runs, self._name, moving).move(receipts)
 
     def set_aside(self, receipts: Sequence[Held]) -> list[bool]:
         database = self._database

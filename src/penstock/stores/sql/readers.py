@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, repeat
 
-from penstock.message import FOREVER, Claim, Held, Message, Settings, Settlement, State
+from penstock.message import FOREVER, Certainty, Claim, Held, Message, Settlement, State
 from penstock.stores.ports import ClaimingReaders
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.deleting import delete_found, find
@@ -80,9 +80,9 @@ class SqlReaders(ClaimingReaders):
             database.many("add_held", zip(repeat(claim), count(), numbers, deliveries))
 
     def hold_visible(
-        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
     ) -> int:
-        return self._runs.hold_visible(reader, epoch, limit, now, visible_by, lapses_at, settings)
+        return self._runs.hold_visible(reader, epoch, limit, now, visible_by, lapses_at, certainty)
 
     def held(self, reader: str) -> tuple[int | None, list[Claim]]:
         with self._database.reading():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.message import FOREVER, OCTETS, Attributes, Entry, Held, Message, State
-from penstock.policy import key_of, next_delivery
+from penstock.marks import key_of
+from penstock.message import FOREVER, OCTETS, Attributes, Entry, Held, Message, State, next_delivery
 from penstock.stores.encoding import Head, checksum, pack_head, pack_type, unpack_head
 from penstock.stores.ids import Ids
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.message import Counts, Entry, Held, Message, Settings, Settlement
+from penstock.message import Certainty, Counts, Entry, Held, Message, Settlement
 from penstock.stores.ports import START
 from penstock.stores.sql.database import Found
 
@@ -38,7 +38,7 @@ class Runs:
     __slots__ = ()
 
     def hold_visible(
-        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
     ) -> int:
         """See `ClaimingReaders.hold_visible`."""
         return 0

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from penstock import policy
-from penstock.message import FOREVER, Counts, Entry, Held, Message, Settings, Settlement, State
+from penstock.message import FOREVER, SECOND, Certainty, Counts, Entry, Held, Message, Settlement, State
 from penstock.stores.ports import START
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.queue import sent_at
@@ -27,10 +26,10 @@ from penstock.stores.sql.readers import ClaimRows, read_run
 from penstock.stores.sql.rows import Row, numbers_of, pack_holder, to_message
 from penstock.stores.sql.runs import Run, Runs
 
-LIST_AT_ONCE = policy.MAX_BATCH
+LIST_AT_ONCE = 100_000
 """How many messages are checked at a time; also the longest list."""
 TIDY_AT_ONCE = 5000
-LATE = policy.SECOND
+LATE = SECOND
 """How late a sender may be, since it reads the clock before it gets the write lock. What it sends then goes to the floor, as
 its number is higher than all others there."""
 
@@ -55,16 +54,15 @@ class SqliteRuns(Runs):
     # claims that are made, settled and given back whole
 
     def hold_visible(
-        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, settings: Settings
+        self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
     ) -> int:
         database = self._database
         with suppress(NotPlain), database.batch():
             found = database.find(self._name)
-            queue = found.number
+            queue, settings = found.number, found.settings
             floor_at, floor_number = self.floor(found, now)
             fields = {"queue": queue, "floor_at": floor_at, "floor_number": floor_number, "visible_by": visible_by, "now": now}
-            fields |= {"most": settings.redrive.max_receives if settings.redrive else FOREVER, "forever": FOREVER}
-            fields |= {"since": now - policy.micros(settings.retention), "limit": min(limit, LIST_AT_ONCE)}
+            fields |= certainty._asdict() | {"limit": min(limit, LIST_AT_ONCE), "forever": FOREVER}
             size, (end_at, end_number) = self._fresh(fields, 0 if settings.groups or settings.history else limit)
             if size:
                 claim = self._claims.add(queue, reader, epoch, size, lapses_at)

@@ -105,7 +105,7 @@ FROM (
     ORDER BY visible_at, number LIMIT :limit
 ) AS picked CROSS JOIN penstock_message
 WHERE penstock_message.number = picked.number
-AND receives < :most AND expires_at > :now AND COALESCE(moved_at, sent_at) > :since AND COALESCE(deadline_at, :forever) > :now
+AND receives < :max_receives AND expires_at > :now AND COALESCE(moved_at, sent_at) > :came_after AND COALESCE(deadline_at, :forever) > :now
 
 -- name: hold_between
 INSERT INTO penstock_held (claim, place, message, delivery)
