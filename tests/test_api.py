@@ -133,6 +133,17 @@ def test_nobody_asks_which_store_it_has() -> None:
             assert not asking.search(path.read_text()), path
 
 
+def test_a_store_reads_no_clock_does_not_sleep_and_does_not_log() -> None:
+    """Its opener hands it a `Patience`, its callers hand it the instants, and `on_damage` tells the layers above."""
+    forbidden = {"time", "logging", "datetime", "sched", "asyncio", "steady", "system_clock"}
+    for path in (SOURCE / "stores").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = node.module if isinstance(node, ast.ImportFrom) else None
+                names = {module, *(alias.name for alias in node.names)}
+                assert not names & forbidden, f"{path} line {node.lineno}"
+
+
 def test_no_module_imports_itself_by_way_of_others_not_even_for_types() -> None:
     paths = {path.relative_to(SOURCE.parent).with_suffix(""): path for path in SOURCE.rglob("*.py")}
     modules = {".".join(name.parts).removesuffix(".__init__"): path for name, path in paths.items()}

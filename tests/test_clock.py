@@ -22,9 +22,9 @@ import penstock
 from penstock import clock as clocks
 from penstock.broker import open_desk
 from penstock.clock import LEAD, LOOK_EVERY, SHARE, Course, MachineClock, Unshared, steady
+from penstock.file_times import ORPHANED, file_age, is_orphaned
+from penstock.server_clock import ServerClock
 from penstock.stores.clock_files import MONTH, ClockFiles, clock_folder
-from penstock.stores.dbserver.clock import DatabaseClock
-from penstock.stores.files.file_times import ORPHANED, file_age, is_orphaned
 from penstock.testing.http import Http
 from penstock.testing.stepping import WallClock
 
@@ -440,7 +440,7 @@ def test_a_client_goes_by_the_servers_clock(tmp_path: Path, tmp_path_factory: py
 
 def test_a_databases_clock_that_is_set_is_followed_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     offset = 0
-    clock = DatabaseClock(lambda: steady() + offset)
+    clock = ServerClock(lambda: steady() + offset)
     before = clock()
     offset = HOUR
     clock._ask_at = 0
@@ -451,8 +451,8 @@ def test_a_databases_clock_that_is_set_is_followed_counted_and_logged(caplog: py
 
 def test_a_server_whose_clock_makes_up_a_difference_was_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
-    monkeypatch.setattr("penstock.stores.dbserver.clock.steady", machine.steady)
-    clock = DatabaseClock(lambda: machine.steady() * (SHARE + 1) // SHARE)
+    monkeypatch.setattr("penstock.server_clock.steady", machine.steady)
+    clock = ServerClock(lambda: machine.steady() * (SHARE + 1) // SHARE)
     for _ in range(100):
         machine.run(10 * SECOND)
         clock()
@@ -484,7 +484,7 @@ def test_a_wall_clock_that_is_set_forward_makes_no_file_old(tmp_path: Path, monk
     """Otherwise a sender's unfinished file would be removed as abandoned."""
     (tmp_path / "draft").touch()
     real = time.time
-    monkeypatch.setattr("penstock.stores.files.file_times.time.time", lambda: real() + 2 * ORPHANED)
+    monkeypatch.setattr("penstock.file_times.time.time", lambda: real() + 2 * ORPHANED)
     assert not is_orphaned(str(tmp_path / "draft"))
 
 
@@ -493,6 +493,6 @@ def test_a_file_is_as_old_as_it_is_whether_the_wall_clock_was_set_before_or_afte
     monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     now = 1_800_000_000.0
-    monkeypatch.setattr("penstock.stores.files.file_times._unstepped", lambda: int(now * SECOND))
-    monkeypatch.setattr("penstock.stores.files.file_times.time.time", lambda: now + step)
+    monkeypatch.setattr("penstock.file_times._unstepped", lambda: int(now * SECOND))
+    monkeypatch.setattr("penstock.file_times.time.time", lambda: now + step)
     assert file_age(now - 10) == file_age(now + step - 10) == 10

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread, Timer
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +16,10 @@ import pytest
 import penstock
 from penstock.clock import system_clock
 from penstock.errors import BadURL, StoreBusy
+from penstock.patience import Patience
 from penstock.publishing.segments import pack_drafts
 from penstock.stores import locks
-from penstock.stores.locks import FileLock, Patience
+from penstock.stores.locks import FileLock, Locks
 
 HOLDER = """
 import os, signal, sys, penstock
@@ -148,15 +148,14 @@ def test_waiting_for_another_thread_counts_as_waiting(url: str, tmp_path: Path, 
         transactions = broker.store._transactions  # type: ignore[attr-defined]
         patch.setattr(transactions, "lock", Contended())
         with broker.store.batch():
-            assert transactions.patience.spent >= 0.001
-    path, patience = str(tmp_path / "lock"), Patience(3600)
-    first, second = FileLock(path, "it", patience), FileLock(path, "it", patience)
+            assert transactions.locks.spent >= 0.001
+    path, locks = str(tmp_path / "lock"), Locks(Patience(3600))
+    first, second = FileLock(path, "it", locks), FileLock(path, "it", locks)
     for lock in (first, second):
         lock.open()
     first.take()
-    patience.spent = 3601
-    only_here = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waits"))
-    monkeypatch.setattr("penstock.stores.locks.time", only_here)
+    locks.spent = 3601
+    monkeypatch.setattr(Patience, "pause", lambda *_: pytest.fail("it waits"))
     with pytest.raises(StoreBusy):
         second.take()
     first.give()

@@ -15,11 +15,11 @@ import pytest
 
 import penstock
 from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, StoreReadOnly
+from penstock.file_times import ORPHANED, file_age
 from penstock.message import FOREVER
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.disk import remove_folder
 from penstock.stores.files import sweeping, transactions, vsqs
-from penstock.stores.files.file_times import ORPHANED, file_age
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
 from penstock.stores.files.records import RECEIVED
@@ -54,7 +54,7 @@ def draft(root: Path, scheme: str) -> Path:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file's ctime cannot be set back, so add to its age instead."""
-    monkeypatch.setattr("penstock.stores.files.file_times.file_age", lambda changed_at: file_age(changed_at) + OLD)
+    monkeypatch.setattr("penstock.file_times.file_age", lambda changed_at: file_age(changed_at) + OLD)
 
 
 def test_a_draft_of_a_dead_sender_is_cleared_away(url: str, scheme: str, tmp_path: Path, later: None) -> None:
@@ -599,7 +599,7 @@ def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a tick of the file system's clock, a file can be replaced twice and get the same inode and dates again."""
-    monkeypatch.setattr("penstock.stores.files.file_times.TICK", 10**18)
+    monkeypatch.setattr("penstock.file_times.TICK", 10**18)
     with penstock.open(url) as broker, penstock.open(url) as other:
         queue = broker.create("orders", visibility=1)
         queue.send(b"x")
@@ -614,7 +614,7 @@ def test_a_change_of_the_settings_is_seen_even_if_their_file_looks_the_same(
 def test_settings_that_did_not_change_are_not_read_again(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
-        monkeypatch.setattr("penstock.stores.files.file_times.TICK", -(10**18))
+        monkeypatch.setattr("penstock.file_times.TICK", -(10**18))
         queue.send(b"x")
         opened, open = [], os.open
         monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or open(path, *rest))

@@ -36,6 +36,7 @@ from penstock import (
 )
 from penstock.clock import system_clock
 from penstock.message import FOREVER, Mode, State
+from penstock.patience import Patience
 from penstock.policy import Verdict, admit_all, certain, judge
 from penstock.stores.encoding import checksum
 from penstock.stores.ports import ClaimingReaders
@@ -104,7 +105,7 @@ def test_the_bundled_sqlite_has_no_wal_reset_bug(monkeypatch: pytest.MonkeyPatch
     assert tuple(map(int, apsw.sqlite_lib_version().split("."))) >= SAFE_SQLITE
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.40.1")
     with pytest.raises(StoreError, match=r"3\.40\.1 can corrupt"):
-        open_store(path)
+        open_store(path, Patience())
 
 
 def test_messages_are_there_after_a_restart(url: str) -> None:

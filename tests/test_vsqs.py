@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from penstock.patience import Patience
 from penstock.stores.files.vsqs import open_vsqs
 from penstock.testing import FilesStoreContract, SharedStoreContract, UngroupedStoreContract
 from penstock.testing.forked import Forked
@@ -23,7 +24,7 @@ class TestVsqs(UngroupedStoreContract, SharedStoreContract, FilesStoreContract, 
 
 
 def test_a_uuid_is_derived_from_queue_and_number_and_back(tmp_path: Path) -> None:
-    store = open_vsqs(tmp_path / "queues")
+    store = open_vsqs(tmp_path / "queues", Patience())
     name = store.uuids.of("orders", "1415776871123")
     assert UUID(name).version == 8
     assert store.uuids.id_of("orders", name.upper()) == "1415776871123"

@@ -31,7 +31,7 @@ SQL_QUEUE, SQL_MOVING, DELETING, ROWS = (
 SQLITE_DATABASE, COMMON_SQL, SCHEMA = "stores/sqlite/database.py", "stores/sql/common.sql", "stores/sql/schema.sql"
 LISTS, CLAIM_FILES = "stores/sql/readers.py", "stores/files/readers.py"
 BATCHES, FILED_SENDS, HOLDING = "stores/files/transactions.py", "stores/files/sending.py", "stores/files/holding.py"
-FOLDER, FILE_TIMES = "stores/files/folder.py", "stores/files/file_times.py"
+FOLDER, FILE_TIMES = "stores/files/folder.py", "file_times.py"
 VSQS, SPOOL, SIDECAR, LOCKS = "stores/files/vsqs.py", "stores/files/spool.py", "stores/files/sidecar.py", "stores/locks.py"
 MARKS, SWEEPING, RECORDS = "stores/files/marks.py", "stores/files/sweeping.py", "stores/files/records.py"
 FILE_QUEUE, FILE_HISTORY = "stores/files/queue.py", "stores/files/history.py"
@@ -919,11 +919,11 @@ MUTANTS = [
             "            folder.write_received(id, received._replace(seal=seal), durable=lasting)",
         ),
     ),
-    locked("a lock is waited for for ever", "frozen", (LOCKS, "if waited > self.timeout", "if False and self.timeout")),
+    locked("a lock is waited for for ever", "frozen", ("patience.py", "if now >= give_up_at:", "if False:")),
     locked(
         "threads add up their timeouts",
         "counts_as_waiting",
-        (LOCKS, "self.timeout - self.spent:", "self.timeout:"),
+        (LOCKS, "timeout=patience.timeout - self.spent", "timeout=patience.timeout"),
     ),
     locked("the wait for other threads is forgotten", "counts_as_waiting", (BATCHES, "spent = waited", "spent = 0.0")),
     locked(
@@ -938,7 +938,7 @@ MUTANTS = [
     locked(
         "an interrupt leaves a lock behind",
         "interrupt",
-        (BATCHES, "        for lock in list(self.patience.open):", "        for lock in []:"),
+        (BATCHES, "        for lock in list(self.locks.open):", "        for lock in []:"),
         (FOLDER, "        if failed:\n            self.sidecar.give()", "        if failed:\n            pass"),
     ),
     locked(
@@ -2222,7 +2222,7 @@ MUTANTS = [
     clocked(
         "a step of a database's clock goes unnoticed",
         "databases_clock",
-        ("stores/dbserver/clock.py", "self._tell(offset, noise, now - self._asked_at)", "pass"),
+        ("server_clock.py", "self._tell(offset, noise, now - self._asked_at)", "pass"),
     ),
     mutant(
         "SQLite: processes have a clock each",

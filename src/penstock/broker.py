@@ -15,6 +15,7 @@ from penstock import policy
 from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
 from penstock.message import MAX_NUMBER, Settings
+from penstock.patience import TIMEOUT, Patience
 from penstock.publishing.publishing import Desk, Publishing
 from penstock.queue.dead_letters import check_dead_letter_queue
 from penstock.queue.protocol import Queue
@@ -307,7 +308,7 @@ def _open_memory(url: str, options: dict[str, Any]) -> Store:
 
 def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
-    return import_module("penstock.stores.sqlite.store").open_store(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.sqlite.store").open_store(path, _patience(options))  # type: ignore[no-any-return]
 
 
 def location(url: str) -> tuple[str, str]:
@@ -322,12 +323,12 @@ def location(url: str) -> tuple[str, str]:
 
 def _open_vsqs(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"timeout": _timeout})
-    return import_module("penstock.stores.files.vsqs").open_vsqs(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.files.vsqs").open_vsqs(path, _patience(options))  # type: ignore[no-any-return]
 
 
 def _open_spool(url: str, options: dict[str, Any]) -> Store:
     path, options = _path_and_options(url, options, {"peers": _peers, "timeout": _timeout})
-    return import_module("penstock.stores.files.spool").open_spool(path, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.files.spool").open_spool(path, _patience(options), **options)  # type: ignore[no-any-return]
 
 
 def _open_memcached(url: str, options: dict[str, Any]) -> Store:
@@ -337,7 +338,7 @@ def _open_memcached(url: str, options: dict[str, Any]) -> Store:
     prefix, options = _path_and_options(f"memcached:///{rest}", options, {"timeout": _timeout})
     if not url.startswith("memcached://") or not slash or not _PREFIX.fullmatch(prefix):
         raise BadURL(f"URL {shown(url)}: write memcached://host:port/prefix, the prefix 1 to 100 letters, digits or any of -_.")
-    return import_module("penstock.stores.memcached.store").MemcachedStore(found, prefix, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.memcached.store").MemcachedStore(found, prefix, _patience(options, 3))  # type: ignore[no-any-return]
 
 
 def _server(url: str, text: str) -> tuple[str, int]:
@@ -357,12 +358,12 @@ def _peers(value: Any) -> int:
 
 def _open_postgresql(url: str, options: dict[str, Any]) -> Store:
     url, options = _url_and_options(url, options)
-    return import_module("penstock.stores.postgresql.store").open_store(url, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.postgresql.store").open_store(url, _patience(options), **options)  # type: ignore[no-any-return]
 
 
 def _open_mysql(url: str, options: dict[str, Any]) -> Store:
     url, options = _url_and_options(url, options)
-    return import_module("penstock.stores.mysql.store").open_store(url, **options)  # type: ignore[no-any-return]
+    return import_module("penstock.stores.mysql.store").open_store(url, _patience(options), **options)  # type: ignore[no-any-return]
 
 
 def _url_and_options(url: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -387,6 +388,10 @@ def _pool(value: Any) -> int:
     if not 1 <= size <= 1000:
         raise ValueError("it must be between 1 and 1000 connections")
     return size
+
+
+def _patience(options: dict[str, Any], timeout: float = TIMEOUT) -> Patience:
+    return Patience(options.pop("timeout", timeout))
 
 
 def _timeout(value: Any) -> float:

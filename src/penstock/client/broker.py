@@ -22,7 +22,7 @@ from penstock.forking import watch
 from penstock.message import MAX_NUMBER, Settings
 from penstock.policy import check_count
 from penstock.publishing.publishing import MAX_SEGMENT, check_segment, check_staging
-from penstock.stores.dbserver.clock import DatabaseClock
+from penstock.server_clock import ServerClock
 from penstock.stores.roster import LocalRoster
 from penstock.urls import shown
 
@@ -51,7 +51,7 @@ class RemoteBroker(Broker):
     """All queues of a server. Owns the connections to it."""
 
     def __init__(self, line: Line) -> None:
-        self.clock = DatabaseClock(lambda: int(self._call("describe")["at"]))  # leases and deadlines follow the server's clock
+        self.clock = ServerClock(lambda: int(self._call("describe")["at"]))  # leases and deadlines follow the server's clock
         watch(self.clock)
         self._line = line
         self._remote: dict[str, RemoteQueue] = {}

@@ -26,7 +26,7 @@ from penstock.server.offload import Offload
 from penstock.server.polls import Polls
 from penstock.server.quotas import Quotas
 from penstock.server.settings import ServerSettings
-from penstock.stores.dbserver.clock import DatabaseClock
+from penstock.server_clock import ServerClock
 
 logger = logging.getLogger("penstock.server")
 
@@ -127,7 +127,7 @@ class App:
     def _clock_gauges(self) -> dict[str, float]:
         """None if the caller passed a clock of its own, which cannot report steps."""
         clock = self._broker.clock
-        if not isinstance(clock, MachineClock | DatabaseClock):
+        if not isinstance(clock, MachineClock | ServerClock):
             return {}
         if isinstance(clock, MachineClock):
             clock.look()

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.errors import StoreBusy
 
-INSIDE = ("penstock.stores.", "penstock.guarded")
+INSIDE = ("penstock.stores.", "penstock.guarded", "penstock.patience")
 
 
 def find_caller() -> FrameType | None:

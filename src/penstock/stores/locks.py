@@ -8,64 +8,59 @@ parent may be killed before it can unlock.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
 from penstock.errors import StoreBusy
+from penstock.patience import Patience
 
-TIMEOUT = 10.0
-"""How many seconds to wait for a lock by default."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.002
 """Seconds between two tries: short at first, because most locks are held for less than a millisecond."""
 
 _open: set[FileLock] = set()
 
 
-class Patience:
-    """How long the verbs of a store wait for locks, and the only place where they sleep.
+class Locks:
+    """How the verbs of a store wait for locks. Owns which of the store's locks have their files open."""
 
-    ``spent`` is how long the current verb has already waited for other threads."""
+    __slots__ = ("open", "patience", "spent")
 
-    __slots__ = ("open", "spent", "timeout")
-
-    def __init__(self, timeout: float = TIMEOUT) -> None:
-        self.timeout = timeout
+    def __init__(self, patience: Patience) -> None:
+        self.patience = patience
         self.spent = 0.0
+        """How long the current verb has already waited for other threads."""
         self.open: set[FileLock] = set()
-        """The store's locks whose files are open."""
 
     def wait_for(self, attempt: Callable[[], bool], what: str) -> None:
         """Call ``attempt`` until it succeeds. Raises `StoreBusy` after the timeout."""
-        begun = time.monotonic()
-        while not attempt():
-            waited = time.monotonic() - begun
-            if waited > self.timeout - self.spent:
-                raise StoreBusy(f"{what} was locked by others for more than {self.timeout:g} s")
-            time.sleep(min(FIRST_PAUSE + waited / 4, LONGEST_PAUSE))
+        patience = self.patience
+        for _ in patience.tries(FIRST_PAUSE, LONGEST_PAUSE, timeout=patience.timeout - self.spent):
+            if attempt():
+                return
+        raise StoreBusy(f"{what} was locked by others for more than {patience.timeout:g} s")
 
 
 class FileLock:
-    __slots__ = ("_path", "_patience", "_what", "handle")
+    __slots__ = ("_locks", "_path", "_what", "handle")
 
-    def __init__(self, path: str, what: str, patience: Patience) -> None:
+    def __init__(self, path: str, what: str, locks: Locks) -> None:
         """``what`` names the locked thing in the `StoreBusy` error."""
         self._path = path
         self._what = what
-        self._patience = patience
+        self._locks = locks
         self.handle = -1
 
     def open(self) -> None:
         """Open the lock's file, creating it if needed, so that `take` can follow."""
         self.handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         _open.add(self)
-        self._patience.open.add(self)
+        self._locks.open.add(self)
 
     def take(self) -> None:
         """Lock the open file. Raises `StoreBusy` after the timeout. On any failure the file is closed."""
         try:
             if not self._try():
-                self._patience.wait_for(self._try, self._what)
+                self._locks.wait_for(self._try, self._what)
         except BaseException:
             self.give()
             raise
@@ -88,7 +83,7 @@ class FileLock:
             flock(handle, LOCK_UN)  # first, so that an interrupt cannot leave others locked out
             self.handle = -1
             _open.discard(self)
-            self._patience.open.discard(self)
+            self._locks.open.discard(self)
             os.close(handle)
 
 

@@ -119,7 +119,7 @@ class FileCrashes:
     ) -> None:
         def check(url: str, told: list[str], name: str) -> None:
             with monkeypatch.context() as patched:
-                patched.setattr("penstock.stores.files.file_times.ORPHANED", -(10**10))  # the dead sender is long gone
+                patched.setattr("penstock.file_times.ORPHANED", -(10**10))  # the dead sender is long gone
                 check_sent_again(url, told, name)
 
         self._check(make_url_in, "marked", errors, check)

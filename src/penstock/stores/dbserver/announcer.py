@@ -6,7 +6,6 @@ announces at most a hundred times a second.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -18,8 +17,9 @@ PAUSE = 0.01
 
 
 class Announcer:
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[], None], pause: Callable[[float], object]) -> None:
         self._tell = tell
+        self._pause = pause
         self._news: SimpleQueue[None] = SimpleQueue()  # not an Event: an interrupt can leave its lock held
         self._lock = RLock()
         self._thread: Thread | None = None
@@ -43,7 +43,7 @@ class Announcer:
                 return
             with suppress(StoreError):  # waiting receivers also poll now and then
                 self._tell()
-            time.sleep(PAUSE)
+            self._pause(PAUSE)
 
     def close(self) -> None:
         with self._lock:

@@ -27,8 +27,8 @@ from penstock.errors import BadInput, QueueNotFound, StoreUnreachable
 from penstock.forking import watch
 from penstock.guarded import guarded
 from penstock.message import Settings
+from penstock.server_clock import ServerClock
 from penstock.stores.dbserver.announcer import Announcer
-from penstock.stores.dbserver.clock import DatabaseClock
 from penstock.stores.dbserver.driver import Driver, Session
 from penstock.stores.dbserver.pool import Pool
 from penstock.stores.dbserver.side import Connector, SideConnection
@@ -69,12 +69,12 @@ class ServerDatabase(Database):
         self.writers = pool
         self.connector = Connector(driver)
         self.pool: Pool[Session] = Pool(
-            str(driver), self.connector.connect, self.connector.close, size=pool, timeout=driver.timeout
+            str(driver), self.connector.connect, self.connector.close, size=pool, patience=driver.patience
         )
         self.side = SideConnection(driver, self.connector)
-        self._clock = DatabaseClock(lambda: self.side.do(driver.ask_time))
-        self.transactions = ServerTransactions(driver, self.pool, self.side, self._clock)
-        self.announcer = Announcer(lambda: self.side.do(driver.announce))
+        self._clock = ServerClock(lambda: self.side.do(self._ask_time))
+        self.transactions = ServerTransactions(driver, self.pool, self.side)
+        self.announcer = Announcer(lambda: self.side.do(driver.announce), driver.patience.pause)
         self._block_lock = RLock()  # not the side connection's: a sender need not wait for background announcements
         self._block = NO_BLOCK
         self._listening = listening(self)
@@ -280,7 +280,7 @@ class ServerDatabase(Database):
 
     def maintain(self) -> bool:
         with self.joined():
-            self.run("sweep_sessions", {"before": self._clock() - SESSION_DAYS})
+            self.run("sweep_sessions", {"age": SESSION_DAYS})
         return False
 
     def version(self) -> int:
@@ -288,6 +288,9 @@ class ServerDatabase(Database):
 
     def clock(self) -> Clock:
         return self._clock
+
+    def _ask_time(self, side: Session) -> int:
+        return int(self.driver.ask(side, self.driver.statements["now"])[0][0][0])
 
     def close(self) -> None:
         self._listening.close()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.patience import Patience
 from penstock.stores.ports import Segment
 from penstock.stores.sql.rows import Row
 from penstock.stores.sql.statements import Steps
@@ -43,8 +44,8 @@ class Session:
 class Driver(ABC):
     """Connections to one database, and the statements in its dialect. Raises only Penstock errors."""
 
-    timeout: float
-    """Seconds to wait for locks, for a free connection, and for an unreachable server."""
+    patience: Patience
+    """How long to wait for locks, for a free connection, and for an unreachable server."""
     durable: bool = True
     steps: Steps
     statements: dict[str, Any]
@@ -90,10 +91,6 @@ class Driver(ABC):
     @abstractmethod
     def end(self, side: Session, lost: Session) -> None:
         """Make sure that a lost connection is dead on the server too."""
-
-    @abstractmethod
-    def ask_time(self, side: Session) -> int:
-        """The database's time, in microseconds."""
 
     @abstractmethod
     def announce(self, session: Session, *, in_transaction: bool = False) -> None:

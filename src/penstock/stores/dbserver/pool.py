@@ -7,13 +7,13 @@ connection that nobody references is no longer lent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from threading import Condition, RLock
 from typing import Generic, TypeVar
 from weakref import ref
 
 from penstock.errors import StoreBusy, StoreClosed
+from penstock.patience import Patience
 
 Connection = TypeVar("Connection")
 LOOK_EVERY = 0.5
@@ -32,13 +32,13 @@ class Pool(Generic[Connection]):
         close: Callable[[Connection], None],
         *,
         size: int,
-        timeout: float,
+        patience: Patience,
     ) -> None:
         self._name = name
         self._connect = connect
         self._close = close
         self._size = size
-        self._timeout = timeout
+        self._patience = patience
         self._lock = RLock()  # taken directly, not by the condition, whose own `with` an interrupt can leave locked
         self._condition = Condition(self._lock)
         self._idle: list[Connection] = []
@@ -49,13 +49,16 @@ class Pool(Generic[Connection]):
 
     def take(self) -> Connection:
         """An idle connection, the last used first, or a new one."""
-        give_up_at = time.monotonic() + self._timeout
+        patience = self._patience
+        give_up_at = patience.now() + patience.timeout
         place = Place()
         with self._lock:
             while not self._idle and len(self.lent()) + len(self._in_making()) >= self._size:
-                left = give_up_at - time.monotonic()
+                left = give_up_at - patience.now()
                 if left <= 0:
-                    raise StoreBusy(f"{self._name}: all {self._size} connections were in use for more than {self._timeout} s")
+                    raise StoreBusy(
+                        f"{self._name}: all {self._size} connections were in use for more than {patience.timeout} s"
+                    )
                 self._condition.wait(min(left, LOOK_EVERY))
             self.check_open()
             if self._idle:

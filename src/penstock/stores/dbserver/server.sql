@@ -12,8 +12,11 @@ SELECT penstock_queue.number, (
     WHERE queue = penstock_queue.number {ready} AND visible_at >= 0 AND visible_at < :forever ORDER BY visible_at LIMIT 1
 ) FROM penstock_queue WHERE penstock_queue.name = :name
 
+-- name: now
+SELECT {now}
+
 -- name: open_session
-INSERT INTO penstock_session (number, token, opened_at) VALUES (:session, :token, :now)
+INSERT INTO penstock_session (number, token, opened_at) VALUES (:session, :token, {now})
 
 -- name: write_token
 UPDATE penstock_session SET token = :token WHERE number = :session
@@ -25,7 +28,7 @@ SELECT token FROM penstock_session WHERE number = :session
 DELETE FROM penstock_session WHERE number = :session
 
 -- name: sweep_sessions
-DELETE FROM penstock_session WHERE opened_at < :before
+DELETE FROM penstock_session WHERE opened_at < {now} - :age
 
 -- name: stage
 INSERT INTO penstock_staged (writer, batch, name, staged_at, segment) VALUES (:writer, :batch, :name, :now, :segment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
@@ -22,14 +21,14 @@ class Connector:
         self.closed = False
 
     def connect(self) -> Session:
-        give_up_at = time.monotonic() + self._driver.timeout
-        while True:
+        for _ in self._driver.patience.tries(CONNECT_PAUSE):
             try:
                 return self._driver.open()
-            except StoreUnreachable:
-                if time.monotonic() + CONNECT_PAUSE > give_up_at or self.closed:
-                    raise
-                time.sleep(CONNECT_PAUSE)
+            except StoreUnreachable as error:
+                unreachable = error
+                if self.closed:
+                    break
+        raise unreachable
 
     def close(self, session: Session) -> None:
         """Close a connection, and if it still works, delete its row."""

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from penstock.clock import Clock
 from penstock.errors import BadInput, OutcomeUnknown, StoreBusy, StoreError, StoreUnreachable
 from penstock.guarded import guarded
 from penstock.stores.callers import find_caller, refuse_handlers
@@ -63,12 +62,11 @@ class Here(threading.local):
 class ServerTransactions:
     """Owns each thread's transaction, and gives it a connection of the pool."""
 
-    def __init__(self, driver: Driver, pool: Pool[Session], side: SideConnection, clock: Clock) -> None:
+    def __init__(self, driver: Driver, pool: Pool[Session], side: SideConnection) -> None:
         self.here = Here()
         self._driver = driver
         self._pool = pool
         self._side = side
-        self._clock = clock
 
     def refuse_handlers(self) -> None:
         """In a batch: raises `StoreBusy` if a signal handler called us, as it is not part of the batch."""
@@ -263,8 +261,7 @@ class ServerTransactions:
         if session.number and self._driver.ask(session, texts["write_token"], params)[1]:
             return
         session.number = secrets.randbits(62) + 1
-        fields = {"session": session.number, "token": session.token, "now": self._clock()}
-        self._driver.ask(session, texts["open_session"], fields)
+        self._driver.ask(session, texts["open_session"], {"session": session.number, "token": session.token})
 
     def _was_committed(self, session: Session) -> bool:
         """Whether the last token of a lost session was committed. Asked once that can no longer change."""

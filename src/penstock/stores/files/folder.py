@@ -6,14 +6,14 @@ import heapq
 import os
 import random
 import stat
-import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from penstock.file_times import EXACT, is_recent
 from penstock.marks import key_of
 from penstock.message import Message, Settings, State, micros
+from penstock.patience import Patience
 from penstock.stores.disk import read_whole
-from penstock.stores.files.file_times import EXACT, is_recent
 from penstock.stores.files.layout import Layout, Stamp, stamp_of
 from penstock.stores.files.records import ASIDE, Extra, Received
 from penstock.stores.files.sidecar import Sidecar
@@ -38,7 +38,8 @@ class Brief(NamedTuple):
 class Folder:
     """Owns the index of a queue's messages. ``hidden`` is the instant until which a message is hidden, 0 if it is ready."""
 
-    def __init__(self, layout: Layout, sidecar: Sidecar) -> None:
+    def __init__(self, layout: Layout, sidecar: Sidecar, patience: Patience) -> None:
+        self._patience = patience
         self.layout = layout
         self.sidecar = sidecar
         self.index: dict[str, int] = {}
@@ -159,11 +160,11 @@ class Folder:
         known = stamp == self._stamp
         if known and not self._doubtful:
             return
-        begun = time.monotonic()
+        begun = self._patience.now()
         if self._stamp and begun < self._listed_at + self._pause(known, eager):
             return
         self._list()
-        self._listed_at = time.monotonic()
+        self._listed_at = self._patience.now()
         self._took = self._listed_at - begun
         self._stamp = stamp
         self._doubtful = not EXACT and is_recent(max(stamp))

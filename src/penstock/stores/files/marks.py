@@ -19,9 +19,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from penstock.file_times import is_orphaned
 from penstock.message import FOREVER
 from penstock.stores.disk import sync, sync_file_system
-from penstock.stores.files.file_times import is_orphaned
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import Extra
 from penstock.stores.files.sidecar import FEW, digest

@@ -18,15 +18,15 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.file_times import is_orphaned
 from penstock.guarded import guarded
 from penstock.message import Entry, Settings
 from penstock.stores.disk import read_whole, remove_folder, write_whole
-from penstock.stores.files.file_times import is_orphaned
 from penstock.stores.files.marks import MarkRow
 from penstock.stores.files.queue import Queues
 from penstock.stores.files.records import DAMAGE, check_journal, check_writer, set_aside
 from penstock.stores.files.sidecar import FOLDER
-from penstock.stores.locks import FileLock, Patience
+from penstock.stores.locks import FileLock, Locks
 from penstock.stores.ports import Ledger, Step
 from penstock.stores.staging import StagedFiles
 
@@ -48,8 +48,7 @@ class FileLedger(Ledger):
         with transactions.batch(durable=False):
             folder = self._staging.folder / writer
             folder.mkdir(parents=True, exist_ok=True)
-            patience = Patience(transactions.patience.timeout)
-            lock = FileLock(f"{folder}/{LOCK}", f"writer {writer!r} in {transactions}", patience)
+            lock = FileLock(f"{folder}/{LOCK}", f"writer {writer!r} in {transactions}", Locks(transactions.patience))
             lock.open()
         try:
             lock.take()

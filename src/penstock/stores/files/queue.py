@@ -72,8 +72,8 @@ class FileQueue(StoredQueue):
         self.name = name
         self._queues = queues
         self._transactions = transactions = queues.transactions
-        self.sidecar = Sidecar(queues.root, name, transactions.patience, queues.on_damage)
-        self.folder = Folder(queues.format.layout(name, self.sidecar), self.sidecar)
+        self.sidecar = Sidecar(queues.root, name, transactions.locks, queues.on_damage)
+        self.folder = Folder(queues.format.layout(name, self.sidecar), self.sidecar, transactions.patience)
         self.opening = Opening(name, self.folder, queues.format, transactions)
         self.marks = FileMarks(self.opening)
         self.sending = FileSending(self.opening, self.marks)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from penstock.message import OCTETS, Entry, Sent, Settings
+from penstock.message import OCTETS, Entry, Sent, Settings, micros
 from penstock.stores.disk import is_full, sync, sync_file_system
 from penstock.stores.encoding import Head
 from penstock.stores.files.marks import FileMarks, MarkRow
@@ -36,7 +35,7 @@ class FileSending:
     def insert(
         self, entries: Sequence[Entry], now: int, settings: Settings, journal: Journal | None = None
     ) -> list[Sent] | None:
-        entered = time.monotonic_ns()
+        entered = self._transactions.patience.now()
         entries = list(entries)
         with self._opening.visit(check=False):
             self._transactions.reserve.admit(sum([len(entry.body) for entry in entries]))
@@ -52,7 +51,7 @@ class FileSending:
         return None
 
     def _insert(
-        self, entries: Sequence[Entry], now: int, settings: Settings, entered: int, journal: Journal | None
+        self, entries: Sequence[Entry], now: int, settings: Settings, entered: float, journal: Journal | None
     ) -> list[Sent] | None:
         begun = False
         fresh: dict[str, Entry] = {}
@@ -60,7 +59,7 @@ class FileSending:
         published: dict[str, int] = {}
         try:
             with self._folder.reserving():
-                waited = (time.monotonic_ns() - entered) // 1000  # for the lock, since `now`
+                waited = micros(self._transactions.patience.now() - entered)  # for the lock, since `now`
                 ids = self._layout.take_ids(len(entries), now + waited)
                 answers = self._without_duplicates(entries, iter(ids), now, fresh)
                 for id in fresh:

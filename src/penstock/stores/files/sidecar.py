@@ -31,13 +31,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from penstock.file_times import is_recent
 from penstock.guarded import guarded
 from penstock.message import MAX_NUMBER, Settings
 from penstock.stores.disk import read_whole, remove_folder, write_whole
 from penstock.stores.encoding import pack_settings
-from penstock.stores.files.file_times import is_recent
 from penstock.stores.files.records import DAMAGE, DAMAGED_HEAD, Received, check_queue, check_record, set_aside
-from penstock.stores.locks import FileLock, Patience
+from penstock.stores.locks import FileLock, Locks
 
 FOLDER = ".penstock"
 PARTS = ("head", "held", "mark", "settled", "reader")
@@ -67,7 +67,7 @@ def _lost_settings(queue: str) -> dict[str, Any]:
 class Sidecar:
     """The sidecar folder of one queue."""
 
-    def __init__(self, root: Path, queue: str, patience: Patience, on_damage: Callable[[str], object]) -> None:
+    def __init__(self, root: Path, queue: str, locks: Locks, on_damage: Callable[[str], object]) -> None:
         """``on_damage`` is called with what was found damaged and set aside."""
         self.queue = queue
         self.folder = root / FOLDER / queue
@@ -76,7 +76,7 @@ class Sidecar:
             f"{self._at}/{name}" for name in ("settings", "settings.copy", "damaged")
         )
         self._on_damage = on_damage
-        self._lock = FileLock(f"{self._at}/lock", f"queue {queue!r} in the folder {root}", patience)
+        self._lock = FileLock(f"{self._at}/lock", f"queue {queue!r} in the folder {root}", locks)
         self._locked = self._fresh = False
         self._record: Any = None
         self._seen: tuple[int, ...] | None = None

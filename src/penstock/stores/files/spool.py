@@ -25,15 +25,16 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+from penstock.file_times import EXACT, file_age, is_open_for_writing, is_recent
 from penstock.message import FOREVER, Settings, micros
+from penstock.patience import Patience
 from penstock.stores.disk import rename_new
 from penstock.stores.encoding import unpack_settings
-from penstock.stores.files.file_times import EXACT, file_age, is_open_for_writing, is_recent
 from penstock.stores.files.layout import Format, Layout, Stamp, stamp_of
 from penstock.stores.files.sidecar import FOLDER, Sidecar
 from penstock.stores.files.store import FileStore
 from penstock.stores.ids import Uuids
-from penstock.stores.locks import TIMEOUT, Patience
+from penstock.stores.locks import Locks
 
 PARTS = ("new", "queues", "delay", "remove")
 MOST = 2**60 - 2**32
@@ -117,7 +118,7 @@ def deliver_delayed(root: Path, now: int, on_damage: Callable[[str], object]) ->
         if not colon or id in ("", ".", "..") or not (root / "queues" / name).is_dir():
             continue
         with suppress(FileNotFoundError):  # another process was first
-            instant = read_timer(root, id, Sidecar(root, name, Patience(), on_damage))
+            instant = read_timer(root, id, Sidecar(root, name, Locks(Patience()), on_damage))
             if instant <= now:
                 os.rename(entry.path, root / "queues" / name / id)
             elif instant < FOREVER:
@@ -334,7 +335,7 @@ class SpoolUuids(Uuids):
         return f"{self._root}/new/{queue}:{id}", delayed, f"{self._root}/queues/{queue}/{id}", delayed
 
 
-def open_spool(root: str | Path, *, peers: int = 0, timeout: float = TIMEOUT) -> FileStore:
+def open_spool(root: str | Path, patience: Patience, *, peers: int = 0) -> FileStore:
     """``peers``: how many others fetch from the same spool. With any, messages are not ordered, to lose fewer races.
-    ``timeout``: how many seconds to wait for other processes that hold a lock."""
-    return FileStore(root, Spool(Path(root), peers), timeout=timeout)
+    ``patience``: how long to wait for other processes that hold a lock."""
+    return FileStore(root, Spool(Path(root), peers), patience)

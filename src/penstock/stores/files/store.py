@@ -12,13 +12,13 @@ from pathlib import Path
 
 from penstock.clock import Clock, machine_clock
 from penstock.message import Settings
+from penstock.patience import Patience
 from penstock.stores.clock_files import ClockFiles
 from penstock.stores.files.layout import Format
 from penstock.stores.files.outbox import WRITERS, FileLedger
 from penstock.stores.files.queue import FileQueue, Queues
 from penstock.stores.files.sidecar import FOLDER
 from penstock.stores.files.transactions import FileTransactions
-from penstock.stores.locks import TIMEOUT
 from penstock.stores.ports import Outbox, Store
 from penstock.stores.roster import LocalRoster
 from penstock.stores.staging import StagedFiles
@@ -30,11 +30,11 @@ class FileStore(Store):
     groups = False
     atomic = False
 
-    def __init__(self, root: str | Path, format: Format, *, timeout: float = TIMEOUT) -> None:
-        """``timeout``: how many seconds to wait for other processes that hold a lock."""
+    def __init__(self, root: str | Path, format: Format, patience: Patience) -> None:
+        """``patience``: how long to wait for other processes that hold a lock."""
         self.root = Path(root)
         self.format = format
-        self._transactions = FileTransactions(self.root, timeout)
+        self._transactions = FileTransactions(self.root, patience)
         self._reserve = self._transactions.reserve
         self._queues = Queues(self.root, format, self._transactions, lambda damage: self.on_damage(damage))
         staging = StagedFiles(self.root / FOLDER / WRITERS, durable=True, admit=self._reserve.admit)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-from penstock.stores.files.file_times import is_orphaned
+from penstock.file_times import is_orphaned
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
 from penstock.stores.files.holding import Holding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +12,12 @@ from types import FrameType
 from penstock.errors import StoreClosed, StoreError
 from penstock.forking import watch
 from penstock.guarded import guarded
+from penstock.patience import Patience
 from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.disk import is_full, refusal, sync, sync_file_system
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.sidecar import FEW, FOLDER
-from penstock.stores.locks import Patience
+from penstock.stores.locks import Locks
 from penstock.stores.reserve import Reserve
 
 CLAIMS_EVERY = 1.0
@@ -32,9 +32,10 @@ RESERVED_FILES, RESERVED_BYTES = 64, 4096
 class FileTransactions:
     """Owns the lock that keeps a store's threads apart, what a batch has yet to sync, and the disk space kept in reserve."""
 
-    def __init__(self, root: Path, timeout: float) -> None:
+    def __init__(self, root: Path, patience: Patience) -> None:
         self.root = root
-        self.patience = Patience(timeout)
+        self.patience = patience
+        self.locks = Locks(patience)
         pieces = [f"{root}/{FOLDER}/.reserve/{number:02}" for number in range(RESERVED_FILES)]
         self.reserve = Reserve(self, pieces, RESERVED_BYTES)
         self.lock = RLock()
@@ -61,9 +62,9 @@ class FileTransactions:
 
     @guarded
     def batch(self, *, durable: bool = True) -> Generator[None]:
-        begun = time.monotonic()
+        begun = self.patience.now()
         with self.lock:
-            waited = time.monotonic() - begun
+            waited = self.patience.now() - begun
             refuse_handlers(self, self._opener)
             if self.closed:
                 raise StoreClosed(f"{self} was closed")
@@ -75,7 +76,7 @@ class FileTransactions:
                         self._clear_up()
                     self._torn = True
                     # Otherwise threads that queue up behind a frozen process would add up their timeouts.
-                    self.patience.spent = waited
+                    self.locks.spent = waited
                 self._depth = depth + 1
                 yield
                 self._commit(durable and not depth)
@@ -105,7 +106,7 @@ class FileTransactions:
     def _sync_claims(self, *, committing: bool) -> None:
         """Sync the records of received messages, along with a batch that is synced anyway. They are no promise: if the disk
         refuses them, everything promised is still kept."""
-        now = time.monotonic()
+        now = self.patience.now()
         if not (committing and now >= self._claims_synced + CLAIMS_EVERY) and len(self.claimed) <= MOST_CLAIMED:
             return
         claimed, self.claimed, self._claims_synced = self.claimed, set(), now
@@ -121,7 +122,7 @@ class FileTransactions:
         """After a failed batch: an interrupt may have come before the code that took a lock could record it."""
         for folder in self.visited:
             folder.end_batch(failed=True)
-        for lock in list(self.patience.open):
+        for lock in list(self.locks.open):
             lock.give()
         self._forget()
 

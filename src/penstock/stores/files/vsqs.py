@@ -18,14 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from penstock.file_times import wall_millisecond
 from penstock.message import FOREVER
+from penstock.patience import Patience
 from penstock.stores.disk import rename_new
-from penstock.stores.files.file_times import wall_millisecond
 from penstock.stores.files.layout import Format, Layout, Stamp
 from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.store import FileStore
 from penstock.stores.ids import Uuids
-from penstock.stores.locks import TIMEOUT
 
 NEVER = FOREVER // 1000
 EXPIRY = re.compile(r"([0-9]{1,17})(?:\.0*([0-9]*))?")
@@ -181,6 +181,6 @@ class Vsqs(Format):
         return VsqsUuids()
 
 
-def open_vsqs(root: str | Path, *, timeout: float = TIMEOUT) -> FileStore:
-    """``timeout``: how many seconds to wait for other processes that hold a lock."""
-    return FileStore(root, Vsqs(Path(root)), timeout=timeout)
+def open_vsqs(root: str | Path, patience: Patience) -> FileStore:
+    """``patience``: how long to wait for other processes that hold a lock."""
+    return FileStore(root, Vsqs(Path(root)), patience)

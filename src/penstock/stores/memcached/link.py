@@ -9,7 +9,6 @@ command that is safe to repeat is retried once, as the server may have dropped t
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
@@ -20,6 +19,7 @@ from zlib import crc32
 from penstock.errors import MissingExtra, StoreBusy, StoreClosed, StoreError, StoreFull, StoreUnreachable
 from penstock.forking import watch
 from penstock.guarded import guarded
+from penstock.patience import Patience
 from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.memcached.formats import digest
 
@@ -43,9 +43,10 @@ LOCK_POLL = 0.003
 class Link:
     """The connection to one server: the few commands that we use, with its errors as Penstock errors."""
 
-    def __init__(self, host: str, port: int, timeout: float) -> None:
+    def __init__(self, host: str, port: int, patience: Patience) -> None:
         self.name = f"{host}:{port}"
-        self._timeout = timeout
+        self.patience = patience
+        timeout = patience.timeout
         self._client = Client((host, port), connect_timeout=timeout, timeout=timeout, no_delay=True, default_noreply=False)
         self._piece = 0
         self._closed = False
@@ -117,7 +118,7 @@ class Link:
         except TimeoutError as error:
             if unsure is not ...:
                 return unsure
-            raise StoreUnreachable(f"{self} did not answer within {self._timeout} s") from error
+            raise StoreUnreachable(f"{self} did not answer within {self.patience.timeout} s") from error
         except (OSError, MemcacheUnexpectedCloseError) as error:
             if again:
                 return self._ask(verb, *arguments)
@@ -145,10 +146,10 @@ class Link:
 class Servers:
     """Owns the connections, the batch that is open, and the locks that it has taken."""
 
-    def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, timeout: float) -> None:
+    def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, patience: Patience) -> None:
         self.prefix = prefix
-        self.links = [Link(host, port, timeout) for host, port in servers]
-        self._timeout = timeout
+        self.links = [Link(host, port, patience) for host, port in servers]
+        self.patience = patience
         self._lock = RLock()
         self._depth = 0
         self._opener: FrameType | None = None
@@ -192,14 +193,13 @@ class Servers:
         if key in self._locks or not self._depth:
             return
         link, token = self.link(name), secrets.token_bytes(16)
-        give_up_at = time.monotonic() + LOCK_SECONDS + self._timeout
-        while not link.add(key, token, LOCK_SECONDS):
-            if link.get([key]).get(key) == token:  # the answer was lost, but the lock is ours
-                break
-            if time.monotonic() > give_up_at:
-                raise StoreBusy(f"{self}: queue {name!r} was locked by others for {LOCK_SECONDS + self._timeout:g} s")
-            time.sleep(LOCK_POLL)
-        self._locks[key] = link, token
+        timeout = LOCK_SECONDS + self.patience.timeout
+        for _ in self.patience.tries(LOCK_POLL, timeout=timeout):
+            # If the answer was lost, the lock may be ours all the same.
+            if link.add(key, token, LOCK_SECONDS) or link.get([key]).get(key) == token:
+                self._locks[key] = link, token
+                return
+        raise StoreBusy(f"{self}: queue {name!r} was locked by others for {timeout:g} s")
 
     def renew(self, name: str) -> None:
         """Extend a lock, if we have it. Raises `StoreBusy` if it had expired, since another process may have it."""

@@ -10,7 +10,6 @@ same member, exactly one has added it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import QueueNotFound, StoreFull
@@ -95,8 +94,8 @@ class Sender:
         self, contents: Contents, entries: Mapping[int, Entry], tokens: Mapping[int, bytes | None], now: int
     ) -> dict[int, int]:
         """Try once to send. Returns the numbers of those that are sent; others took the numbers, or marks, of the rest."""
-        begun = time.monotonic()
         keys, written = contents.keys, contents.records
+        begun = keys.link.patience.now()
         head = keys.link.incr(keys.key("head"), len(entries))
         if head is None:
             if self._catalogue.find(self._queue)[0] is contents:
@@ -118,7 +117,7 @@ class Sender:
         written.discard({number: record for number, record in records.items() if number not in sent}, dead=True)
         if refusal is not None:
             raise refusal
-        if time.monotonic() - begun > SLOW:
+        if keys.link.patience.now() - begun > SLOW:
             keys.link.nudge(keys.key("stir"))  # waiting receivers saw the head change, and looked too early
         return {place: number for place, number in numbers.items() if number in sent}
 
@@ -167,7 +166,7 @@ def _mark(contents: Contents, entry: Entry, number: int, token: bytes | None, no
     key, value, link = contents.keys.mark(entry.mark), MARK.pack(number, entry.mark_until), contents.link
     seconds = 0 if entry.mark_until == FOREVER else (entry.mark_until - now) // SECOND + SLACK
     if seconds > MONTH:
-        seconds += int(time.time())  # memcached reads more than a month as a date
+        seconds += int(link.patience.date())  # memcached reads more than a month as a date
     if link.cas(key, value, token, seconds):
         return True
     return link.get([key]).get(key) == value  # an answer may have been lost

@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from penstock.clock import Clock, machine_clock
 from penstock.message import Settings
+from penstock.patience import Patience
 from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.clock import MemcachedClock
 from penstock.stores.memcached.link import Servers
@@ -34,9 +34,9 @@ class MemcachedStore(Store):
     groups = False
     atomic = False
 
-    def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, *, timeout: float = 3) -> None:
+    def __init__(self, servers: Sequence[tuple[str, int]], prefix: str, patience: Patience) -> None:
         self.roster = LocalRoster()
-        self._servers = Servers(servers, prefix, timeout)
+        self._servers = Servers(servers, prefix, patience)
         self._catalogue = MemcachedCatalogue(self._servers, lambda damage: self.on_damage(damage))
         writers = Writers(self._servers)
         self.outbox = Outbox(MemcachedStaging(writers), MemcachedLedger(writers, self, self._catalogue))
@@ -74,8 +74,9 @@ class MemcachedStore(Store):
 
     def version(self) -> int:
         with self._servers.batch():
-            if time.monotonic() - self._looked >= LOOK_SECONDS:
-                self._looked = time.monotonic()
+            now = self._servers.patience.now()
+            if now - self._looked >= LOOK_SECONDS:
+                self._looked = now
                 self._version = hash(tuple(contents.keys.look() for contents in self._catalogue.known()))
             return self._version
 

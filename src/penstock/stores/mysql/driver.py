@@ -10,12 +10,12 @@ import json
 import math
 import re
 import secrets
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.patience import Patience
 from penstock.stores.dbserver.driver import Asked, Driver, Session
 from penstock.stores.mysql.words import TEXTS, WORDS
 from penstock.stores.ports import Segment
@@ -46,8 +46,8 @@ class MysqlDriver(Driver):
     begin_reading = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
     at_once = frozenset()
 
-    def __init__(self, url: str, *, timeout: float, statement_timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(self, url: str, patience: Patience, *, statement_timeout: float) -> None:
+        self.patience = patience
         self._target = _read_url(url)
         self._statement_timeout = statement_timeout
         self.steps, texts = read_sql(WORDS, TEXTS)
@@ -66,7 +66,7 @@ class MysqlDriver(Driver):
                 autocommit=True,
                 charset="utf8mb4",
                 client_flag=CLIENT.FOUND_ROWS,
-                connect_timeout=max(2, round(self.timeout)),
+                connect_timeout=max(2, round(self.patience.timeout)),
                 read_timeout=self._statement_timeout + 5,
                 write_timeout=self._statement_timeout + 5,
             )
@@ -78,7 +78,7 @@ class MysqlDriver(Driver):
             settings = f"SELECT @@innodb_flush_log_at_trx_commit, @@version, GET_LOCK('{session.server_id}', 0)"
             flush, version, _ = self.ask(session, settings)[0][0]
             self.durable = flush == 1
-            wait = max(1, math.ceil(self.timeout))
+            wait = max(1, math.ceil(self.patience.timeout))
             self.ask(session, f"SET SESSION innodb_lock_wait_timeout = {wait}, sql_mode = 'STRICT_TRANS_TABLES'")
             limit = (
                 f"max_statement_time = {self._statement_timeout}"
@@ -155,19 +155,16 @@ class MysqlDriver(Driver):
         return last
 
     def end(self, side: Session, lost: Session) -> None:
-        give_up_at = time.monotonic() + self.timeout
-        while (number := self.ask(side, f"SELECT IS_USED_LOCK('{lost.server_id}')")[0][0][0]) is not None:
-            if time.monotonic() > give_up_at:
-                raise StoreBusy(f"{self}: the lost connection {number} did not end within {self.timeout} s")
+        for _ in self.patience.tries(0.005):
+            number = self.ask(side, f"SELECT IS_USED_LOCK('{lost.server_id}')")[0][0][0]
+            if number is None:
+                return
             try:
                 self.ask(side, f"KILL CONNECTION {number}")
             except StoreError as error:
                 if _code(error.__cause__) != NO_SUCH_THREAD:
                     raise
-            time.sleep(0.005)
-
-    def ask_time(self, side: Session) -> int:
-        return int(self.ask(side, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")[0][0][0])
+        raise StoreBusy(f"{self}: the lost connection {number} did not end within {self.patience.timeout} s")
 
     def announce(self, session: Session, *, in_transaction: bool = False) -> None:
         if not in_transaction:  # the counter is in a table without transactions: others would look before the commit
@@ -195,9 +192,9 @@ class MysqlDriver(Driver):
     # the schema
 
     def lock_schema(self, session: Session) -> None:
-        wait = max(1, math.ceil(self.timeout))
+        wait = max(1, math.ceil(self.patience.timeout))
         if self.ask(session, f"SELECT GET_LOCK('{MIGRATION_LOCK}', {wait})")[0][0][0] != 1:
-            raise StoreBusy(f"{self}: another node has been changing the schema for more than {self.timeout} s")
+            raise StoreBusy(f"{self}: another node has been changing the schema for more than {self.patience.timeout} s")
 
     def unlock_schema(self, session: Session, *, done: bool) -> None:
         try:

@@ -5,8 +5,7 @@ There is no NOTIFY, so an announcement is a counter in an in-memory table that w
 
 from __future__ import annotations
 
-import time
-
+from penstock.patience import Patience
 from penstock.stores.dbserver.database import Listening, ServerDatabase
 from penstock.stores.dbserver.store import open_server_store
 from penstock.stores.mysql.driver import MysqlDriver
@@ -28,7 +27,7 @@ class Polling(Listening):
         self._look_at = 0.0
 
     def version(self) -> int:
-        now = time.monotonic()
+        now = self._database.driver.patience.now()
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY
             driver = self._database.driver
@@ -40,8 +39,8 @@ class Polling(Listening):
         pass
 
 
-def open_store(url: str, *, timeout: float = 10, statement_timeout: float = 60, pool: int = 10) -> SqlStore:
-    """``timeout``: seconds to wait for locks, for a free connection, and for an unreachable server; ``statement_timeout``:
+def open_store(url: str, patience: Patience, *, statement_timeout: float = 60, pool: int = 10) -> SqlStore:
+    """``patience``: how long to wait for locks, for a free connection, and for an unreachable server; ``statement_timeout``:
     seconds after which the server cancels a statement; ``pool``: the maximum number of connections."""
-    driver = MysqlDriver(url, timeout=timeout, statement_timeout=statement_timeout)
+    driver = MysqlDriver(url, patience, statement_timeout=statement_timeout)
     return open_server_store(driver, pool=pool, listening=Polling)

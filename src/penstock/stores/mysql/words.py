@@ -22,6 +22,7 @@ WORDS = {
     "STRAIGHT_JOIN penstock_message FORCE INDEX (PRIMARY)",
     "among": "= chosen",
     "later": "GREATEST",
+    "now": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
     "by_ready": "FORCE INDEX (penstock_ready)",
     "ready": "",
     "only_by_name": "",

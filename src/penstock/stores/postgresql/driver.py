@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from penstock.errors import BadInput, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
+from penstock.patience import Patience
 from penstock.stores.dbserver.driver import Asked, Driver, Session
 from penstock.stores.ports import Segment
 from penstock.stores.postgresql.copying import HEADER, TRAILER, copy_rows, read_value
@@ -95,17 +95,17 @@ class PostgresqlDriver(Driver):
     begin_reading = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     at_once = frozenset({"queue", "claim_at_once"})
 
-    def __init__(self, url: str, *, timeout: float, statement_timeout: float) -> None:
+    def __init__(self, url: str, patience: Patience, *, statement_timeout: float) -> None:
         try:
             known = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise unreadable(url, str(error).strip()) from None
         if not str(known.get("port") or "0").replace(",", "").isdigit():
             raise unreadable(url, f"port {known['port']!r:.80} is no number")
-        self.timeout = timeout
+        self.patience = patience
         self._url, self._options = url, known.get("options", "")
         self._settings = {
-            "lock_timeout": round(timeout * 1000),
+            "lock_timeout": round(patience.timeout * 1000),
             "statement_timeout": round(statement_timeout * 1000),
             "idle_in_transaction_session_timeout": round(statement_timeout * 1000),
             **PLANNING,
@@ -129,7 +129,7 @@ class PostgresqlDriver(Driver):
                 self._url,
                 autocommit=True,
                 prepare_threshold=2,
-                connect_timeout=max(2, round(self.timeout)),
+                connect_timeout=max(2, round(self.patience.timeout)),
                 application_name="penstock",
                 client_encoding="UTF8",
                 options=f"{self._options} {settings}",
@@ -254,7 +254,7 @@ class PostgresqlDriver(Driver):
             return StoreUnreachable(f"{self} cannot be reached: {text}")
         match error:
             case errors.LockNotAvailable() | errors.DeadlockDetected():
-                return StoreBusy(f"{self} was locked by others for more than {self.timeout} s: {text}")
+                return StoreBusy(f"{self} was locked by others for more than {self.patience.timeout} s: {text}")
             case errors.QueryCanceled():
                 return StoreBusy(f"{self}: a statement took too long: {text}")
             case errors.DiskFull():
@@ -278,14 +278,10 @@ class PostgresqlDriver(Driver):
         fields = {"pid": pid, "started": started}
         living = b"FROM pg_stat_activity WHERE pid = %(pid)s AND backend_start::text = %(started)s"
         self.ask(side, b"SELECT pg_terminate_backend(pid) " + living, fields)
-        give_up_at = time.monotonic() + self.timeout
-        while self.ask(side, b"SELECT 1 " + living, fields)[0]:
-            if time.monotonic() > give_up_at:
-                raise StoreBusy(f"{self}: the lost connection {pid} did not end within {self.timeout} s")
-            time.sleep(0.005)
-
-    def ask_time(self, side: Session) -> int:
-        return int(self.ask(side, b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0][0])
+        for _ in self.patience.tries(0.005):
+            if not self.ask(side, b"SELECT 1 " + living, fields)[0]:
+                return
+        raise StoreBusy(f"{self}: the lost connection {pid} did not end within {self.patience.timeout} s")
 
     def announce(self, session: Session, *, in_transaction: bool = False) -> None:
         if in_transaction:

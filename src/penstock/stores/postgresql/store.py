@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.patience import Patience
 from penstock.stores.dbserver.store import open_server_store
 from penstock.stores.postgresql.driver import PostgresqlDriver
 from penstock.stores.postgresql.listener import Notifications
@@ -9,10 +10,10 @@ from penstock.stores.postgresql.shortcuts import PostgresqlShortcuts
 from penstock.stores.sql.store import SqlStore
 
 
-def open_store(url: str, *, timeout: float = 10, statement_timeout: float = 60, pool: int = 10) -> SqlStore:
-    """``timeout``: seconds to wait for locks, for a free connection, and for an unreachable server; ``statement_timeout``:
+def open_store(url: str, patience: Patience, *, statement_timeout: float = 60, pool: int = 10) -> SqlStore:
+    """``patience``: how long to wait for locks, for a free connection, and for an unreachable server; ``statement_timeout``:
     seconds after which the server cancels a statement; ``pool``: the maximum number of connections."""
-    driver = PostgresqlDriver(url, timeout=timeout, statement_timeout=statement_timeout)
+    driver = PostgresqlDriver(url, patience, statement_timeout=statement_timeout)
     return open_server_store(
         driver, pool=pool, listening=Notifications, shortcuts=lambda database: PostgresqlShortcuts(database, driver)
     )

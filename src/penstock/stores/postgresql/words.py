@@ -20,6 +20,7 @@ WORDS = {
     "unless_there": "ON CONFLICT DO NOTHING",
     "among": "= ANY(:numbers)",
     "later": "GREATEST",
+    "now": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     "by_ready": "",
     "ready": "AND queue >= 0",
     "only_by_name": """

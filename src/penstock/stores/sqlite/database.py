@@ -20,6 +20,7 @@ from penstock.errors import BadInput, QueueNotFound, StoreBusy, StoreError
 from penstock.forking import watch
 from penstock.guarded import guarded
 from penstock.message import Settings
+from penstock.patience import Patience
 from penstock.stores.callers import find_caller, refuse_handlers
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.encoding import unpack_settings
@@ -354,10 +355,10 @@ class SqliteDatabase(Database):
         self.lock.release()
 
 
-def open_database(path: str | Path, *, timeout: float) -> SqliteDatabase:
+def open_database(path: str | Path, patience: Patience) -> SqliteDatabase:
     """Open the file, and bring its schema to the newest step."""
     steps, statements = read_sql(WORDS, TEXTS)
-    database = SqliteDatabase(QueueFile(path, timeout=timeout), statements)
+    database = SqliteDatabase(QueueFile(path, patience), statements)
     database.connect()
     database.ids = migrate(database, steps)
     watch(database)

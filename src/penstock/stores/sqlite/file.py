@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from types import FrameType
 import apsw
 
 from penstock.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from penstock.patience import Patience
 from penstock.stores.disk import make_private, refusal, sync
 from penstock.stores.reserve import Reserve
 
@@ -46,7 +46,7 @@ def lend(path: Path) -> Iterator[bool]:
 class QueueFile:
     """Owns the connection to one file, and the space reserved beside it."""
 
-    def __init__(self, path: str | Path, *, timeout: float) -> None:
+    def __init__(self, path: str | Path, patience: Patience) -> None:
         if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SAFE_SQLITE:
             raise StoreError(f"SQLite {apsw.sqlite_lib_version()} can corrupt a queue; install a newer apsw")
         self.path = Path(path)
@@ -56,7 +56,7 @@ class QueueFile:
         self.pausing: FrameType | None = None
         """The frame in which this process waits for another writer."""
         self.reserve = Reserve(self, [f"{path}-reserve"], RESERVED)
-        self._timeout = timeout
+        self._patience = patience
         self._parents: apsw.Connection | None = None
         self._opening = False
         self._closed = False
@@ -129,28 +129,27 @@ class QueueFile:
 
     def _to_wal(self, connection: apsw.Connection) -> None:
         # SQLite calls no busy handler for this switch, which every process makes when several create one file.
-        deadline = time.monotonic() + self._timeout
-        while True:
+        for _ in self._patience.tries(0.005):
             try:
                 mode = connection.pragma("journal_mode", "wal")
-                break
-            except apsw.BusyError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.005)
-        if mode != "wal":
-            raise StoreError(f"{self}: its file system cannot keep a write-ahead log (mode {mode!r})")
+            except apsw.BusyError as error:
+                busy = error
+                continue
+            if mode != "wal":
+                raise StoreError(f"{self}: its file system cannot keep a write-ahead log (mode {mode!r})")
+            return
+        raise busy
 
     def wait_for_others(self, tries: int) -> bool:
         # SQLite's own handler soon sleeps 100 ms a try; a writer here is done within one disk sync.
-        pause = 0.0005 if tries < 200 else 0.005
+        patience, pause = self._patience, 0.0005 if tries < 200 else 0.005
         try:
             self.pausing = sys._getframe()
             if tries == 0:
-                self._waiting_since = time.monotonic()
-            if time.monotonic() - self._waiting_since > self._timeout:
+                self._waiting_since = patience.now()
+            if patience.now() - self._waiting_since > patience.timeout:
                 return False
-            time.sleep(pause)
+            patience.pause(pause)
             return True
         finally:
             self.pausing = None
@@ -158,7 +157,7 @@ class QueueFile:
     def translate(self, error: apsw.Error) -> StoreError:
         match error:
             case apsw.BusyError() | apsw.LockedError():
-                return StoreBusy(f"{self} was locked by others for more than {self._timeout} s")
+                return StoreBusy(f"{self} was locked by others for more than {self._patience.timeout} s")
             case apsw.FullError():
                 return StoreFull(f"{self}: no space left on its disk")
             case apsw.ReadOnlyError():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.patience import Patience
 from penstock.stores.sql.database import Database
 from penstock.stores.sql.queue import SqlQueue
 from penstock.stores.sql.store import SqlStore
@@ -13,9 +14,9 @@ from penstock.stores.sqlite.shortcuts import SqliteShortcuts
 from penstock.stores.staging import StagedFiles, staging_folder
 
 
-def open_store(path: str | Path, *, timeout: float = 10) -> SqlStore:
-    """``timeout``: how many seconds to wait for other writers."""
-    database = open_database(path, timeout=timeout)
+def open_store(path: str | Path, patience: Patience) -> SqlStore:
+    """``patience``: how long to wait for other writers."""
+    database = open_database(path, patience)
     staging = StagedFiles(staging_folder(path), durable=False, admit=database.file.reserve.admit, beside=path)
     shortcuts = SqliteShortcuts(database)
 

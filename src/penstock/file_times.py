@@ -11,6 +11,7 @@ import platform
 import re
 import signal
 import time
+from pathlib import Path
 
 from penstock.clock import MachineClock
 
@@ -65,7 +66,7 @@ def is_open_for_writing(path: str) -> bool | None:
 def is_orphaned(path: str) -> bool:
     """Whether an unfinished file is so old that no process can be about to finish it."""
     try:
-        status = os.stat(path)
+        status = Path(path).stat()
     except FileNotFoundError:
         return False
     age = file_age(max(status.st_ctime, status.st_mtime))

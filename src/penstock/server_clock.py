@@ -1,8 +1,9 @@
-"""The clock of a database, as its clients read it: their own steady clock, regularly synchronised with the database's.
+"""The clock of a server (a database or a Penstock service), as its clients read it: their own steady clock, regularly
+synchronised with the server's.
 
 Machines disagree about the time of day, and one reads a lease that another wrote. So clients do not use their wall clocks: each
-measures the offset of its steady clock (which nobody sets) from the database's clock, to within half a round trip. If the
-database's wall clock is set, all clients follow within `ASK_EVERY`, and log it.
+measures the offset of its steady clock (which nobody sets) from the server's clock, to within half a round trip. If the
+server's wall clock is set, all clients follow within `ASK_EVERY`, and log it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ ASK_AGAIN = 1_000_000
 TRIES = 3
 
 
-class DatabaseClock:
+class ServerClock:
     def __init__(self, ask: Callable[[], int]) -> None:
         self.steps = 0
-        """How often this process has noticed that the database's clock was set."""
+        """How often this process has noticed that the server's clock was set."""
         self._ask = ask
         self._lock = RLock()  # a signal handler may send while its thread holds it
         self._offset: int | None = None
@@ -53,7 +54,7 @@ class DatabaseClock:
             return self._offset
 
     def difference(self) -> int:
-        """How many microseconds this machine's wall clock is ahead of the database's."""
+        """How many microseconds this machine's wall clock is ahead of the server's."""
         return system_clock() - self()
 
     def _tell(self, offset: int, noise: int, elapsed: int) -> None:
