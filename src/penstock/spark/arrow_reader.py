@@ -35,6 +35,7 @@ from penstock.message import FOREVER, State
 from penstock.stores.encoding import Head, add_body, checksum, plain_checksum, unpack_head
 from penstock.stores.ids import Ids
 from penstock.stores.postgresql import words as postgresql
+from penstock.stores.sql.runs import Run
 from penstock.stores.sql.statements import read_sql
 from penstock.stores.sqlite import words as sqlite
 
@@ -80,34 +81,22 @@ EXPRESSIONS = {
 }
 CHECKED = ("body", "head", "grp", "mark", "sent_at", "deadline_at", "checksum")
 """Everything that a message's checksum covers, and the checksum itself."""
-IN_RUN = """EXISTS (
-    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND run_at IS NOT NULL AND reader {reader}
-    AND penstock_message.visible_at >= 0
-    AND (penstock_message.visible_at, penstock_message.number) > (begin_at, begin_number)
-    AND (penstock_message.visible_at, penstock_message.number) <= (end_at, end_number)
-)"""
-"""Whether a message belongs to a run: a settled one (whose reader is ''), so that it is gone, or one that holds it."""
-SCAN = "SELECT {columns} FROM {table} WHERE {by} = {home} AND number >= {start} AND number < {stop}{conditions}"
-NOTHING: Mapping[str, object] = MappingProxyType({})
-FIND_QUEUE = "SELECT number FROM penstock_queue WHERE name = $1"
-FIND_CLAIM = """
-SELECT number, size, run_at, begin_at, begin_number, end_at, end_number FROM penstock_claim
-WHERE queue = $1 AND reader = $2 AND epoch = $3 AND confirmed = 1
-"""
-FIND_RUNS = "SELECT 1 FROM penstock_claim WHERE queue = $1 AND run_at IS NOT NULL LIMIT 1"
-FIND_SALT = "SELECT value FROM penstock_meta WHERE name = 'salt'"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+WORDS = {"columns": "{columns}", "held_columns": "{columns}", "all_settled_columns": "{columns}"}
+WORDS |= {"by_queue": "{by_queue}", "first_of_these": "{conditions}"}
+"""What we put into the statements of the store when we know it, and the store puts otherwise."""
 
 
 @lru_cache
 def _texts(dialect: str) -> dict[str, str]:
-    """The store's own statements, with {columns} instead of its columns."""
+    """The store's own statements, with our words in them."""
     known = {"sqlite": sqlite, "postgresql": postgresql}[dialect]
-    return read_sql({**known.WORDS, "columns": "{columns}", "held_columns": "{columns}"}, known.TEXTS)[1]
+    return read_sql({**known.WORDS, **WORDS}, known.TEXTS)[1]
 
 
-def _text(dialect: str, name: str, values: Mapping[str, int]) -> str:
-    """One of them, with these numbers as its parameters."""
-    return re.sub(r"(?<!:):(\w+)", lambda found: str(int(values[found[1]])), _texts(dialect)[name])
+def _filled(text: str, fields: Mapping[str, int]) -> str:
+    """A statement with these numbers as its parameters; one that is text is bound later."""
+    return re.sub(r"(?<!:):(\w+)", lambda found: str(int(fields[found[1]])) if found[1] in fields else "$1", text)
 
 
 class Damaged(Exception):
@@ -121,70 +110,68 @@ class Columnar:
         self._connection = connection
         self._dialect = dialect
         if dialect == "sqlite":
-            self._value(f"PRAGMA busy_timeout = {WAIT}")
+            list(self._run(f"PRAGMA busy_timeout = {WAIT}"))
         connection.set_autocommit(False)
         if dialect == "postgresql":
             # The planner underestimates the rows of a scan, and parallel workers would pass each of them to the leader.
-            self._value("SET LOCAL max_parallel_workers_per_gather = 0")
-        self.ids = Ids(self._value(FIND_SALT))
+            list(self._run("SET LOCAL max_parallel_workers_per_gather = 0"))
+        ((salt,),) = self._rows("meta", name="salt")
+        self.ids = Ids(salt)
 
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim. Raises
         `Damaged` if one of them is damaged; on SQLite, where claiming does not read bodies."""
         home = self._queue(queue)
         checked = CHECKED if self._dialect == "sqlite" else ()
-        for claim, size, run_at, begin_at, begin_number, end_at, end_number in self._find(FIND_CLAIM, home, reader, epoch):
+        for claim, found, size, confirmed, _, _, run_at in self._rows("claims", queue=home, reader=reader):
+            if found != epoch or not confirmed:
+                continue
             if run_at is None:
-                places = {"claim": claim, "start": start, "stop": stop}
-                yield from self._select(_text(self._dialect, "read", places), queue, schema, NOTHING, checked)
+                yield from self._select("read", queue, schema, NOTHING, checked, claim=claim, start=start, stop=stop)
             else:
+                (run,) = (run for row in self._rows("runs", queue=home) if (run := Run(*row)).claim == claim)
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
                 after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
-                places = {"begin_at": begin_at, "begin_number": begin_number, "end_at": end_at, "end_number": end_number}
-                places |= {"start": start, "count": max(0, min(stop, size) - start)}
-                text = _text(self._dialect, "read_run", places | {"queue": home})
-                yield from self._select(text, queue, schema, after, checked)
+                fields = run._asdict() | {"queue": home, "start": start, "count": max(0, min(stop, size) - start)}
+                yield from self._select("read_run", queue, schema, after, checked, **fields)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """The messages whose numbers are from ``start`` up to ``stop``. ``dense``: many of these numbers belong to this queue,
         so scan the table rather than an index."""
-        where = "".join(f" AND {condition}" for condition in conditions)
-        table = "penstock_settled" if settled else "penstock_message"
-        home = self._queue(queue)
-        changed = NOTHING
-        if not settled and self._find(FIND_RUNS, home):
-            where += f" AND NOT {IN_RUN.format(reader='= ' + repr(''))}"
-            held = IN_RUN.format(reader="<> ''")
+        name, changed, home = "scan_settled" if settled else "scan", NOTHING, self._queue(queue)
+        if not settled and self._dialect == "sqlite" and self._rows("runs", queue=home):
+            name, held = "scan_unsettled", sqlite.WORDS["in_held_run"]
             changed = {"state": f"CASE WHEN {held} THEN {int(State.CONSUMED)} ELSE state END", "receives": f"receives + {held}"}
             changed |= {"visible_at": f"CASE WHEN {held} THEN {FOREVER} ELSE visible_at END"}
-        words = {"table": table, "by": "queue + 0" if dense else "queue", "home": home, "conditions": where}
-        yield from self._select(SCAN, queue, schema, changed, start=start, stop=stop, **words)
+        words = {"by_queue": "queue + 0" if dense else "queue"}
+        words["conditions"] = "".join(f" AND {condition}" for condition in conditions)
+        yield from self._select(name, queue, schema, changed, (), words, queue=home, start=start, stop=stop)
 
     def _queue(self, name: str) -> int:
-        home: int | None = self._value(FIND_QUEUE, name)
-        if home is None:
-            raise QueueNotFound(name)
-        return home
+        for row in self._rows("queue", name=name):
+            return int(row[0])
+        raise QueueNotFound(name)
 
-    def _value(self, query: str, *values: object) -> Any:
-        found = self._find(query, *values)
-        return found[0][0] if found else None
-
-    def _find(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        batches = [rows for rows in self._run(query, *values) if rows.num_columns]
+    def _rows(self, name: str, /, **fields: Any) -> list[tuple[Any, ...]]:
+        """The rows of one of the store's statements."""
+        values = [fields.pop(field) for field in list(fields) if isinstance(fields[field], str)]
+        assert len(values) <= 1
+        text = _filled(_texts(self._dialect)[name], fields)
+        batches = [rows for rows in self._run(text, *values) if rows.num_columns]
         return [row for rows in batches for row in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
 
     def _select(
         self,
-        query: str,
+        name: str,
         queue: str,
         schema: pa.Schema,
         changed: Mapping[str, object] = NOTHING,
         checked: Sequence[str] = (),
+        words: Mapping[str, str] = NOTHING,
         /,
-        **words: object,
+        **fields: Any,
     ) -> Iterator[pa.RecordBatch]:
         """``changed``: columns whose value, or expression, replaces the table's.
 
@@ -192,7 +179,8 @@ class Columnar:
         sources = [SOURCES[field.name] for field in schema if field.name in SOURCES]
         terms = EXPRESSIONS[self._dialect] | {name: f"{value} AS {name}" for name, value in changed.items()}
         columns = ", ".join(terms.get(source, source) for source in dict.fromkeys([*sources, *checked]) or ["number"])
-        for rows in self._run(query.format(columns=columns, **words)):
+        text = _filled(_texts(self._dialect)[name], fields)
+        for rows in self._run(text.format(columns=columns, **words)):
             if checked and rows.num_rows and not intact(rows):
                 raise Damaged
             if rows.num_rows:

@@ -151,12 +151,10 @@ SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_message WHERE queue = :q
 SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_settled WHERE queue = :queue
 
 -- name: scan
-SELECT {columns} FROM penstock_message
-WHERE queue = :queue {ready} AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
+SELECT {columns} FROM penstock_message WHERE {by_queue} = :queue {ready} AND number >= :start AND number < :stop {first_of_these}
 
 -- name: scan_settled
-SELECT {columns}, settled_at, reason FROM penstock_settled
-WHERE queue = :queue AND number >= :start AND number < :stop ORDER BY number LIMIT :limit
+SELECT {all_settled_columns} FROM penstock_settled WHERE {by_queue} = :queue AND number >= :start AND number < :stop {first_of_these}
 
 -- name: count
 SELECT 'visible', COUNT(*), MIN(number) FROM penstock_message

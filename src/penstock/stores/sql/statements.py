@@ -15,6 +15,9 @@ SHARED = {
     "columns_before": COLUMNS.replace(
         "visible_at, state, receives, delivery", "picked.visible_at, picked.state, receives - 1, picked.before"
     ),
+    "all_settled_columns": f"{COLUMNS}, settled_at, reason",
+    "by_queue": "queue",
+    "first_of_these": "ORDER BY number LIMIT :limit",
     "held_columns": HELD,
     "asleep_columns": HELD.replace("penstock_message.visible_at", "penstock_claim.lapses_at"),
 }

@@ -176,16 +176,10 @@ UPDATE penstock_claim SET size = size - :gone WHERE number = :claim
 
 -- name: scan_unsettled
 SELECT {columns} FROM penstock_message
-WHERE queue = :queue AND number >= :start AND number < :stop AND NOT EXISTS (
-    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = :queue AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0
-    AND (visible_at, penstock_message.number) > (begin_at, begin_number) AND (visible_at, penstock_message.number) <= (end_at, end_number)
-) ORDER BY number LIMIT :limit
+WHERE {by_queue} = :queue AND number >= :start AND number < :stop AND NOT {in_settled_run} {first_of_these}
 
 -- name: first_unsettled
-SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND NOT EXISTS (
-    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = :queue AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0
-    AND (visible_at, penstock_message.number) > (begin_at, begin_number) AND (visible_at, penstock_message.number) <= (end_at, end_number)
-)
+SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND NOT {in_settled_run}
 
 -- name: sleepers
 SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1 AND lapses_at <= :now

@@ -1,5 +1,12 @@
 """What SQLite puts for the words in braces in the SQL texts, and where its texts are."""
 
+IN_RUN = """EXISTS (
+    SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_message.queue AND run_at IS NOT NULL AND reader {reader}
+    AND penstock_message.visible_at >= 0
+    AND (penstock_message.visible_at, penstock_message.number) > (begin_at, begin_number)
+    AND (penstock_message.visible_at, penstock_message.number) <= (end_at, end_number)
+)"""
+"""Whether a message belongs to a run: a settled one (whose reader is ''), so that it is gone, or one that holds it."""
 TEXTS = [("penstock.stores.sqlite", "sqlite.sql")]
 WORDS = {
     "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -32,4 +39,6 @@ WORDS = {
     """,
     "chosen": "penstock_message",
     "penstock_message": "",
+    "in_settled_run": IN_RUN.format(reader="= ''"),
+    "in_held_run": IN_RUN.format(reader="<> ''"),
 }
