@@ -67,6 +67,11 @@ def filed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
+def ruled(name: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault in what SQL computes and the rules say."""
+    return Mutant(name, "rules", changes, ("tests/test_sql_rules.py",))
+
+
 def locked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the locks between processes."""
     return Mutant(name, tests, changes, ("tests/test_file_locks.py",))
@@ -605,7 +610,7 @@ MUTANTS = [
     mutant(
         "a look shows what is settled",
         "looking_ends",
-        (SQLITE_SQL, "AND reader = '' AND run_at IS NOT NULL AND visible_at >= 0", "AND reader = '?' AND visible_at >= 0"),
+        ("stores/sqlite/words.py", "IN_RUN.format(reader=\"= ''\")", "IN_RUN.format(reader=\"= '?'\")"),
     ),
     mutant("a run in parts is settled whole", "some_at_a_time", (RUNS, "if gone == limit:", "if False:")),
     mutant(
@@ -918,6 +923,26 @@ MUTANTS = [
             "            seal = layout.seal(id, until)\n"
             "            folder.write_received(id, received._replace(seal=seal), durable=lasting)",
         ),
+    ),
+    ruled(
+        "PostgreSQL counts deliveries",
+        (
+            POSTGRES_SQL,
+            "receives = receives + 1, delivery = GREATEST(delivery + 1, :now)",
+            "receives = receives + 1, delivery = delivery + 1",
+        ),
+    ),
+    ruled(
+        "PostgreSQL forgets the first receive",
+        (POSTGRES_SQL, "first_received_at = COALESCE(first_received_at, :now), holder", "first_received_at = :now, holder"),
+    ),
+    ruled(
+        "PostgreSQL claims in any order",
+        (POSTGRES_SQL, "ORDER BY visible_at, number LIMIT :limit FOR", "ORDER BY number LIMIT :limit FOR"),
+    ),
+    ruled(
+        "a moved row keeps its old deadline",
+        (COMMON_SQL, "deadline_at = :deadline_at, mark", "deadline_at = COALESCE(deadline_at, :deadline_at), mark"),
     ),
     locked("a lock is waited for for ever", "frozen", ("patience.py", "if now >= give_up_at:", "if False:")),
     locked(
