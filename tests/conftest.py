@@ -13,7 +13,7 @@ import pytest
 from starting import start
 
 from penstock.queue.retention import Tender
-from penstock.testing.servers import MariadbServer, MemcachedServer, PostgresqlServer, Server
+from penstock.testing.servers import DatabaseServer, MariadbServer, MemcachedServer, PostgresqlServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,12 +36,12 @@ def cleared_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[Server]:
+def postgresql() -> Iterator[DatabaseServer]:
     yield from start(PostgresqlServer)
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[Server]:
+def mariadb() -> Iterator[DatabaseServer]:
     yield from start(MariadbServer)
 
 

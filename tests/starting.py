@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.testing.servers import MemcachedServer, Missing, Server
+from penstock.testing.servers import DatabaseServer, MemcachedServer, Missing
 
-AnyServer = TypeVar("AnyServer", bound=Server | MemcachedServer)
+AnyServer = TypeVar("AnyServer", bound=DatabaseServer | MemcachedServer)
 
 
 def start(kind: type[AnyServer]) -> Iterator[AnyServer]:

@@ -126,6 +126,24 @@ def test_every_module_of_the_package_opens_with_what_it_is_for() -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
+def test_one_name_is_one_thing_in_the_whole_package() -> None:
+    """Classes and names of types. (A type variable belongs to its module.)"""
+    found: dict[str, Path] = {}
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+        for node in tree.body:
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and "TypeVar" not in ast.unparse(node.value)
+            ):
+                names += [name for name in [node.targets[0].id] if re.match("[A-Z].*[a-z]", name)]
+        for name in names:
+            assert name not in found, f"{name} is a name in {found[name]} and in {path}"
+            found[name] = path
+
+
 def test_nobody_asks_which_store_it_has() -> None:
     asking = re.compile(r"isinstance\([^()]*(\([^()]*\))?[^()]*\b\w*Store\b")
     for path in SOURCE.rglob("*.py"):

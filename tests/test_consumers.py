@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.testing.servers import Server
+from penstock.testing.servers import DatabaseServer
 
 SOAK = bool(os.environ.get("PENSTOCK_SOAK"))
 SECONDS, MESSAGES = (120, 50_000) if SOAK else (8, 3_000)
@@ -80,7 +80,7 @@ class Workers:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 def test_consumers_killed_and_frozen_lose_nothing_and_every_double_is_explained(
-    postgresql: Server, tmp_path: Path, mode: str
+    postgresql: DatabaseServer, tmp_path: Path, mode: str
 ) -> None:
     url, log = postgresql.new_url(), tmp_path / "log"
     log.touch()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.testing.servers import Server
+from penstock.testing.servers import DatabaseServer
 
 LOCKING = {"lock_queue", "found", "visible"}
 """The statements that lock rows."""
@@ -20,7 +20,7 @@ TOGETHER = 1.0
 
 @pytest.fixture(params=["postgresql", "mariadb"])
 def broker(request: pytest.FixtureRequest) -> Iterator[penstock.Broker]:
-    server: Server = request.getfixturevalue(request.param)
+    server: DatabaseServer = request.getfixturevalue(request.param)
     with penstock.open(server.new_url()) as broker:
         yield broker
 

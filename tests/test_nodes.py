@@ -11,12 +11,12 @@ from test_serve import Account, serving
 
 import penstock
 from penstock.testing.http import Http
-from penstock.testing.servers import Server
+from penstock.testing.servers import DatabaseServer
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
 def store(request: pytest.FixtureRequest) -> str:
-    server: Server = request.getfixturevalue(request.param)
+    server: DatabaseServer = request.getfixturevalue(request.param)
     return server.new_url()
 
 

@@ -22,23 +22,23 @@ import penstock
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.dbserver.staging import AHEAD
 from penstock.testing.proxy import HOWS, Proxy
-from penstock.testing.servers import MariadbServer, PostgresqlServer, Server
+from penstock.testing.servers import DatabaseServer, MariadbServer, PostgresqlServer
 
 POINTS = 12
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Server:
+def server(request: pytest.FixtureRequest) -> DatabaseServer:
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def url(server: Server) -> str:
+def url(server: DatabaseServer) -> str:
     return server.new_url()
 
 
 @pytest.fixture(params=[PostgresqlServer, MariadbServer], ids=["postgresql", "mariadb"])
-def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+def own(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
     """A server that a test may stop."""
     yield from start(request.param)
 
@@ -49,7 +49,7 @@ def bodies(queue: penstock.Queue) -> Counter[str]:
 
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("how", HOWS)
-def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: Server, url: str, how: str, changed: bool) -> None:
+def test_cut_at_any_point_a_send_is_done_once_or_not_at_all(server: DatabaseServer, url: str, how: str, changed: bool) -> None:
     """Also if the settings have changed, so that the first send, which relies on cached ones, inserts nothing."""
     cut_sends(server, url, how, changed=changed)
 
@@ -74,7 +74,7 @@ def test_a_server_that_panics_is_a_connection_that_is_lost(postgresql: Postgresq
     cut_sends(postgresql, postgresql.new_url(), how, LAST_WORDS[words])
 
 
-def cut_sends(server: Server, url: str, how: str, last_words: bytes = b"", *, changed: bool = False) -> None:
+def cut_sends(server: DatabaseServer, url: str, how: str, last_words: bytes = b"", *, changed: bool = False) -> None:
     with Proxy(server.port, last_words) as proxy, penstock.open(url) as direct:
         looking = direct.create("orders")
         for point in range(1, POINTS):
@@ -100,7 +100,9 @@ def cut_sends(server: Server, url: str, how: str, last_words: bytes = b"", *, ch
 
 @pytest.mark.parametrize("history", [0, 3600])  # history takes the slow path
 @pytest.mark.parametrize("how", HOWS)
-def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, url: str, how: str, history: float) -> None:
+def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(
+    server: DatabaseServer, url: str, how: str, history: float
+) -> None:
     with Proxy(server.port) as proxy, penstock.open(url) as direct:
         looking = direct.create("orders", history=history)
         for point in range(1, POINTS):
@@ -122,7 +124,7 @@ def test_cut_at_any_point_a_delete_is_answered_as_it_was_done(server: Server, ur
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_cut_at_any_point_an_exchange_is_answered_as_it_was_done(server: Server, url: str, how: str) -> None:
+def test_cut_at_any_point_an_exchange_is_answered_as_it_was_done(server: DatabaseServer, url: str, how: str) -> None:
     with Proxy(server.port) as proxy, penstock.open(url) as direct:
         looking = direct.create("orders")
         for point in range(1, POINTS):
@@ -145,7 +147,7 @@ def test_cut_at_any_point_an_exchange_is_answered_as_it_was_done(server: Server,
         assert proxy.cuts >= 1
 
 
-def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(own: Server) -> None:
+def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(own: DatabaseServer) -> None:
     hows = [PostgresqlServer.FAST, PostgresqlServer.IMMEDIATE]
     if isinstance(own, MariadbServer):
         hows = [signal.SIGTERM, signal.SIGKILL]
@@ -197,7 +199,7 @@ def test_restarted_under_load_nothing_acknowledged_is_lost_and_nothing_doubled(o
     assert len(sent) > 100
 
 
-def test_who_has_the_number_of_a_lost_connection_now_is_left_alone(own: Server) -> None:
+def test_who_has_the_number_of_a_lost_connection_now_is_left_alone(own: DatabaseServer) -> None:
     """A restarted server numbers its connections from one again."""
     with penstock.open(own.new_url(), timeout=30) as broker:
         driver = broker.store.database.driver
@@ -212,7 +214,7 @@ def test_who_has_the_number_of_a_lost_connection_now_is_left_alone(own: Server) 
             driver.shut(session)
 
 
-def test_a_server_that_stays_away_is_told(own: Server) -> None:
+def test_a_server_that_stays_away_is_told(own: DatabaseServer) -> None:
     with penstock.open(own.new_url(), timeout=0.5) as broker:
         queue = broker.create("orders")
         own.stop(signal.SIGKILL if isinstance(own, MariadbServer) else PostgresqlServer.IMMEDIATE)
@@ -223,7 +225,7 @@ def test_a_server_that_stays_away_is_told(own: Server) -> None:
         assert queue.stats().messages == 1
 
 
-def test_a_commit_whose_server_does_not_come_back_is_unknown_and_said_so(own: Server) -> None:
+def test_a_commit_whose_server_does_not_come_back_is_unknown_and_said_so(own: DatabaseServer) -> None:
     with penstock.open(own.new_url(), timeout=0.5) as broker:
         queue = broker.create("orders")
         with pytest.raises(penstock.OutcomeUnknown, match="unknown"), broker.store.batch():
@@ -248,7 +250,7 @@ def stage(broker: penstock.Broker, writer: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_cut_at_any_point_a_batch_is_published_once(server: Server, url: str, how: str) -> None:
+def test_cut_at_any_point_a_batch_is_published_once(server: DatabaseServer, url: str, how: str) -> None:
     with Proxy(server.port) as proxy, penstock.open(url) as direct:
         looking = direct.create("orders")
         for point in count(1 + HOWS.index(how), 3):
@@ -268,7 +270,7 @@ def test_cut_at_any_point_a_batch_is_published_once(server: Server, url: str, ho
         assert point > 2 * SEGMENTS
 
 
-def test_segments_that_a_crash_of_the_server_took_are_missed(own: Server) -> None:
+def test_segments_that_a_crash_of_the_server_took_are_missed(own: DatabaseServer) -> None:
     with penstock.open(own.new_url()) as broker:
         queue = broker.create("orders")
         segments = stage(broker, "w")
@@ -298,7 +300,7 @@ def test_without_a_connection_to_read_ahead_by_a_batch_is_published_too(url: str
         assert broker.store.outbox.staging.staged() == []
 
 
-def test_a_connection_to_read_ahead_by_that_is_lost_is_not_missed(server: Server, url: str) -> None:
+def test_a_connection_to_read_ahead_by_that_is_lost_is_not_missed(server: DatabaseServer, url: str) -> None:
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         segments = stage(broker, "w")
@@ -354,7 +356,7 @@ def test_the_clock_is_the_servers(url: str) -> None:
         assert clock() <= clock()
 
 
-def test_a_statement_that_takes_too_long_is_given_up(server: Server, url: str) -> None:
+def test_a_statement_that_takes_too_long_is_given_up(server: DatabaseServer, url: str) -> None:
     with penstock.open(url, timeout=1, statement_timeout=1) as broker:
         slow = (
             "SELECT pg_sleep(30)"

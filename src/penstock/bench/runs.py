@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.workloads import Driver, MeasuredQueue, Target, Timing, Trial, Unverified, Verb, Workload, plan, repeat
+from penstock.bench.workloads import BenchDriver, MeasuredQueue, Target, Timing, Trial, Unverified, Verb, Workload, plan, repeat
 
 FILL_BATCH = 10_000
 FILL_SECONDS = 90
@@ -242,7 +242,7 @@ def _work(
         for path, group in zip(paths, groups, strict=True):
             with closing(target.open(path)) as session:
                 session.settings()
-                driver = Driver(session, row)
+                driver = BenchDriver(session, row)
                 for verb in group:
                     barrier.wait()
                     tallies.append(repeat(driver.acts[verb], seconds))

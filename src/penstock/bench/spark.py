@@ -72,7 +72,7 @@ class SparkBench:
                 "url": f"jdbc:postgresql://{told.host}:{told.port}/{told.dbname}",
                 "user": told.user,
                 "password": told.password or "",
-                "driver": "org.postgresql.Driver",
+                "driver": "org.postgresql.BenchDriver",
             }
 
     def measure(self) -> dict[str, list[float]]:

@@ -145,7 +145,7 @@ class Timing:
         return self.count / self.seconds if self.seconds else 0
 
 
-class Driver:
+class BenchDriver:
     """The verbs of a session as calls that return how many messages they moved; 0 when none are left."""
 
     def __init__(self, session: MeasuredQueue, row: Workload) -> None:
@@ -224,7 +224,7 @@ class Trial:
         self.target = target
         self.tallies = {row.verb: Timing() for row in rows}
         self._session = session
-        self._driver = Driver(session, rows[0])
+        self._driver = BenchDriver(session, rows[0])
         self._calls = max(2, min(50, 1000 // rows[0].batch))
         self._groups = plan(target, self.tallies, drain=True)
         self._seconds = seconds

@@ -50,13 +50,13 @@ class Records(Protocol):
     def delete(self, receipt: Held, settlement: Settlement) -> bool: ...
 
 
-Open = Callable[[], AbstractContextManager[Records]]
+OpenRecords = Callable[[], AbstractContextManager[Records]]
 
 
 class RecordedHistory(History):
     """The history by linear scans. Owns nothing."""
 
-    def __init__(self, open: Open) -> None:
+    def __init__(self, open: OpenRecords) -> None:
         self._open = open
 
     def browse(self, limit: int) -> list[Message]:
@@ -90,7 +90,7 @@ class RecordedReaders(Readers):
 
     A verb changes the messages first and the record last: if it is interrupted in between, the claim still has them."""
 
-    def __init__(self, queue: str, open: Open) -> None:
+    def __init__(self, queue: str, open: OpenRecords) -> None:
         self._queue = queue
         self._open = open
 

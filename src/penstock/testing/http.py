@@ -21,7 +21,7 @@ SETTINGS = ServerSettings(port=0, access_log=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: dict[str, str]
     """Names in lower case."""
@@ -40,7 +40,7 @@ class Http:
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
         self._headers = headers or {}
 
-    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> HttpAnswer:
         """A dict is sent as JSON; in header names, _ stands for -."""
         if isinstance(body, dict):
             body = json.dumps(body).encode()
@@ -48,7 +48,7 @@ class Http:
         self._connection.request(method, path, body, {**self._headers, **named})
         response = self._connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, found, response.read())
+        return HttpAnswer(response.status, found, response.read())
 
     def __del__(self) -> None:
         self._connection.close()

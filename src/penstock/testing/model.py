@@ -204,12 +204,12 @@ class Player:
         return self.places.setdefault((queue, id), len(self.places))
 
 
-Plan = list[tuple[tuple[Any, ...], bool]]
+Calls = list[tuple[tuple[Any, ...], bool]]
 """Steps, and whether to look at everything after each."""
 plans = st.lists(st.tuples(steps, st.booleans()), min_size=15, max_size=50)
 
 
-def compare(subject: LocalBroker, memory: LocalBroker, configuration: dict[str, Any], plan: Plan) -> None:
+def compare(subject: LocalBroker, memory: LocalBroker, configuration: dict[str, Any], plan: Calls) -> None:
     """Play a plan on both stores; all answers must be the same."""
     configuration = {**configuration, "groups": configuration["groups"] and subject.store.groups}
     suffix = f"-{next(serial)}"
@@ -252,7 +252,7 @@ class Model:
 
             @settings(how, deadline=None, suppress_health_check=list(HealthCheck))
             @given(configurations, plans)
-            def run(configuration: dict[str, Any], plan: Plan) -> None:
+            def run(configuration: dict[str, Any], plan: Calls) -> None:
                 compare(subject, memory, configuration, plan)
 
             (run if first is None else seed(first)(run))()

@@ -14,7 +14,7 @@ from penstock import Broker
 from penstock.broker import LocalBroker
 from penstock.policy import MAX_BODY
 from penstock.testing.clock import FakeClock
-from penstock.testing.http import Answer, Http
+from penstock.testing.http import Http, HttpAnswer
 
 INT32_MAX = 2**31 - 1
 QUEUE = {
@@ -48,7 +48,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def parts_of(answer: Answer) -> list[Mail]:
+def parts_of(answer: HttpAnswer) -> list[Mail]:
     head = f"Content-Type: {answer.headers['content-type']}\r\n\r\n".encode()
     parts = message_from_bytes(head + answer.body).get_payload()
     assert isinstance(parts, list)

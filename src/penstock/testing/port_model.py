@@ -56,7 +56,7 @@ steps = st.one_of(
 plans = st.lists(steps, min_size=10, max_size=40)
 
 
-class Player:
+class PortPlayer:
     """Plays a plan on the queues of one store; ids and names are translated to the plan's."""
 
     def __init__(self, store: Store, suffix: str) -> None:
@@ -240,7 +240,7 @@ class PortModel:
             @given(plans)
             def run(plan: list[tuple[Any, ...]]) -> None:
                 suffix = f"-{next(serial)}"
-                players = [Player(store, suffix) for store in (memory, subject.store)]
+                players = [PortPlayer(store, suffix) for store in (memory, subject.store)]
                 for step in plan:
                     expected, actual = (player.play(step) for player in players)
                     assert actual == expected, step

@@ -51,7 +51,7 @@ def roomy_memory() -> str | None:
     return None
 
 
-class Server(ABC):
+class DatabaseServer(ABC):
     user: str
 
     def __init__(self, *, sync: bool = False, within: Path | None = None) -> None:
@@ -131,7 +131,7 @@ class Server(ABC):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class PostgresqlServer(Server):
+class PostgresqlServer(DatabaseServer):
     user = "postgres"
     FAST, IMMEDIATE = signal.SIGINT, signal.SIGQUIT
 
@@ -168,7 +168,7 @@ class PostgresqlServer(Server):
         return f"{self.url}?options=-csearch_path%3D{schema}"
 
 
-class MariadbServer(Server):
+class MariadbServer(DatabaseServer):
     user = "mysql"
 
     def _prepare(self) -> None:

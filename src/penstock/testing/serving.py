@@ -15,7 +15,7 @@ from penstock.broker import LocalBroker
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer
 from penstock.testing.clock import FakeClock
-from penstock.testing.http import Answer, Http
+from penstock.testing.http import Http, HttpAnswer
 
 
 def dial(url: str) -> socket.socket:
@@ -94,7 +94,7 @@ class ServingChapter:
 
     def test_a_send_wakes_one_long_poll_after_another(self, server: BackgroundServer, broker: Broker) -> None:
         broker.create("orders")
-        answers: list[Answer] = []
+        answers: list[HttpAnswer] = []
         pollers = [
             Thread(target=lambda: answers.append(Http(server.url)("GET", "/messages/orders", X_MQS_MAX_WAIT_TIME="60")))
             for _ in range(5)
@@ -111,7 +111,7 @@ class ServingChapter:
 
     def test_a_long_poll_is_woken_by_the_library_and_by_time(self, server: BackgroundServer, broker: Broker) -> None:
         queue = broker.create("orders")
-        answers: list[Answer] = []
+        answers: list[HttpAnswer] = []
 
         def poll() -> None:
             answers.append(Http(server.url)("GET", "/messages/orders", X_MQS_MAX_WAIT_TIME="60"))

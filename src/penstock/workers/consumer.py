@@ -23,7 +23,7 @@ from penstock.errors import BadInput, PenstockError, QueueNotFound
 from penstock.message import MAX_NUMBER, SECOND, Message, Mode
 from penstock.queue.protocol import Queue
 from penstock.stores.ports import Roster
-from penstock.workers.executors import KINDS, Ended, Handler, Outcome, Runner, TooLate, make_runner, reads
+from penstock.workers.executors import KINDS, Ended, MessageHandler, Outcome, Runner, TooLate, make_runner, reads
 from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.settler import Settler
 
@@ -92,7 +92,7 @@ class Consumer:
         self._kind = kind
         self._helping = helping
         self._back_off = (back_off, max_back_off)
-        self._handler: Handler | None = None
+        self._handler: MessageHandler | None = None
         self._stopping = Event()
         self._counting = Lock()
         self._settler = Settler(self._settle)
@@ -101,7 +101,7 @@ class Consumer:
             queue, roster, clock, interval=heartbeat, check_every=check_every, max_missed=max_missed, visibility=held
         )
 
-    def process(self, handler: Handler) -> Handler:
+    def process(self, handler: MessageHandler) -> MessageHandler:
         """Register the callback, which gets the payload and the message; usable as a decorator."""
         if not callable(handler):
             raise BadInput(f"a callback is a function of payload and message, not {handler!r:.200}")

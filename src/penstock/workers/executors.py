@@ -18,7 +18,7 @@ from penstock.message import Message
 
 KINDS = ("threads", "processes")
 LAND_EVERY = 0.1
-Handler = Callable[[bytes, Message], Any]
+MessageHandler = Callable[[bytes, Message], Any]
 Check = Callable[[Message], None]
 """Called right before a callback starts; raises `TooLate` if it must not."""
 
@@ -47,7 +47,7 @@ class Ended:
         return self._error
 
 
-def call(handler: Handler, payload: bytes, message: Message) -> None:
+def call(handler: MessageHandler, payload: bytes, message: Message) -> None:
     """Run a callback that is not a coroutine function. Its result is dropped; returning an awaitable is an error."""
     result = handler(payload, message)
     if result is not None and inspect.isawaitable(result):
@@ -73,7 +73,7 @@ def reads(error: BaseException) -> str:
         return f"{type(error).__name__}, which cannot be told ({type(second).__name__})"
 
 
-def call_apart(handler: Handler, payload: bytes, message: Message) -> str | None:
+def call_apart(handler: MessageHandler, payload: bytes, message: Message) -> str | None:
     """Run a callback in another process; if it fails, return its exception as text. An exception that cannot be pickled would
     break the pool."""
     try:
@@ -86,7 +86,7 @@ def call_apart(handler: Handler, payload: bytes, message: Message) -> str | None
 class Runner:
     """Runs callbacks one after the other, in the calling thread."""
 
-    def __init__(self, handler: Handler, check: Check) -> None:
+    def __init__(self, handler: MessageHandler, check: Check) -> None:
         self._handler = handler
         self._check = check
 
@@ -122,7 +122,7 @@ class RunnerElsewhere(Runner):
 class PoolRunner(RunnerElsewhere):
     """Runs callbacks in several threads."""
 
-    def __init__(self, handler: Handler, check: Check, workers: int) -> None:
+    def __init__(self, handler: MessageHandler, check: Check, workers: int) -> None:
         super().__init__(handler, check)
         self._pool = ThreadPoolExecutor(workers, "penstock worker")
         self._waiting: list[Future[None]] = []
@@ -148,7 +148,7 @@ class ProcessRunner(PoolRunner):
     """Runs callbacks in processes. A pool breaks when any of its processes dies, so each process is a pool of its own, and one
     of our threads waits for it."""
 
-    def __init__(self, handler: Handler, check: Check, workers: int, make: Callable[[], Executor]) -> None:
+    def __init__(self, handler: MessageHandler, check: Check, workers: int, make: Callable[[], Executor]) -> None:
         super().__init__(handler, check, workers)
         self._make = make
         self._processes: dict[int, Executor] = {}
@@ -189,7 +189,7 @@ class ProcessRunner(PoolRunner):
 class LoopRunner(RunnerElsewhere):
     """Runs coroutines, a limited number at a time, in an event loop with its own thread."""
 
-    def __init__(self, handler: Handler, check: Check, workers: int) -> None:
+    def __init__(self, handler: MessageHandler, check: Check, workers: int) -> None:
         import asyncio
 
         super().__init__(handler, check)
@@ -231,7 +231,7 @@ class LoopRunner(RunnerElsewhere):
         self._loop.close()
 
 
-def make_runner(kind: str, handler: Handler, check: Check, workers: int) -> Runner:
+def make_runner(kind: str, handler: MessageHandler, check: Check, workers: int) -> Runner:
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         return LoopRunner(handler, check, workers)
     if kind == "processes":

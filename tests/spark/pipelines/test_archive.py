@@ -15,7 +15,7 @@ from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Draft
 from penstock.spark.pipelines.archive import CONFIG, ArchivePlace, archive, merge
 from penstock.spark.pipelines.failures import readable
-from penstock.spark.pipelines.folders import Folder
+from penstock.spark.pipelines.folders import DataFolder
 
 
 def rows(lake: Path, *columns: str) -> list[dict[str, object]]:
@@ -114,7 +114,7 @@ def test_a_batch_that_is_played_again_in_other_pieces_takes_the_place_of_what_wa
 
 
 def test_files_are_made_one_and_a_run_that_died_at_it_is_taken_to_its_end(spark: SparkSession, tmp_path: Path) -> None:
-    home = Folder(str(tmp_path))
+    home = DataFolder(str(tmp_path))
     day = tmp_path / "queue=q/day=2026-01-31"
     for batch in range(3):
         part = spark.range(batch * 5, batch * 5 + 5).coalesce(1)

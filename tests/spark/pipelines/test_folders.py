@@ -11,35 +11,35 @@ import pytest
 
 from penstock.errors import BadInput
 from penstock.spark.pipelines import folders
-from penstock.spark.pipelines.folders import Folder
+from penstock.spark.pipelines.folders import DataFolder
 
 
 @pytest.mark.parametrize("place", ["foo://bar/x", "s3a://bar/x", "data:2024/x", "hdfs://bar/x"])
 def test_a_place_that_nothing_here_can_open_is_told_by_its_name(place: str) -> None:
     with pytest.raises(BadInput, match=f"'{place}' is not a folder that can be opened"):
-        Folder(place)
+        DataFolder(place)
 
 
 def test_a_refused_place_is_told_without_its_password() -> None:
     with pytest.raises(BadInput) as caught:
-        Folder("foo://me:secret@bar/x")
+        DataFolder("foo://me:secret@bar/x")
     assert "secret" not in str(caught.value)
 
 
 def test_a_folder_is_the_one_that_spark_means_without_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "far" / "away").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
-    assert Folder(f"{tmp_path}/link/../lake").url == f"{tmp_path}/lake"
-    assert Folder(f"file://{tmp_path}/x/../lake").url == f"{tmp_path}/lake"
+    assert DataFolder(f"{tmp_path}/link/../lake").url == f"{tmp_path}/lake"
+    assert DataFolder(f"file://{tmp_path}/x/../lake").url == f"{tmp_path}/lake"
     monkeypatch.chdir(tmp_path)
-    assert Folder("./data:2024/x").url == f"{tmp_path}/data:2024/x"
+    assert DataFolder("./data:2024/x").url == f"{tmp_path}/data:2024/x"
 
 
 def test_what_is_being_written_is_synced_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = Queue[str]()
     monkeypatch.setattr(folders, "SYNC_EVERY", 0.01)
     monkeypatch.setattr(folders, "sync", synced.put)
-    with Folder(str(tmp_path)).syncing("staged"):
+    with DataFolder(str(tmp_path)).syncing("staged"):
         (tmp_path / "staged/day").mkdir(parents=True)
         (tmp_path / "staged/day/part").write_text("rows")
         assert synced.get(timeout=10) == f"{tmp_path}/staged/day/part"
@@ -57,5 +57,5 @@ def test_a_sync_that_failed_meanwhile_is_not_forgotten(tmp_path: Path, monkeypat
     (tmp_path / "staged/part").write_text("rows")
     monkeypatch.setattr(folders, "SYNC_EVERY", 0.01)
     monkeypatch.setattr(folders, "sync", fail)
-    with pytest.raises(OSError, match="Input/output error"), Folder(str(tmp_path)).syncing("staged"):
+    with pytest.raises(OSError, match="Input/output error"), DataFolder(str(tmp_path)).syncing("staged"):
         assert failed.wait(10)

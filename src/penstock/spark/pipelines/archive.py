@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
-from penstock.spark.pipelines.folders import File, Folder, check_no_pattern, checkpoint_id
+from penstock.spark.pipelines.folders import DataFolder, File, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 from penstock.urls import without_password
 
@@ -73,12 +73,12 @@ def archive(
     if once and url.startswith("sqlite:"):  # a large claim costs little there, and speeds up the batches
         options.setdefault("maxMessagesPerTrigger", str(MAX_CLAIM))
     names = queues if isinstance(queues, str) else ",".join(queues)
-    home = Folder(folder)
+    home = DataFolder(folder)
     check_no_pattern(home.url)  # merging reads its small files again
     if columns is not None:
         _fix_columns(spark, home, columns)
     known = hashlib.sha256(json.dumps([without_password(url), names]).encode()).hexdigest()[:12]
-    notes = Folder(checkpoint) if checkpoint else home / f"{OURS}/checkpoints/{known}"
+    notes = DataFolder(checkpoint) if checkpoint else home / f"{OURS}/checkpoints/{known}"
     with notes.locked():
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
         _finish(home, run)
@@ -104,7 +104,7 @@ class ArchivePlace:
     """It has placed a batch, so the remains of an earlier run are cleared away."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        home, staged = Folder(self.folder), f"{OURS}/staged/{self.run}"
+        home, staged = DataFolder(self.folder), f"{OURS}/staged/{self.run}"
         spark = frame.sparkSession
         for name, value in CONFIG.items():
             spark.conf.set(name, value)
@@ -141,7 +141,7 @@ class ArchivePlace:
         }
 
 
-def _infer(frame: DataFrame, home: Folder) -> str:
+def _infer(frame: DataFrame, home: DataFolder) -> str:
     bodies = frame.limit(SAMPLE).selectExpr(f"{TEXT} value")
     found = frame.sparkSession.read.json(bodies, columnNameOfCorruptRecord="_corrupt").drop("_corrupt").schema
     if not found.fields:
@@ -165,7 +165,9 @@ def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
     return rows.withColumn("data", F.from_json(F.expr(TEXT), columns))
 
 
-def merge(spark: SparkSession, home: Folder, run: str, compression: str, *, below: int | None = None, least: int = 2) -> int:
+def merge(
+    spark: SparkSession, home: DataFolder, run: str, compression: str, *, below: int | None = None, least: int = 2
+) -> int:
     """Merge the small files of a queue's day, if there are ``least``; only of committed batches. Returns how many went."""
     _finish(home, run)
     days: dict[str, list[File]] = {}
@@ -198,7 +200,7 @@ def _groups(files: list[File]) -> list[list[File]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _finish(home: Folder, run: str) -> None:
+def _finish(home: DataFolder, run: str) -> None:
     """Put a merged file in the place of the first, and remove the others. Also finishes what a run that died left undone."""
     noted = home.read(_merging(run))
     if noted is None:
@@ -219,7 +221,7 @@ def _name(run: str, batch: int, rest: str) -> str:
     return f"{run}-{batch:08}-{rest}"
 
 
-def _fix_columns(spark: SparkSession, home: Folder, columns: str) -> None:
+def _fix_columns(spark: SparkSession, home: DataFolder, columns: str) -> None:
     if columns == "infer":
         return
     wanted = spark.createDataFrame([], columns).schema.simpleString()

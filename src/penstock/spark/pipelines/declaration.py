@@ -60,14 +60,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeclaredStep:
     name: str
     sql: str
     watermark: tuple[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DeclaredCheck:
     table: str
     place: int
     where: str
@@ -86,7 +86,7 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeclaredDeadLetters:
     queue: str
     store: str | None
 
@@ -100,10 +100,10 @@ class Pipeline:
     checkpoint: str
     trigger: str
     sources: tuple[Source, ...]
-    steps: tuple[Step, ...]
-    checks: tuple[Check, ...]
+    steps: tuple[DeclaredStep, ...]
+    checks: tuple[DeclaredCheck, ...]
     sinks: tuple[Sink, ...]
-    dead_letters: DeadLetters | None
+    dead_letters: DeclaredDeadLetters | None
 
     def where(self, *table: str, key: str | None = None, place: int = 0) -> str:
         """`shop.toml, line 12, [sink.totals]`: where something is declared."""
@@ -226,17 +226,17 @@ class _Reader:
         path = self._absolute(given[formats[0]])
         return Source(name, None, None, formats[0], path, given.get("schema"), stream, None, watermark, options)
 
-    def _step(self, name: str, table: Any) -> Step:
+    def _step(self, name: str, table: Any) -> DeclaredStep:
         given = self._keys(("step", name), table, {"sql": str, "watermark": list}, needed=("sql",))
-        return Step(name, given["sql"], self._watermark(("step", name), given))
+        return DeclaredStep(name, given["sql"], self._watermark(("step", name), given))
 
-    def _checks(self, name: str, table: Any, names: Sequence[str]) -> list[Check]:
+    def _checks(self, name: str, table: Any, names: Sequence[str]) -> list[DeclaredCheck]:
         if name not in names:
             raise self._bad(("check", name), None, f"there is no source or step {name!r}; there are {', '.join(names)}")
         found = []
         for place, one in enumerate(table if isinstance(table, list) else [table]):
             given = self._keys(("check", name), one, {"where": str, "reason": str}, needed=("where",), place=place)
-            found.append(Check(name, place, given["where"], given.get("reason", f"not so: {given['where']}")))
+            found.append(DeclaredCheck(name, place, given["where"], given.get("reason", f"not so: {given['where']}")))
         return found
 
     def _sink(self, name: str, table: Any, names: Sequence[str]) -> Sink:
@@ -258,11 +258,11 @@ class _Reader:
         path = self._absolute(given["parquet"]) if "parquet" in given else None
         return Sink(name, given["from"], given.get("queue"), path, partition, mode, self._store(given.get("store")))
 
-    def _dead_letters(self, table: Any) -> DeadLetters | None:
+    def _dead_letters(self, table: Any) -> DeclaredDeadLetters | None:
         if table is None:
             return None
         given = self._keys(("dead_letters",), table, {"queue": str, "store": str}, needed=("queue",))
-        return DeadLetters(given["queue"], self._store(given.get("store")))
+        return DeclaredDeadLetters(given["queue"], self._store(given.get("store")))
 
     def _watermark(self, at: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, str] | None:
         found = given.get("watermark")

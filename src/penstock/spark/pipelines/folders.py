@@ -32,7 +32,7 @@ class File:
     size: int
 
 
-class Folder:
+class DataFolder:
     """``place`` is a path or a URL; ``url`` the same for Spark."""
 
     def __init__(self, place: str) -> None:
@@ -50,8 +50,8 @@ class Folder:
             self._root = os.path.abspath(unquote(urlsplit(place).path) if scheme == "file" else place)  # noqa: PTH100
             self.url, self.local = self._root, True
 
-    def __truediv__(self, name: str) -> Folder:
-        return Folder(f"{self.url}/{name}")
+    def __truediv__(self, name: str) -> DataFolder:
+        return DataFolder(f"{self.url}/{name}")
 
     @property
     def is_file(self) -> bool:
@@ -159,7 +159,7 @@ def held(lock: Path, refusal: str) -> Iterator[None]:
         yield
 
 
-def checkpoint_id(checkpoint: Folder, pipeline: str, about: dict[str, Any]) -> str:
+def checkpoint_id(checkpoint: DataFolder, pipeline: str, about: dict[str, Any]) -> str:
     """The id of all runs with this checkpoint, made with it. `BadInput` if the checkpoint belongs to another pipeline: Spark
     would misread its offsets."""
     about = {name: without_password(value) if isinstance(value, str) else value for name, value in about.items()}

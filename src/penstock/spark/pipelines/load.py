@@ -37,7 +37,7 @@ from penstock.errors import BadInput
 from penstock.message import MAX_NUMBER
 from penstock.policy import MAX_BATCH
 from penstock.spark.pipelines.archive import SCHEMA
-from penstock.spark.pipelines.folders import Folder, check_no_pattern, checkpoint_id
+from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def load(
         raise BadInput(f"the rate is {rate}; it must be at least 1 row a second")
     if bad_queue is not None and bad_file is not None:
         raise BadInput("bad rows go to a queue or to a file, not to both")
-    paths = [Folder(path).url for path in ([files] if isinstance(files, str) else files)]
+    paths = [DataFolder(path).url for path in ([files] if isinstance(files, str) else files)]
     kind = format or _format(paths)
-    notes = Folder(checkpoint)
+    notes = DataFolder(checkpoint)
     with notes.locked():
         # With a rate, the checkpoint covers other files: continuing without it would load everything again.
         about = {"files": ",".join(paths), "store": url, "queue": queue, "rate": "none" if rate is None else "some"}
@@ -108,7 +108,7 @@ def load(
     return done
 
 
-def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str], notes: Folder, watch: Watch) -> Totals:
+def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str], notes: DataFolder, watch: Watch) -> Totals:
     check_no_pattern(notes.url)
     cut = rows.writeStream.format("parquet").option("path", f"{notes.url}/rows").option("maxRecordsPerFile", str(rate))
     cut.option("checkpointLocation", f"{notes.url}/cut").trigger(availableNow=True).start().awaitTermination()
@@ -286,7 +286,7 @@ def _known_types(found: StructType) -> StructType:
 
 def _pattern(paths: list[str]) -> str:
     """Spark streams one folder or one pattern, so a file, or several paths, become a pattern that matches them."""
-    if len(paths) == 1 and not Folder(paths[0]).is_file:
+    if len(paths) == 1 and not DataFolder(paths[0]).is_file:
         return _escaped(paths[0])
     # Leave a comma within the pattern's own braces as it is.
     parts = [re.sub(r"(\\.|\{[^{}]*\})|,", lambda found: found[1] or r"\,", _escaped(path)).split("/") for path in paths]
@@ -298,7 +298,7 @@ def _pattern(paths: list[str]) -> str:
 
 def _escaped(path: str) -> str:
     """If the path exists, escape it so that no character acts as a pattern; otherwise it is a Hadoop pattern."""
-    return re.sub(r"[{}\[\]*?,\\]", r"\\\g<0>", path) if Folder(path).exists else path
+    return re.sub(r"[{}\[\]*?,\\]", r"\\\g<0>", path) if DataFolder(path).exists else path
 
 
 def _check_files(spark: SparkSession, paths: list[str]) -> None:
@@ -308,7 +308,7 @@ def _check_files(spark: SparkSession, paths: list[str]) -> None:
 
 def _format(paths: list[str]) -> str:
     for path in paths:
-        names = [path] if Folder(path).is_file else [file.path for file in Folder(path).files()] or [path]
+        names = [path] if DataFolder(path).is_file else [file.path for file in DataFolder(path).files()] or [path]
         for name in names:
             endings = [ending for ending in name.rpartition("/")[2].lower().split(".")[1:] if ending in ENDINGS]
             if endings:
@@ -332,7 +332,7 @@ def _write_down(url: str, name: str, file: Path) -> None:
         known = {json.loads(line)["id"] for line in before}
         while messages := queue.peek(MAX_BATCH):
             lines = [json.dumps({"id": one.id, **one.attributes, **_text(one.body)}) for one in messages if one.id not in known]
-            Folder(str(file.parent)).write(file.name, "".join(f"{line}\n" for line in [*before, *lines]))
+            DataFolder(str(file.parent)).write(file.name, "".join(f"{line}\n" for line in [*before, *lines]))
             before += lines
             queue.delete_many([message.id for message in messages])
         broker.delete(name)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import penstock
 from penstock.errors import BadInput
 from penstock.spark.pipelines.archive import TEXT
-from penstock.spark.pipelines.folders import Folder, checkpoint_id
+from penstock.spark.pipelines.folders import DataFolder, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def move(
     to_queue = to_queue or queue
     if (url, queue) == (to_url, to_queue):
         raise BadInput(f"queue {queue!r} would be moved to itself")
-    notes = Folder(checkpoint)
+    notes = DataFolder(checkpoint)
     with notes.locked():
         checkpoint_id(notes, "move", {"from": url, "queue": queue, "to": to_url, "to_queue": to_queue})
         noted = notes.read(PROOF)
@@ -134,7 +134,7 @@ def dedupe(
             raise BadInput(
                 f"queue {queue!r} would be moved to itself: without the second name, duplicates are removed in place"
             )
-        return _move_first(spark, url, queue, to, by, Folder(checkpoint), watch or Watch("dedupe"), options)
+        return _move_first(spark, url, queue, to, by, DataFolder(checkpoint), watch or Watch("dedupe"), options)
     rows = spark.read.format("penstock").options(url=url, queue=queue, exact=True).load()
     first = Window.partitionBy("likeness").orderBy("sent_at", "id")
     ranked = rows.select("id", "sent_at", "state", _likeness(by).alias("likeness")).withColumn(
@@ -168,7 +168,7 @@ def _remove(again: DataFrame, url: str, queue: str) -> Deduplicated:
 
 
 def _move_first(
-    spark: SparkSession, url: str, queue: str, to: str, by: str, notes: Folder, watch: Watch, options: dict[str, str]
+    spark: SparkSession, url: str, queue: str, to: str, by: str, notes: DataFolder, watch: Watch, options: dict[str, str]
 ) -> Deduplicated:
     """The checkpoint keeps what Spark has seen, so a duplicate of a message moved long ago is still recognised."""
     with notes.locked():

@@ -215,7 +215,7 @@ def _stopped_by_signals(watch: Watch) -> Iterator[None]:
 
 
 def _serve(watch: Watch, port: int) -> ThreadingHTTPServer:
-    class Answer(BaseHTTPRequestHandler):
+    class ProgressPage(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path != "/metrics":
                 self.send_error(404)
@@ -230,6 +230,6 @@ def _serve(watch: Watch, port: int) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             """Silent: stderr shows the live line."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Answer)
+    server = ThreadingHTTPServer(("127.0.0.1", port), ProgressPage)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

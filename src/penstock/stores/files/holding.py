@@ -15,7 +15,7 @@ from penstock.stores.files.records import ASIDE, Extra, Received
 from penstock.stores.requests import Claiming, Moving
 
 
-class Holding:
+class HeldFiles:
     """The messages of one queue that were received, and their receipts. Every method needs the queue's lock, except `look`."""
 
     def __init__(self, opening: Opening, marks: FileMarks, history: FileHistory) -> None:
@@ -184,7 +184,7 @@ class Holding:
         hidden = folder.find(receipt.id, received)
         return hidden if hidden in (0, received.hidden_until, received.hidden_before) else None
 
-    def move(self, receipt: Held, there: Holding, moving: Moving) -> Moved:
+    def move(self, receipt: Held, there: HeldFiles, moving: Moving) -> Moved:
         """``there`` is the same part of the target queue, whose lock is held too."""
         hidden = self._locate(receipt)
         message = None if hidden is None else self._folder.read(receipt.id, hidden)

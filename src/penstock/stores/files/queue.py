@@ -30,7 +30,7 @@ from penstock.message import (
 )
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
-from penstock.stores.files.holding import Holding
+from penstock.stores.files.holding import HeldFiles
 from penstock.stores.files.layout import Format, Stamp
 from penstock.stores.files.marks import FileMarks
 from penstock.stores.files.opening import Opening
@@ -78,7 +78,7 @@ class FileQueue(StoredQueue):
         self.marks = FileMarks(self.opening)
         self.sending = FileSending(self.opening, self.marks)
         self.history: FileHistory = FileHistory(self.opening)
-        self.holding = Holding(self.opening, self.marks, self.history)
+        self.holding = HeldFiles(self.opening, self.marks, self.history)
         self.readers: FileReaders = FileReaders(self.opening, self.holding)
         self._sweeping = Sweeping(
             self.folder, self.holding, self.marks, self.history, self.readers, lambda: queues.is_inserting(name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.disk import remove_folder
-from penstock.stores.files.holding import Holding
+from penstock.stores.files.holding import HeldFiles
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import ASIDE
 from penstock.stores.files.sidecar import digest
@@ -23,7 +23,7 @@ from penstock.stores.ports import Readers
 
 
 class FileReaders(Readers):
-    def __init__(self, opening: Opening, holding: Holding) -> None:
+    def __init__(self, opening: Opening, holding: HeldFiles) -> None:
         self._opening = opening
         self._folder = opening.folder
         self._sidecar = opening.folder.sidecar

@@ -10,7 +10,7 @@ from itertools import islice
 from penstock.file_times import is_orphaned
 from penstock.stores.files.folder import Folder
 from penstock.stores.files.history import FileHistory
-from penstock.stores.files.holding import Holding
+from penstock.stores.files.holding import HeldFiles
 from penstock.stores.files.marks import FileMarks
 from penstock.stores.files.readers import FileReaders
 from penstock.stores.files.records import Extra
@@ -28,7 +28,13 @@ class Sweeping:
     between two slices."""
 
     def __init__(
-        self, folder: Folder, holding: Holding, marks: FileMarks, history: FileHistory, readers: FileReaders, is_inserting: Ask
+        self,
+        folder: Folder,
+        holding: HeldFiles,
+        marks: FileMarks,
+        history: FileHistory,
+        readers: FileReaders,
+        is_inserting: Ask,
     ) -> None:
         """``is_inserting``: whether there is a journal with drafts that are yet to be published."""
         self._folder = folder

@@ -22,7 +22,7 @@ from penstock.message import Settings
 from penstock.stores.encoding import pack_settings
 from penstock.stores.ids import Ids
 from penstock.stores.memcached.contents import Contents
-from penstock.stores.memcached.link import Found, Link, Servers
+from penstock.stores.memcached.link import Items, Link, Servers
 from penstock.stores.memcached.records import FAN, SPARES, Keyspace, Report
 
 BUCKETS = 64
@@ -43,12 +43,12 @@ class MemcachedCatalogue:
     # finding a queue
 
     @guarded
-    def open(self, name: str, keys: Keys | None = None) -> Generator[tuple[Contents, Found]]:
+    def open(self, name: str, keys: Keys | None = None) -> Generator[tuple[Contents, Items]]:
         """`find`, in a batch."""
         with self.servers.batch():
             yield self.find(name, keys)
 
-    def find(self, name: str, keys: Keys | None = None) -> tuple[Contents, Found]:
+    def find(self, name: str, keys: Keys | None = None) -> tuple[Contents, Items]:
         """A queue as it is now, and the values of these of its keys. Raises `QueueNotFound` if it does not exist."""
         known = self._known.get(name)
         found = self._read(name, known, keys)
@@ -70,11 +70,11 @@ class MemcachedCatalogue:
     def known(self) -> list[Contents]:
         return list(self._known.values())
 
-    def _read(self, name: str, contents: Contents | None = None, keys: Keys | None = None) -> Found:
+    def _read(self, name: str, contents: Contents | None = None, keys: Keys | None = None) -> Items:
         wanted = keys(contents.keys) if contents is not None and keys is not None else ()
         return self.servers.link(name).gets([self._bucket(name), *wanted])
 
-    def _current(self, name: str, found: Found) -> Contents | None:
+    def _current(self, name: str, found: Items) -> Contents | None:
         raw, _ = found.get(self._bucket(name), (None, b""))
         known = self._known.get(name)
         if raw is None:

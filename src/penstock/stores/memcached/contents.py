@@ -8,12 +8,12 @@ from typing import Any
 
 from penstock.message import FOREVER, Held, Message, Settlement, State
 from penstock.stores.memcached.formats import EMPTY, GONE, LIVE, NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record
-from penstock.stores.memcached.link import Found
+from penstock.stores.memcached.link import Items
 from penstock.stores.memcached.pages import Pages
 from penstock.stores.memcached.reader_records import ReaderRecords
 from penstock.stores.memcached.records import MARK, Keyspace, MessageRecords
 
-Wanted = dict[int, tuple[int, int | None]]
+WantedSlots = dict[int, tuple[int, int | None]]
 """Messages of one page: for the place of each receipt, the number and the delivery."""
 Slots = list[tuple[int, int]]
 """The number and the status of each."""
@@ -44,13 +44,13 @@ class Contents:
 
     # by receipt
 
-    def by_page(self, receipts: Sequence[Held], act: Callable[[int, Wanted], list[int]]) -> list[bool]:
+    def by_page(self, receipts: Sequence[Held], act: Callable[[int, WantedSlots], list[int]]) -> list[bool]:
         """Act on the messages of each page, and then on those that were moved here, whose ids belong to other numbers. ``act``
         returns the places that it changed."""
         answers = [False] * len(receipts)
         numbers = {place: self.keys.ids.number(receipt.id) for place, receipt in enumerate(receipts)}
         for _ in range(2):
-            pages: dict[int, Wanted] = {}
+            pages: dict[int, WantedSlots] = {}
             for place, number in numbers.items():
                 if number:
                     pages.setdefault(number // SLOTS, {})[place] = number, receipts[place].delivery
@@ -70,7 +70,7 @@ class Contents:
         change: Callable[[int, Page, int], bool],
         *,
         states: Container[int] = LIVE,
-        found: Found | None = None,
+        found: Items | None = None,
         before: Callable[[], object] = lambda: None,
         after: Callable[[Page, Slots], object] = lambda _page, _slots: None,
     ) -> list[bool]:
@@ -79,7 +79,7 @@ class Contents:
         ``before`` is called before each attempt to write a page, ``after`` with the slots that were changed as they were."""
         unread = dict(found or {})
 
-        def act(at: int, wanted: Wanted) -> list[int]:
+        def act(at: int, wanted: WantedSlots) -> list[int]:
             unsure: list[int] = []
             key = self.keys.key("p", at)
             while True:
@@ -120,7 +120,7 @@ class Contents:
         return answers
 
     def delete(
-        self, receipts: Sequence[Held], settlement: Settlement, found: Found | None = None, *, skip_damaged: bool = False
+        self, receipts: Sequence[Held], settlement: Settlement, found: Items | None = None, *, skip_damaged: bool = False
     ) -> list[bool]:
         keep = settlement.keep_until is not None
         notes: dict[str, bytes] = {}

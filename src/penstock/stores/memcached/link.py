@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     raise MissingExtra("the memcached store", "memcached") from error
 
-Found = dict[str, tuple[bytes, bytes]]
+Items = dict[str, tuple[bytes, bytes]]
 GONE_AT_ONCE = -1
 """An expiry time in the past: a value stored with it is deleted."""
 MAX_PIECE = 500_000
@@ -58,7 +58,7 @@ class Link:
         wanted = list(keys)
         return self._ask(self._client.get_many, wanted, again=True) if wanted else {}
 
-    def gets(self, keys: Iterable[str]) -> Found:
+    def gets(self, keys: Iterable[str]) -> Items:
         """Values with their tokens for `cas`. The server reads them in the order of the keys."""
         wanted = list(keys)
         return self._ask(self._client.gets_many, wanted, again=True) if wanted else {}

@@ -17,7 +17,7 @@ from contextlib import suppress
 from penstock.errors import StoreFull
 from penstock.message import State
 from penstock.stores.memcached.formats import EMPTY, GONE, NEVER, PAGE_BYTES, SLOTS, VOID, Page
-from penstock.stores.memcached.link import Found
+from penstock.stores.memcached.link import Items
 from penstock.stores.memcached.records import FAN, SMALL, SPARES, Keyspace, MessageRecords
 
 NEAR = 4096
@@ -74,7 +74,7 @@ class Pages:
 
     # finding
 
-    def survey(self, found: Found | None = None) -> Survey:
+    def survey(self, found: Items | None = None) -> Survey:
         """From the values of `Keyspace.first_reads`."""
         keys = self._keys
         while True:
@@ -105,14 +105,14 @@ class Pages:
     def read_one(self, number: int) -> tuple[Page, bytes | None]:
         return self.read([number])[number]
 
-    def page(self, number: int, found: Found) -> tuple[Page, bytes | None]:
+    def page(self, number: int, found: Items) -> tuple[Page, bytes | None]:
         value = found.get(self._keys.key("p", number))
         if value is None:
             return self._rebuild(number)
         self._keys.seen = max(self._keys.seen, number)
         return Page(value[0]), value[1]
 
-    def page_to_fill(self, number: int, found: Found) -> tuple[Page, bytes | None]:
+    def page_to_fill(self, number: int, found: Items) -> tuple[Page, bytes | None]:
         """A page that was never there is new, and has no token."""
         if number > self._keys.seen and self._keys.key("p", number) not in found:
             return Page.new(number), None
@@ -249,7 +249,7 @@ class Pages:
                 self.lower_bounds([number])
                 return self.page(number, found)
 
-    def is_past(self, number: int, found: Found | None = None) -> bool:
+    def is_past(self, number: int, found: Items | None = None) -> bool:
         """Whether the tail has passed a page: nobody will look there any more."""
         tail = self._keys.key("tail")
         found = self._link.gets([tail]) if found is None else found

@@ -8,7 +8,7 @@ from functools import partial
 
 from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores import messages
-from penstock.stores.memory.table import Row, Table
+from penstock.stores.memory.table import MemoryRow, Table
 from penstock.stores.memory.tables import Tables
 from penstock.stores.parts import RecordedHistory, RecordedReaders, scan_of, span_of
 from penstock.stores.ports import START, StoredQueue
@@ -93,7 +93,7 @@ class MemoryQueue(StoredQueue):
         message = messages.moved(row.message, moving, new)
         if self._tables.by_arrival:
             message.number = next(self._tables.numbers)
-        table.move(row, there, Row(message, new.mark, new.mark_until))
+        table.move(row, there, MemoryRow(message, new.mark, new.mark_until))
         return Moved.DONE
 
     def set_aside(self, receipts: Sequence[Held]) -> list[bool]:

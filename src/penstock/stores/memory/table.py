@@ -20,7 +20,7 @@ SLICE = 500
 
 
 @dataclass(slots=True)
-class Row:
+class MemoryRow:
     message: Message
     mark: bytes | None
     mark_until: int
@@ -62,7 +62,7 @@ class Table:
 
     def __init__(self, settings: Settings, *, ordered: bool) -> None:
         self.settings = settings
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, MemoryRow] = {}
         self.marks: Expiring[bytes, str] = Expiring()
         """The id of the message that a mark belongs to. Until FOREVER: the mark goes with the message."""
         self.history: Expiring[str, Message] = Expiring()
@@ -76,7 +76,7 @@ class Table:
 
     # finding
 
-    def find(self, receipt: Held) -> Row | None:
+    def find(self, receipt: Held) -> MemoryRow | None:
         """None if the receipt is stale."""
         row = self.rows.get(receipt.id)
         return row if row and receipt.delivery in (None, row.message.delivery) else None
@@ -89,7 +89,7 @@ class Table:
     def settled(self) -> dict[str, tuple[Message, int]]:
         return self.history.records
 
-    def order(self, row: Row) -> tuple[int, ...]:
+    def order(self, row: MemoryRow) -> tuple[int, ...]:
         """The order of delivery, blocked messages last."""
         return (row.blocked, row.message.visible_at if self._ordered else 0, row.message.number)
 
@@ -106,13 +106,13 @@ class Table:
             heapq.heappop(self._heap)
         return None
 
-    def first_visible(self, limit: int, now: int, share: tuple[int, int] | None) -> list[Row]:
+    def first_visible(self, limit: int, now: int, share: tuple[int, int] | None) -> list[MemoryRow]:
         """The messages that a claim takes. They lose their place in the order: `show` them again."""
         if not self._ordered:
             visible = (row for row in self.rows.values() if row.message.visible_at <= now and not row.blocked)
             return heapq.nsmallest(limit, visible, key=lambda row: row.message.number)
         place, of = share or (0, 1)
-        found: dict[str, Row] = {}  # the heap names a message twice if it became visible twice at the same instant
+        found: dict[str, MemoryRow] = {}  # the heap names a message twice if it became visible twice at the same instant
         others: list[tuple[int, int, str]] = []
         while len(found) < limit and (due := self.due()) is not None and due <= now:
             first = heapq.heappop(self._heap)
@@ -135,11 +135,11 @@ class Table:
 
     def insert(self, entry: Entry, queue: str, number: int, id: str) -> None:
         message = messages.inserted(entry, queue, number, id)
-        self._add(Row(message, entry.mark, entry.mark_until))
+        self._add(MemoryRow(message, entry.mark, entry.mark_until))
         if entry.mark is not None:
             self.marks.put(entry.mark, id, entry.mark_until)
 
-    def claim(self, row: Row, claiming: Claiming) -> Message:
+    def claim(self, row: MemoryRow, claiming: Claiming) -> Message:
         before = row.message
         after = messages.claimed(before, claiming)
         # Without `until`, an interrupt may prevent the settlement: the message stays visible.
@@ -162,7 +162,7 @@ class Table:
         self.remove(row)
         return True
 
-    def move(self, row: Row, target: Table, moved: Row) -> None:
+    def move(self, row: MemoryRow, target: Table, moved: MemoryRow) -> None:
         """Replace a row of this table by ``moved`` in another."""
         self._moving = (row.message.id, target)
         if moved.mark is not None and moved.mark_until:
@@ -179,20 +179,20 @@ class Table:
         self._pass_turn(row)
         return True
 
-    def show(self, row: Row, message: Message) -> None:
+    def show(self, row: MemoryRow, message: Message) -> None:
         """Change a message that is not blocked."""
         row.message = message
         if message.visible_at < FOREVER:
             heapq.heappush(self._heap, (message.visible_at, message.number, message.id))
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: MemoryRow) -> None:
         id = row.message.id
         del self.rows[id]
         if row.mark is not None and self.marks.records.get(row.mark) == (id, FOREVER):
             del self.marks.records[row.mark]
         self._pass_turn(row)
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: MemoryRow) -> None:
         message = row.message
         turns: list[tuple[int, str]] | None = None
         if self.settings.groups and message.group is not None:
@@ -204,7 +204,7 @@ class Table:
         if not row.blocked:
             self.show(row, message)
 
-    def _pass_turn(self, row: Row) -> None:
+    def _pass_turn(self, row: MemoryRow) -> None:
         """Take a message out of its group's line. If it was first, free the next by number."""
         group, place = row.message.group or "", (row.message.number, row.message.id)
         turns = self._groups.get(group, [])
