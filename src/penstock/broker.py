@@ -179,14 +179,16 @@ class LocalBroker(Broker):
             raise Unsupported(f"queue {name!r}: this store cannot keep ordered groups; use a memory or an SQL store")
         with self.store.batch():
             check_dead_letter_queue(self.store, name, checked)
-            if not self.store.save(name, checked, create=True) and not exist_ok:
+            created = self.store.save(name, checked, create=True)
+            if not created and not exist_ok:
                 raise QueueExists(name)
-        return self._queue(name)
+        return self._queue(name, checked if created else None)
 
     def queue(self, name: str) -> LocalQueue:
-        if self.store.load(policy.check_name(name)) is None:
+        settings = self.store.load(policy.check_name(name))
+        if settings is None:
             raise QueueNotFound(name)
-        return self._queue(name)
+        return self._queue(name, settings)
 
     def __contains__(self, name: object) -> bool:
         return policy.is_name(name) and self.store.load(name) is not None
@@ -246,10 +248,11 @@ class LocalBroker(Broker):
     ) -> int | None:
         return self._publishing.publish(writer, batch, segments, bad_rows=bad_rows, once=once, **how)
 
-    def _queue(self, name: str) -> LocalQueue:
+    def _queue(self, name: str, known: Settings | None = None) -> LocalQueue:
+        """``known``: its settings, if they were just read."""
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = LocalQueue(name, self.store, self.waiting, self.clock, self._tender)
+            found = self._queues[name] = LocalQueue(name, self.store, self.waiting, self.clock, self._tender, known)
         return found
 
 

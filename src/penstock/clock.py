@@ -18,6 +18,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -229,18 +230,23 @@ class MachineClock:
         try:
             # If the record is gone (evicted, or somebody removed it), write ours for the other processes.
             course = self._records.read(name or "") or self._records.create(name or "", self._course)
-            if now >= self._touch_at:
-                self._touch_at = now + TOUCH_EVERY
-                self._records.touch(name or "", course, course.show(now))
         except (OSError, PenstockError):
             course = self._course  # a full or failing disk does not stop the clock
         offset, noise = self._compare()
         moved, self._offset = offset - self._offset, offset
         self._tell(moved, noise, offset - (course.show(now) - now))
-        if abs(offset - course.target()) > NEAR + noise and now >= course.turn:
-            course = self._follow(name or "", course, offset, now)
-        self._course = course
+        self._course = self._keep(name or "", course, now, noise)
         self._now = (0, 0)
+
+    def _keep(self, boot: str, course: Course, now: int, noise: int) -> Course:
+        """Write the time down now and then, and follow the wall clock. Returns the course from now on."""
+        with suppress(OSError, PenstockError):
+            if now >= self._touch_at:
+                self._touch_at = now + TOUCH_EVERY
+                self._records.touch(boot, course, course.show(now))
+        if abs(self._offset - course.target()) > NEAR + noise and now >= course.turn:
+            return self._follow(boot, course, self._offset, now)
+        return course
 
     def _follow(self, boot: str, course: Course, offset: int, now: int) -> Course:
         changed = course.towards(offset, now + LEAD)
@@ -270,10 +276,9 @@ class MachineClock:
         # Report steps of the wall clock that no process saw: since this boot's record was made, or before it.
         shown = course.show(now) - now
         self._tell(self._offset - (course.target() if known else shown), noise, self._offset - shown)
-        self._look_at = now if known else now + LOOK_EVERY
-        self._touch_at = now
+        self._look_at, self._touch_at = now + LOOK_EVERY, now
         self._now = (0, 0)
-        return course
+        return self._keep(name or "", course, now, noise) if known else course
 
     def _compare(self) -> tuple[int, int]:
         """The wall clock's offset from `steady`, from the fastest of several readings, and its possible error."""

@@ -20,14 +20,16 @@ Answer = TypeVar("Answer")
 class OpenQueue:
     """A queue of a store, as one broker uses it. Owns the settings as last read."""
 
-    def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender) -> None:
+    def __init__(
+        self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender, known: Settings | None = None
+    ) -> None:
         self.name = name
         self.store = store
         self.stored = store.queue(name)
         self.waiting = waiting
         self.clock = clock
         self.retention = Retention(name, store, self.stored, waiting, clock)
-        self.known: Settings | None = None
+        self.known = known
         """The settings as last read. A caller acts on these, and the store says so if they have changed."""
         self._tender = tender
 

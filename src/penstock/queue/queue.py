@@ -46,9 +46,11 @@ NOTHING = (None,) * 6
 class LocalQueue(Queue):
     """One named queue of a store that this process has open. `Queue` says what each method does."""
 
-    def __init__(self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender) -> None:
+    def __init__(
+        self, name: str, store: Store, waiting: Waiting, clock: Clock, tender: Tender, known: Settings | None = None
+    ) -> None:
         self.name = name
-        self._opened = opened = OpenQueue(name, store, waiting, clock, tender)
+        self._opened = opened = OpenQueue(name, store, waiting, clock, tender, known)
         self._sending = Sending(opened)
         self._dead_letters = DeadLetters(opened)
         self._receiving = Receiving(opened, self._dead_letters, self)

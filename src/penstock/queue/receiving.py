@@ -44,6 +44,8 @@ class Receiving:
         holder: str | None,
         unfinished: bool,
     ) -> list[Message]:
+        if not wait:
+            return self.take(limit, visibility, mode, share, holder, unfinished)
         queue = self._queue
         give_up_at = time.monotonic() + wait
         while True:

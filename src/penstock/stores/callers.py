@@ -25,7 +25,7 @@ def find_caller() -> FrameType | None:
     if get_ident() != main_thread().ident:
         return None
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _module(frame).startswith(INSIDE):
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(INSIDE):
         frame = frame.f_back
     return frame
 
@@ -43,7 +43,7 @@ def refuse_handlers(store: object, opener: FrameType | None) -> None:
 
 
 def _is_foreign(frame: FrameType) -> bool:
-    name = _module(frame)
+    name = str(frame.f_globals.get("__name__"))
     return not name.startswith("penstock.") or name.startswith("penstock.testing") or name == "__main__"
 
 
@@ -57,7 +57,3 @@ def _is_handler(code: CodeType) -> bool:
         if getattr(handler, "__code__", None) is code:
             return True
     return False
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__"))
