@@ -127,19 +127,16 @@ def test_every_module_of_the_package_opens_with_what_it_is_for() -> None:
 
 
 def test_one_name_is_one_thing_in_the_whole_package() -> None:
-    """Classes and names of types. (A type variable belongs to its module.)"""
+    """Classes and names of types, without tests and benchmarks. (A type variable belongs to its module.)"""
     found: dict[str, Path] = {}
     for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).parts[0] in ("testing", "bench"):
+            continue
         tree = ast.parse(path.read_text())
         names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-        for node in tree.body:
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.targets[0], ast.Name)
-                and "TypeVar" not in ast.unparse(node.value)
-            ):
-                names += [name for name in [node.targets[0].id] if re.match("[A-Z].*[a-z]", name)]
-        for name in names:
+        given = [node for node in tree.body if isinstance(node, ast.Assign) and "TypeVar" not in ast.unparse(node.value)]
+        targets = [target.id for node in given for target in node.targets if isinstance(target, ast.Name)]
+        for name in [*names, *(target for target in targets if re.match("[A-Z].*[a-z]", target))]:
             assert name not in found, f"{name} is a name in {found[name]} and in {path}"
             found[name] = path
 

@@ -17,7 +17,7 @@ START_OF_TRAILER = re.compile(rb"(?:%b(?::[\t\x20-\x7e\x80-\xff]*)?)?\r?" % TOKE
 """What an incomplete line may look like: nobody waits for the rest of a line that is wrong already."""
 
 
-class Part(Enum):
+class ChunkPart(Enum):
     SIZE = auto()
     DATA = auto()
     END_OF_DATA = auto()
@@ -32,25 +32,25 @@ class Chunks:
         """``most`` bytes of body; ``longest_line`` of a size with its extension, and of all trailers together."""
         self._most = most
         self._longest = longest_line
-        self._part = Part.SIZE
+        self._part = ChunkPart.SIZE
         self._left = self._trailed = self._chunks = self._total = 0
 
     @property
     def done(self) -> bool:
-        return self._part is Part.DONE
+        return self._part is ChunkPart.DONE
 
     def read(self, data: bytes) -> tuple[bytes, bytes]:
         body, at = bytearray(), 0
-        while self._part is not Part.DONE:
+        while self._part is not ChunkPart.DONE:
             before, part = at, self._part
-            if part is Part.DATA:
+            if part is ChunkPart.DATA:
                 piece = data[at : at + self._left]
                 body += piece
                 at += len(piece)
                 self._left -= len(piece)
                 if not self._left:
-                    self._part = Part.END_OF_DATA
-            elif part is Part.END_OF_DATA:
+                    self._part = ChunkPart.END_OF_DATA
+            elif part is ChunkPart.END_OF_DATA:
                 at = self._end_data(data, at)
             else:
                 at = self._read_line(data, at)
@@ -61,7 +61,7 @@ class Chunks:
     def _end_data(self, data: bytes, at: int) -> int:
         end = data[at : at + 2]
         if end == b"\r\n":
-            self._part = Part.SIZE
+            self._part = ChunkPart.SIZE
             return at + 2
         if end not in (b"", b"\r"):
             raise Refused(400, f"malformed request: a chunk is followed by {end!r} and not by the end of a line")
@@ -69,7 +69,7 @@ class Chunks:
 
     def _read_line(self, data: bytes, at: int) -> int:
         """Returns where the line ends, or ``at`` if its end has not come."""
-        sizes = self._part is Part.SIZE
+        sizes = self._part is ChunkPart.SIZE
         room = self._longest - self._trailed
         end = data.find(b"\r\n", at, at + room + 2)
         line = data[at : end if end >= 0 else at + room + 2]
@@ -88,14 +88,14 @@ class Chunks:
         elif line:
             self._trailed += len(line) + 2
         else:
-            self._part = Part.DONE
+            self._part = ChunkPart.DONE
         return end + 2
 
     def _begin(self, size: int) -> None:
         self._chunks += 1
         self._left = size
         self._total += size
-        self._part = Part.DATA if size else Part.TRAILER
+        self._part = ChunkPart.DATA if size else ChunkPart.TRAILER
         if self._total > self._most:
             raise Refused(413, f"the body has more than {self._most} bytes, the limit")
         if self._chunks > MOST_CHUNKS:

@@ -51,7 +51,7 @@ IDLE, HEAD, BODY, SERVED, REFUSED, DONE = Phase
 """Plain names: in Python 3.11 each use of an enum's member is a function call, and a request would make ten."""
 
 
-class Limits(Protocol):
+class ConversationLimits(Protocol):
     @property
     def max_head(self) -> int: ...
     @property
@@ -80,7 +80,7 @@ Event = Request | Refusal | Continue
 class Conversation:
     """Owns the bytes that one client has sent and that no request holds yet, and counts them in the budget."""
 
-    def __init__(self, limits: Limits, budget: Budget, admit: Callable[[Request], int]) -> None:
+    def __init__(self, limits: ConversationLimits, budget: Budget, admit: Callable[[Request], int]) -> None:
         """``admit`` looks at a request's head. It says how many bytes of the body to keep, or raises `Refused`."""
         self._limits = limits
         self._budget = budget

@@ -29,7 +29,7 @@ BARE = re.compile(rb"(?<!\r)\n|\r(?!\n)")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RequestLine:
     method: str
     segments: tuple[str, ...]
     query: str
@@ -48,11 +48,11 @@ class Fields:
     keep_alive: bool
 
 
-def read_line(line: bytes) -> Line:
+def read_line(line: bytes) -> RequestLine:
     return _short_line(line) if len(line) <= SHORT_LINE else _read_line(line)
 
 
-def _read_line(line: bytes) -> Line:
+def _read_line(line: bytes) -> RequestLine:
     found = LINE.fullmatch(line)
     if found is None:
         raise Refused(400, f"malformed request: {line[:80]!r} is not a method, a target and a version")
@@ -66,7 +66,7 @@ def _read_line(line: bytes) -> Line:
         segments, query = split_target(found[2])
     except ValueError:
         raise Refused(400, "the target of the request cannot be read") from None
-    return Line(method, segments, query, version)
+    return RequestLine(method, segments, query, version)
 
 
 def split_target(target: bytes) -> tuple[tuple[str, ...], str]:

@@ -32,7 +32,7 @@ from penstock.stores.dbserver.announcer import Announcer
 from penstock.stores.dbserver.driver import Driver, Session
 from penstock.stores.dbserver.pool import Pool
 from penstock.stores.dbserver.side import Connector, SideConnection
-from penstock.stores.dbserver.transactions import Here, ServerTransactions, Transaction
+from penstock.stores.dbserver.transactions import ServerTransactions, ThisThread, Transaction
 from penstock.stores.encoding import unpack_settings
 from penstock.stores.sql.database import Answer, Database, Found, Params, migrate, read_meta
 from penstock.stores.sql.deleting import find
@@ -344,7 +344,7 @@ class ServerDatabase(Database):
 
     def after_fork(self, *, child: bool) -> None:
         if child:
-            self.transactions.here = Here()
+            self.transactions.here = ThisThread()
             self.announcer.forked()
         self.pool.after_fork(child=child)
         self.side.lock.release()

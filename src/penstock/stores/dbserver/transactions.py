@@ -48,7 +48,7 @@ class Transaction:
     """Another thread may be using the session by now."""
 
 
-class Here(threading.local):
+class ThisThread(threading.local):
     last: Transaction | None = None
     opener: FrameType | None = None
     """The frame that opened the batch or the read, until it is over."""
@@ -63,7 +63,7 @@ class ServerTransactions:
     """Owns each thread's transaction, and gives it a connection of the pool."""
 
     def __init__(self, driver: Driver, pool: Pool[Session], side: SideConnection) -> None:
-        self.here = Here()
+        self.here = ThisThread()
         self._driver = driver
         self._pool = pool
         self._side = side

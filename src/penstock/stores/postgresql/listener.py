@@ -22,7 +22,7 @@ class Notifications(Listening):
     def __init__(self, database: ServerDatabase) -> None:
         self._database = database
         self._asked = False
-        self._listener: Listener | None = None
+        self._listener: NotificationListener | None = None
 
     def version(self) -> int:
         """The number of notifications heard. A process that asks a second time is waiting: from then on there is a listener."""
@@ -33,7 +33,7 @@ class Notifications(Listening):
             with self._database.side.lock:
                 if self._listener is None:
                     self._database.pool.check_open()
-                    self._listener = Listener(self._database.driver)
+                    self._listener = NotificationListener(self._database.driver)
         listener = self._listener
         return 0 if listener is None else listener.heard
 
@@ -43,7 +43,7 @@ class Notifications(Listening):
             listener.close()
 
 
-class Listener:
+class NotificationListener:
     def __init__(self, driver: Driver) -> None:
         self.heard = 0
         self._driver = driver
