@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ import penstock
 from penstock.errors import BadName, QueueExists, QueueNotFound, StoreFull, StoreReadOnly
 from penstock.file_times import ORPHANED, file_age
 from penstock.message import FOREVER
+from penstock.patience import Patience
 from penstock.publishing.segments import pack_drafts
 from penstock.stores.disk import remove_folder
 from penstock.stores.files import sweeping, transactions, vsqs
@@ -354,7 +354,7 @@ def test_on_a_full_tmpfs_nothing_acknowledged_is_lost_and_nothing_half_written_s
 
 def test_a_folder_that_only_we_work_on_is_not_listed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The folder is listed once a second anyway, so stop the clock.
-    monkeypatch.setattr("penstock.stores.files.folder.time", SimpleNamespace(monotonic=lambda: 1000.0))
+    monkeypatch.setattr(Patience, "now", lambda *_: 1000.0)
     with penstock.open(url) as broker:
         queue = broker.create("orders")
         queue.send_many([b"%d" % number for number in range(100)])

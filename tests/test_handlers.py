@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import apsw
 import pytest
 
 import penstock
 from penstock.errors import StoreBusy
+from penstock.patience import Patience
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb", "vsqs", "spool"])
@@ -84,8 +83,7 @@ def test_a_signal_handler_inside_a_statement_that_waits_is_refused(tmp_path: Pat
         before = signal.signal(signal.SIGUSR1, handle)
         try:
             with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, StoreBusy)):
-                raising = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: signal.raise_signal(signal.SIGUSR1))
-                patch.setattr("penstock.stores.sqlite.file.time", raising)
+                patch.setattr(Patience, "pause", lambda *_: signal.raise_signal(signal.SIGUSR1))
                 queue.delete(message)
         finally:
             signal.signal(signal.SIGUSR1, before)

@@ -1025,8 +1025,8 @@ def test_a_number_that_was_undone_leads_into_no_other_queue(url: str) -> None:
 def test_what_lies_above_the_floor_is_sought_and_not_come_to(url: str, name: str) -> None:
     """Messages below the floor cost nothing, even if a million became visible at one instant."""
     with penstock.open(url) as broker:
-        names = ["queue", "now", "since", "most", "limit", "place", "of", "forever", "visible_by", "floor_at", "floor_number"]
-        names.append("name")
+        names = ["queue", "now", "came_after", "max_receives", "limit", "place", "of", "forever", "visible_by"]
+        names += ["floor_at", "floor_number", "name"]
         explained = f"EXPLAIN QUERY PLAN {database(broker).statements[name]}"
         plan = [row[3] for row in database(broker).connect().execute(explained, dict.fromkeys(names, 0))]
         assert any("visible_at=? AND number>?" in step for step in plan), plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
@@ -103,4 +102,4 @@ class FilesStoreContract(FileCrashes, PublishCrashes, PowerLoss):
         """A sender adds the time that it waited for the queue's lock to the clock. Random calls use a fake clock, and on a busy
         machine those real milliseconds would order ids differently from the plan."""
         if "random_calls" in request.node.name:
-            monkeypatch.setattr("penstock.stores.files.sending.time", SimpleNamespace(monotonic_ns=lambda: 0))
+            monkeypatch.setattr("penstock.stores.files.sending.micros", lambda _: 0)
