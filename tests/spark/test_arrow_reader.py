@@ -115,4 +115,5 @@ def test_partitions_are_sparks_and_postgresql_adds_no_helpers_of_its_own(postgre
     penstock.open(url).close()
     with arrow_reader.opened(url) as direct:
         assert direct is not None
-        assert direct._value("SELECT current_setting('max_parallel_workers_per_gather')") == "0"
+        (rows,) = direct._run("SELECT current_setting('max_parallel_workers_per_gather') AS helpers")
+        assert rows.to_pydict() == {"helpers": ["0"]}
