@@ -13,7 +13,7 @@ from penstock.stores.ports import Segment
 from penstock.stores.sql.rows import Row
 from penstock.stores.sql.statements import Steps
 
-Asked = tuple[list[Row], int]
+RowsAndCount = tuple[list[Row], int]
 """The rows of an answer, and how many there were or were changed."""
 
 
@@ -65,7 +65,7 @@ class Driver(ABC):
     def shut(self, session: Session) -> None: ...
 
     @abstractmethod
-    def ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> Asked:
+    def ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> RowsAndCount:
         """Run a statement."""
 
     @abstractmethod

@@ -264,7 +264,7 @@ class ServerTransactions:
         self._driver.ask(session, texts["open_session"], {"session": session.number, "token": session.token})
 
     def _was_committed(self, session: Session) -> bool:
-        """Whether the last token of a lost session was committed. Asked once that can no longer change."""
+        """Whether the last token of a lost session was committed. RowsAndCount once that can no longer change."""
 
         def look(side: Session) -> bool:
             self._driver.end(side, session)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadInput, BadURL, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.patience import Patience
-from penstock.stores.dbserver.driver import Asked, Driver, Session
+from penstock.stores.dbserver.driver import Driver, RowsAndCount, Session
 from penstock.stores.mysql.words import TEXTS, WORDS
 from penstock.stores.ports import Segment
 from penstock.stores.sql.rows import Row
@@ -98,7 +98,7 @@ class MysqlDriver(Driver):
 
     # statements
 
-    def ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> Asked:
+    def ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> RowsAndCount:
         session.asking = True
         try:
             with session.connection.cursor(Cursor) as cursor:  # a caller's own connection may use another cursor class

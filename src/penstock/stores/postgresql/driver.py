@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import BadInput, MissingExtra, StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnreachable
 from penstock.patience import Patience
-from penstock.stores.dbserver.driver import Asked, Driver, Session
+from penstock.stores.dbserver.driver import Driver, RowsAndCount, Session
 from penstock.stores.ports import Segment
 from penstock.stores.postgresql.copying import HEADER, TRAILER, copy_rows, read_value
 from penstock.stores.postgresql.words import TEXTS, WORDS
@@ -159,7 +159,7 @@ class PostgresqlDriver(Driver):
 
     # statements
 
-    def ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> Asked:
+    def ask(self, session: Session, text: Any, params: Mapping[str, Any] | None = None) -> RowsAndCount:
         if session.copy is not None:
             self.end_copy(session)
         session.asking, handled = True, sys.exc_info()[1]
@@ -177,7 +177,7 @@ class PostgresqlDriver(Driver):
         except psycopg.Error as error:
             raise self._failed(session, error, handled) from error
 
-    def ask_together(self, session: Session, asked: list[tuple[str, Mapping[str, Any]]]) -> list[Asked]:
+    def ask_together(self, session: Session, asked: list[tuple[str, Mapping[str, Any]]]) -> list[RowsAndCount]:
         """Run statements of `OFTEN` in a transaction of their own, in one round trip."""
         with self._translating(session):
             prepared = [(self._often[self.statements[name]], params) for name, params in asked]

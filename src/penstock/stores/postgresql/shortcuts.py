@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.message import OCTETS, Entry, Held, Sent, Settings, Settlement
 from penstock.stores.dbserver.database import ServerDatabase
-from penstock.stores.dbserver.driver import Asked, Session
+from penstock.stores.dbserver.driver import RowsAndCount, Session
 from penstock.stores.encoding import pack_settings
 from penstock.stores.postgresql.copying import copy_alike
 from penstock.stores.postgresql.driver import PostgresqlDriver
@@ -21,8 +21,8 @@ from penstock.stores.sql.shortcuts import Shortcuts
 
 COPY_BYTES = 32 * 1024 * 1024
 """A COPY ends after this many bytes; the next one gets the full statement timeout again."""
-NOTHING: Asked = ([], 0)
-ALL_GONE: Asked = ([(None,)], 1)
+NOTHING: RowsAndCount = ([], 0)
+ALL_GONE: RowsAndCount = ([(None,)], 1)
 """What delete_with_token answers if it has deleted every message."""
 
 
@@ -87,7 +87,7 @@ class PostgresqlShortcuts(Shortcuts):
         if fields is None:
             return None
 
-        def ask() -> Asked:
+        def ask() -> RowsAndCount:
             transactions = self._database.transactions
             return transactions.with_token(lambda session: self._ask(session, "delete_with_token", fields), ALL_GONE, NOTHING)
 
@@ -117,13 +117,13 @@ class PostgresqlShortcuts(Shortcuts):
             return None
         claim = self._claim_fields(queue, claiming)
 
-        def ask_both(session: Session) -> tuple[Asked, Asked]:
+        def ask_both(session: Session) -> tuple[RowsAndCount, RowsAndCount]:
             noted = {**fields, "token": session.token, "session": session.number}
             deleted, claimed = self._driver.ask_together(session, [("delete_with_token", noted), ("claim_at_once", claim)])
             return deleted, claimed
 
-        def ask() -> tuple[Asked, Asked] | None:
-            done: tuple[Asked, Asked] | None = ALL_GONE, NOTHING
+        def ask() -> tuple[RowsAndCount, RowsAndCount] | None:
+            done: tuple[RowsAndCount, RowsAndCount] | None = ALL_GONE, NOTHING
             return self._database.transactions.with_token(ask_both, done, None)
 
         both = self._database.retry(ask)
@@ -132,12 +132,12 @@ class PostgresqlShortcuts(Shortcuts):
         deleted, (rows, _) = both
         return _gone(fields["numbers"], deleted), sorted(rows, key=itemgetter(1, 0))
 
-    def _ask(self, session: Session, name: str, fields: dict[str, Any]) -> Asked:
+    def _ask(self, session: Session, name: str, fields: dict[str, Any]) -> RowsAndCount:
         noted = {**fields, "token": session.token, "session": session.number}
         return self._driver.ask(session, self._driver.statements[name], noted)
 
 
-def _gone(wanted: list[int], asked: Asked) -> set[int]:
+def _gone(wanted: list[int], asked: RowsAndCount) -> set[int]:
     """The numbers of the messages that delete_with_token has deleted: by its answer all, or those that it names."""
     rows, _ = asked
     return set((wanted if rows[0][0] is None else rows[0][0]) if rows else ())
