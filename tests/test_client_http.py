@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import BadInput, Draft
 from penstock.client import http
-from penstock.client.http import Connection
+from penstock.client.http import ClientConnection
 from penstock.client.queue import RemoteQueue
 from penstock.client.wire import CONTENT_TYPE, LENGTH, join, pack, split, unpack
 from penstock.message import Message, Mode, Receipt, Redriven, Sent, Settings, State
@@ -115,14 +115,14 @@ def test_plain_json_is_answered_in_plain_json(server: BackgroundServer) -> None:
 
 
 def test_as_many_threads_as_call_keep_their_connections(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Connection] = []
-    begin = Connection.__init__
+    opened: list[ClientConnection] = []
+    begin = ClientConnection.__init__
 
-    def count(self: Connection, *arguments: Any) -> None:
+    def count(self: ClientConnection, *arguments: Any) -> None:
         opened.append(self)
         begin(self, *arguments)
 
-    monkeypatch.setattr(Connection, "__init__", count)
+    monkeypatch.setattr(ClientConnection, "__init__", count)
     barrier = Barrier(40, timeout=60)
     with penstock.open(server.url, connections=30) as remote, ThreadPoolExecutor(40) as pool:
         queue = RemoteQueue("orders", remote._line)  # type: ignore[attr-defined]
@@ -182,16 +182,16 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next(
     with penstock.open(server.url) as remote:
         queue = remote["orders"]
         queue.send(b"x")
-        receive = Connection._receive
+        receive = ClientConnection._receive
 
-        def interrupted(_: Connection) -> bytes:
+        def interrupted(_: ClientConnection) -> bytes:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, "_receive", interrupted)
+            patched.setattr(ClientConnection, "_receive", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 queue.stats()
-        assert Connection._receive is receive
+        assert ClientConnection._receive is receive
         assert queue.peek()[0].body == b"x"
         assert len(remote._line._idle) == 1  # type: ignore[attr-defined]
 

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from penstock.client.http import BadAnswer, Connection, HttpResponse
+from penstock.client.http import BadAnswer, ClientConnection, HttpResponse
 from penstock.client.wire import CONTENT_TYPE, join, pack, split, unpack, unpack_error
 from penstock.errors import (
     BadInput,
@@ -83,7 +83,7 @@ class Line:
         who = f"Authorization: Bearer {token}\r\n" if token else ""
         shown = f"[{self._host}]" if ":" in self._host else self._host
         self._head = f" HTTP/1.1\r\nHost: {shown}{f':{port}' if port else ''}\r\n{who}"
-        self._idle: list[tuple[Connection, float]] = []
+        self._idle: list[tuple[ClientConnection, float]] = []
         self._lock = Lock()
         self._closed = False
         watch(self)
@@ -179,7 +179,7 @@ class Line:
             connection.close()
         return response
 
-    def _take(self, timeout: float) -> Connection:
+    def _take(self, timeout: float) -> ClientConnection:
         while True:
             with self._lock:
                 if self._closed:
@@ -192,11 +192,11 @@ class Line:
                 return connection
             connection.close()
         try:
-            return Connection(self._host, self._port, timeout, self._tls)
+            return ClientConnection(self._host, self._port, timeout, self._tls)
         except OSError as error:
             raise Unreached(self.url, error) from error
 
-    def _give(self, connection: Connection) -> None:
+    def _give(self, connection: ClientConnection) -> None:
         with self._lock:
             if not self._closed and len(self._idle) < self._most_idle:
                 self._idle.append((connection, time.monotonic()))

@@ -33,7 +33,7 @@ class HttpResponse(NamedTuple):
     body: bytes
 
 
-class Connection:
+class ClientConnection:
     """Owns a socket. One thread uses it at a time; after an error or an interrupt it must be closed."""
 
     def __init__(self, host: str, port: int, timeout: float, tls: ssl.SSLContext | None) -> None:
