@@ -225,6 +225,11 @@ def test_a_client_without_a_certificate_of_the_authority_stays_out(tmp_path: Pat
     tls = {"tls_cert": f"{tmp_path}/server.pem", "tls_key": f"{tmp_path}/server.key", "tls_client_ca": f"{tmp_path}/ca.pem"}
     with penstock.open("memory:") as broker, BackgroundServer(broker, ServerSettings(port=0, **tls)) as server:
         assert ask(server.url, tmp_path, "client").startswith(b"HTTP/1.1 200 OK")
+        shown = {"certfile": f"{tmp_path}/client.pem", "keyfile": f"{tmp_path}/client.key"}
+        with penstock.open(server.url, cafile=f"{tmp_path}/server.pem", **shown) as remote:
+            assert remote.create("orders").send(b"x")
+        with pytest.raises(penstock.BadURL, match="certfile 'none' and keyfile None cannot be used"):
+            penstock.open(server.url, certfile="none")
         for client in (None, "stranger"):
             try:
                 answer = ask(server.url, tmp_path, client)

@@ -154,7 +154,7 @@ def waited(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 def watched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the access rights and limits of the service."""
-    files = ("server_settings", "server_tokens", "server_quotas")
+    files = ("server_settings", "server_tokens", "server_quotas", "server_receipts")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -1396,6 +1396,35 @@ MUTANTS = [
         "no bound on time",
         "takes_too_long",
         ("server/http/connection.py", "elif spent > settings.request_timeout:", "elif False:"),
+    ),
+    watched(
+        "a guessed receipt settles",
+        "no_other_can_settle",
+        ("server/receipts.py", "hmac.compare_digest(given.to_bytes(8), proof.to_bytes(8))", "proof"),
+    ),
+    watched(
+        "a receipt without a proof settles",
+        "no_other_can_settle",
+        ("server/receipts.py", "    return any(hmac", "    return given == 0 or any(hmac"),
+    ),
+    watched(
+        "an id alone settles",
+        "no_other_can_settle",
+        (
+            "server/receipts.py",
+            "not _is_proven(grant, receipt, plain)",
+            "plain is not None and not _is_proven(grant, receipt, plain)",
+        ),
+    ),
+    watched(
+        "a new receipt is proven with the old secret",
+        "change_of_the_secret",
+        ("server/receipts.py", "_proof(grant.keys[-1],", "_proof(grant.keys[0],"),
+    ),
+    watched(
+        "the server forgets the receipt without its proof",
+        "under_its_own_receipt",
+        ("server/receipts.py", "message = copy(message)", "message = message"),
     ),
     private(
         "every token learns where the store is",

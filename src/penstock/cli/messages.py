@@ -10,7 +10,7 @@ from penstock.broker import Broker
 from penstock.cli.output import complain, emit, message_json, print_message, receipt
 from penstock.cli.parser import Commands, Parser, seconds
 from penstock.errors import BadInput
-from penstock.message import FOREVER, Message, Mode, Receipt
+from penstock.message import Message, Mode, Receipt
 from penstock.queue.protocol import Queue
 
 RECEIVE_BATCH = 1000
@@ -128,7 +128,7 @@ def _receipt(queue: str, text: str) -> Receipt:
     which, mark, delivery = text.partition("#")
     if not mark:
         return Receipt(queue, which, None)
-    if not (delivery.isascii() and delivery.isdecimal() and len(delivery) < 20 and int(delivery) <= FOREVER):
+    if not (delivery.isascii() and delivery.isdecimal() and len(delivery) < 40):
         raise BadInput(f"receipt {text!r:.200} is not ID#DELIVERY, as receive prints it")
     return Receipt(queue, which, int(delivery))
 

@@ -29,9 +29,10 @@ from penstock.urls import shown
 
 def connect(url: str, *, clock: Clock | None = None, **options: Any) -> RemoteBroker:  # noqa: ARG001
     """``token``: the bearer token, default $PENSTOCK_TOKEN; ``timeout``: seconds to wait for an answer; ``cafile``:
-    certificates to trust; ``connections``: how many idle ones to keep, so that as many threads need not connect again. The
-    clock is the server's."""
-    known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "cafile": None, "connections": 128}
+    certificates to trust; ``certfile``, ``keyfile``: a certificate to show, and its key if that is in another file;
+    ``connections``: how many idle ones to keep, so that as many threads need not connect again. The clock is the server's."""
+    known = {"token": os.environ.get("PENSTOCK_TOKEN"), "timeout": 30.0, "connections": 128}
+    known |= {"cafile": None, "certfile": None, "keyfile": None}
     for name in options:
         if name not in known:
             raise BadURL(f"URL {shown(url)}: there is no option {name!r}; there are {', '.join(sorted(known))}")

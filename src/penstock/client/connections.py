@@ -25,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.forking import watch
 from penstock.policy import check_count, check_seconds
+from penstock.urls import shown as shown_url
 from penstock.urls import unreadable
 
 TRIES = 5
@@ -60,7 +61,17 @@ class Answer(NamedTuple):
 class Line:
     """The connections to one server. Thread-safe: each call has a connection to itself."""
 
-    def __init__(self, url: str, *, token: str | None, timeout: float, cafile: str | None, connections: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None,
+        timeout: float,
+        cafile: str | None,
+        certfile: str | None,
+        keyfile: str | None,
+        connections: int,
+    ) -> None:
         try:
             parts = urlsplit(url)
             self._host, port = (parts.hostname or "").encode("idna").decode(), parts.port
@@ -69,16 +80,13 @@ class Line:
         if not self._host or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
             raise BadURL(f"URL {parts.scheme}://{self._host}…: write {parts.scheme}://host:port, and the token as an option")
         if not self._host.isprintable() or " " in self._host:
-            raise BadURL(f"URL {url!r:.200}: this is not the name of a host")
+            raise BadURL(f"URL {shown_url(url)}: this is not the name of a host")
         if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):
             raise BadURL("token must be printable ASCII text")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._timeout = check_seconds(timeout, "timeout", 0.01, BadURL)
         self._most_idle = check_count(connections, "connections", 1, 100_000, BadURL)
-        try:
-            self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
-        except (OSError, TypeError) as error:
-            raise BadURL(f"cafile {cafile!r:.200} cannot be read: {error}") from None
+        self._tls = _tls(cafile, certfile, keyfile) if parts.scheme == "https" else None
         self._port = port or (80 if self._tls is None else 443)
         who = f"Authorization: Bearer {token}\r\n" if token else ""
         shown = f"[{self._host}]" if ":" in self._host else self._host
@@ -235,6 +243,19 @@ def _told(content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError):
         return None
+
+
+def _tls(cafile: str | None, certfile: str | None, keyfile: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=cafile)
+    except (OSError, TypeError) as error:
+        raise BadURL(f"cafile {cafile!r:.200} cannot be read: {error}") from None
+    if certfile is not None:
+        try:
+            context.load_cert_chain(certfile, keyfile)
+        except (OSError, TypeError) as error:
+            raise BadURL(f"certfile {certfile!r:.200} and keyfile {keyfile!r:.200} cannot be used: {error}") from None
+    return context
 
 
 def _foreign(url: str, status: int, answer: Any) -> PenstockError:

@@ -39,6 +39,8 @@ NOTHING = (None,) * 6
 PLAIN = Settings()
 LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several polls."""
+MOST_DELIVERY = 2**126
+"""A server with tokens adds a proof to the number of a delivery."""
 LOOKS = frozenset(
     {"settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe", "names"}
     | {"pulse", "span", "scan"}
@@ -269,7 +271,7 @@ class RemoteQueue(Queue):
 
 
 def _receipts(queue: str, messages: Sequence[Message | Receipt | str]) -> list[Receipt]:
-    return [Receipt(queue, each.id, each.delivery) for each in check_held(queue, messages)]
+    return [Receipt(queue, each.id, each.delivery) for each in check_held(queue, messages, MOST_DELIVERY)]
 
 
 def _refuse(connection: object) -> None:

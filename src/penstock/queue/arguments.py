@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage
-from penstock.message import Held, Message, Mode, Receipt, State
+from penstock.message import FOREVER, Held, Message, Mode, Receipt, State
 from penstock.policy import check_count, check_seconds
 
 Item = TypeVar("Item")
@@ -56,8 +56,9 @@ def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:
     return items if isinstance(items, Sequence) else list(items)
 
 
-def check_held(queue: str, messages: Sequence[Message | Receipt | str]) -> list[Held]:
-    """What a caller of this queue wants to settle: messages, receipts, or ids, which stand for whoever holds the message."""
+def check_held(queue: str, messages: Sequence[Message | Receipt | str], most: int = FOREVER) -> list[Held]:
+    """What a caller of this queue wants to settle: messages, receipts, or ids, which stand for whoever holds the message.
+    ``most`` is the highest number of a delivery."""
     held: list[Held] = []
     for message in messages:
         if not isinstance(message, Message):
@@ -68,7 +69,7 @@ def check_held(queue: str, messages: Sequence[Message | Receipt | str]) -> list[
             if not isinstance(message.id, str):
                 raise BadMessage(f"an id is text, not {type(message.id).__name__}: {message.id!r:.200}")
             if message.delivery is not None:
-                check_count(message.delivery, "delivery", 0, 2**62)
+                check_count(message.delivery, "delivery", 0, most)
         if message.queue != queue:
             raise BadMessage(f"message {message.id} is of queue {message.queue!r}, not of {queue!r}")
         held.append(message)

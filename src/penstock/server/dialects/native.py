@@ -32,10 +32,11 @@ from penstock.errors import (
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
-from penstock.server.dialects.native_values import answer, read_arguments, receipts, weigh
+from penstock.server.dialects.native_values import answer, read_arguments, weigh
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.offload import SMALL
 from penstock.server.quotas import MESSAGES
+from penstock.server.receipts import seal, unseal
 
 VERBS: dict[str, Scope] = {
     "send_many": Scope.SEND,
@@ -144,7 +145,7 @@ class Native(Dialect):
 
     async def _call_verb(self, request: Request, queue: str, verb: str, given: dict[str, Any]) -> Response:
         if verb in SETTLING:
-            given = {name: receipts(value) for name, value in given.items()}
+            given |= {name: unseal(request.grant, queue, given[name]) for name in ("message", "messages") if name in given}
         if verb == "receive":
             return await self._receive(request, queue, given)
         if verb == "exchange":
@@ -188,7 +189,7 @@ class Native(Dialect):
         check_count(limit, "limit", 1, self.settings.max_receive)
         check_seconds(wait, "wait")
         messages = await self.core.receive(request, queue, limit, min(wait, self.settings.max_wait), **given)
-        response = answer(request, messages)
+        response = answer(request, seal(request.grant, messages))
         response.undo = self.undo(messages)
         return response
 
@@ -204,7 +205,7 @@ class Native(Dialect):
         self.core.quotas.received(request.grant, len(messages) - sum(settled))
         self.core.metrics.count_messages("deleted", queue, sum(settled))
         self.core.metrics.count_messages("received", queue, len(messages))
-        response = answer(request, [settled, messages])
+        response = answer(request, [settled, seal(request.grant, messages)])
         response.undo = self.undo(messages)
         return response
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from penstock.client.wire import CONTENT_TYPE, Bodies, join, pack, split, unpack
 from penstock.errors import BadInput
-from penstock.message import Message
 from penstock.server.http.request_response import Refused, Request, Response, answer_json, read_json
 
 MAX_VALUES = 1_000_000
@@ -44,13 +43,6 @@ def _split(request: Request) -> tuple[bytes, Bodies | None]:
     if request.headers.get("content-type") == CONTENT_TYPE:
         return split(request.body)
     return request.body, None
-
-
-def receipts(value: Any) -> Any:
-    """Replace messages by their receipts: the core checks a receipt, but trusts a message."""
-    if isinstance(value, list):
-        return [item.receipt if isinstance(item, Message) else item for item in value]
-    return value.receipt if isinstance(value, Message) else value
 
 
 def answer(request: Request, value: Any, more: dict[str, Any] | None = None) -> Response:
