@@ -237,6 +237,14 @@ def test_an_address_is_known_whatever_host_says() -> None:
             guard.grant({**known, "host": host})
 
 
+def test_with_tls_the_certificate_names_the_server() -> None:
+    """A browser that is led here by another name refuses the certificate."""
+    guard = Guard(ServerSettings(token=SECRET).tokens, "0.0.0.0", tls=True)
+    assert guard.grant({"authorization": f"Bearer {SECRET}", "host": "queues.example.org"}).name == "token"
+    with pytest.raises(Refused, match="another site"):
+        guard.grant({"authorization": f"Bearer {SECRET}", "host": "queues.example.org", "sec-fetch-site": "cross-site"})
+
+
 def test_what_a_message_holds_is_never_a_page_of_the_server() -> None:
     """A browser that shows a received message must neither guess its type nor run it with the rights of this server's pages."""
     with penstock.open("memory:") as broker, BackgroundServer(broker) as server:

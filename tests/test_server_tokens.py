@@ -270,6 +270,10 @@ def test_after_sighup_a_renewed_certificate_is_shown(tmp_path: Path) -> None:
         assert ask(url, tmp_path, None).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_tokens_of_one_name_are_read_in_order() -> None:
-    tokens = read_tokens([{"name": "a", "secret": SECRET}, {"name": "b", "secret": NEW}], "x", "")
-    assert [token.grant.name for token in tokens] == ["a", "b"]
+def test_tokens_of_one_name_have_the_same_limits() -> None:
+    """They are counted together: with different limits, each would begin the count of the other anew."""
+    tables = [{"name": "a", "secret": SECRET, "max_rate": 5}, {"name": "a", "secret": NEW, "max_rate": 5}]
+    assert len(read_tokens(tables, "x", "")) == 2
+    for limits in ({"max_rate": 6}, {"max_rate": 5, "max_queues": 1}):
+        with pytest.raises(BadSetting, match="tokens of the name 'a' are counted together"):
+            read_tokens([tables[0], {"name": "a", "secret": NEW, **limits}], "x", "")

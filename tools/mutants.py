@@ -1296,7 +1296,7 @@ MUTANTS = [
     watched(
         "the server is known by any name",
         "address_is_known",
-        ("server/auth.py", "not self._is_known(host)", "False"),
+        ("server/auth.py", "not self._is_known(host))", "False)"),
     ),
     watched("every name needs no token", "every_page", ("server/auth.py", '<= {"*", "?", "."}', "<= set()")),
     watched(

@@ -51,7 +51,7 @@ class App:
         self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body, budget=self.budget)
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
-        self.guard = Guard(settings.tokens, settings.host, settings.hosts)
+        self.guard = Guard(settings.tokens, settings.host, settings.hosts, tls=bool(settings.tls_cert))
         self._broker = broker
         self._log = log
         self.quotas = Quotas(broker, self.commits, self.connections.open)

@@ -66,8 +66,18 @@ class Guard:
     A web page must not use a browser to get in. It could by a name of its own that leads here (DNS rebinding), so the Host must
     be known; and by a request to another site, of which browsers tell in Sec-Fetch-Site and Origin."""
 
-    def __init__(self, tokens: Sequence[Token], host: str, hosts: str = "", *, clock: Callable[[], float] = time.time) -> None:
-        """``hosts``: more names of this server, as patterns, with commas between them. ``clock``: seconds since 1970."""
+    def __init__(
+        self,
+        tokens: Sequence[Token],
+        host: str,
+        hosts: str = "",
+        *,
+        tls: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``hosts``: more names of this server, as patterns, with commas between them. With ``tls`` any name is known: browsers
+        compare it with the certificate. ``clock``: seconds since 1970."""
+        self._any_name = tls
         self._tokens = tokens
         self._clock = clock
         self._host = host.strip("[]").lower()
@@ -105,7 +115,7 @@ class Guard:
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "localhost")
-        if len(host) > LONGEST_HOST or not self._is_known(host):
+        if not self._any_name and (len(host) > LONGEST_HOST or not self._is_known(host)):
             raise Refused(403, f"this server is not known as {host!r:.80}; its names are in the setting hosts")
         if headers.get("sec-fetch-site", "none") not in OWN_SITE:
             raise Refused(403, "no page of another site may send requests here")

@@ -51,6 +51,11 @@ def digest(secret: str) -> bytes:
 
 def read_tokens(tables: Sequence[Any], source: str, single: str) -> tuple[Token, ...]:
     tokens = [_read_token(table, f"{source}: token {place + 1}") for place, table in enumerate(tables)]
+    limits: dict[str, Limits] = {}
+    for token in tokens:
+        name = token.grant.name
+        if limits.setdefault(name, token.grant.limits) != token.grant.limits:
+            raise BadSetting(f"{source}: tokens of the name {name!r:.80} are counted together, but have different limits")
     if single:
         tokens.append(Token(Grant("token", frozenset(Scope), ("*",), keys=(_check_secret(single, "token"),))))
     return tuple(tokens)
