@@ -1591,6 +1591,7 @@ MUTANTS = [
         ("server/dialects/base.py", "lambda asked: [act()] * len(asked)", "lambda asked: [act() for _ in asked]"),
     ),
     served("a name leads out of the store", "out_of_the_store", (FILE_QUEUE, '"/" in name', "False")),
+    served("an id leads out of the spool", "out_of_the_store", (SPOOL, ' or "/" in queue', "")),
     served("a name is looked up before it is checked", "out_of_the_store", ("broker.py", "policy.is_name(name) and", "")),
     served("every folder is a queue", "cannot_be_queues", ("broker.py", " if policy.is_name(name)]", "]")),
     served(

@@ -124,9 +124,10 @@ class Core:
 
     def _delete(self, queue: str, given: list[str]) -> list[bool]:
         """In a thread of commits: if two want to delete one message, the first has done it."""
+        home = self.broker.queue(queue)  # first, because the store trusts the name
         found = {uuid: self.broker.store.uuids.id_of(queue, uuid) for uuid in given if UUID.fullmatch(uuid)}
         ids = {uuid: own for uuid, own in found.items() if own is not None}
-        gone = dict(zip(ids, self.broker.queue(queue).delete_many(list(ids.values())), strict=True))
+        gone = dict(zip(ids, home.delete_many(list(ids.values())), strict=True))
         return [gone.pop(uuid, False) for uuid in given]
 
     async def receive(self, request: Request, queue: str, limit: int, wait: float = 0, **how: Any) -> list[Message]:

@@ -321,7 +321,7 @@ class SpoolUuids(Uuids):
         return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
 
     def id_of(self, queue: str, given: str) -> str | None:
-        if not ANY_UUID.fullmatch(given):
+        if not ANY_UUID.fullmatch(given) or "/" in queue:
             return None
         if given[14] == "5":  # derived from other ids, of which there are few
             for id in self._ids(queue):
