@@ -440,9 +440,9 @@ class TestManyQueues:
             assert (listed["total"], [queue["name"] for queue in listed["queues"]]) == (4, ["a", "b", "c"])
         assert [queue["name"] for queue in http("GET", "/queues?offset=3").json["queues"]] == ["orders"]
 
-    @pytest.mark.parametrize("path", ["/queues/orders", "/orders"])
+    @pytest.mark.parametrize("path", ["/queues/orders", "/orders", "delete", "purge"])
     def test_the_messages_of_a_deleted_queue_go_in_parts(
-        self, http: Http, broker: LocalBroker, path: str, monkeypatch: pytest.MonkeyPatch
+        self, server: BackgroundServer, broker: LocalBroker, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(base, "PART", 10)
         broker["orders"].send_many([b"x"] * 35)
@@ -450,7 +450,15 @@ class TestManyQueues:
         purged: list[int] = []
         purge = kind.purge
         monkeypatch.setattr(kind, "purge", lambda self, limit: purged.append(purge(self, limit)) or purged[-1])  # type: ignore[func-returns-value]
-        assert http("DELETE", path).status in (200, 204)
+        with penstock.open(server.url) as remote:
+            if path == "purge":
+                assert remote["orders"].purge() == 35
+                assert purged == [10, 10, 10, 5]
+                return
+            if path == "delete":
+                assert remote.delete("orders").visibility == 30
+            else:
+                assert Http(server.url)("DELETE", path).status in (200, 204)
         assert "orders" not in broker
         assert purged == [10, 10, 10, 5, 0]
 

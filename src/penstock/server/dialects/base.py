@@ -92,15 +92,21 @@ class Core:
             answers += await self.commits.run(partial(_slice, left, act, until), promise=promise)
         return answers
 
-    async def delete_queue(self, queue: str) -> Settings:
-        """Its messages first, and in parts, so that others need not wait for all of them."""
+    async def purge(self, queue: str) -> int:
+        """In parts, so that others need not wait for all of it."""
 
         def purge() -> int:
             self.broker.queue(queue)
             return self.broker.store.queue(queue).purge(PART)
 
-        while await self.commits.run(purge) == PART:
-            pass
+        purged = part = await self.commits.run(purge)
+        while part == PART:
+            part = await self.commits.run(purge)
+            purged += part
+        return purged
+
+    async def delete_queue(self, queue: str) -> Settings:
+        await self.purge(queue)
         return await self.commits.run(lambda: self.broker.delete(queue), alone=True)
 
     async def create(self, request: Request, queue: str, act: Callable[[], Answer]) -> Answer:

@@ -72,7 +72,7 @@ VERBS: dict[str, Scope] = {
 }
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
 SETTLING = {"delete_many", "exchange", "fail", "finish", "extend", "extend_many", "release"}
-LONG = {"purge", "redrive"}
+LONG = {"redrive"}
 """Done in parts, so that other operations get a turn in between."""
 
 
@@ -153,6 +153,8 @@ class Native(Dialect):
         drafts = given.get("drafts")
         if verb == "send_many" and drafts and isinstance(drafts, list) and given.keys() <= {"drafts", "token"}:
             return answer(request, await self.core.send(request, queue, drafts, given.get("token")))
+        if verb == "purge" and not given:
+            return answer(request, await self.core.purge(queue))
         if verb == "redrive":
             _check_target(request, given.get("to"))
         if verb == "update":
@@ -218,14 +220,14 @@ class Native(Dialect):
             more = {"max_body": self.settings.max_body, "at": self.broker.clock()}
             return answer(request, {"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
         if verb == "names":
-            names = await self.core.run(lambda: self.broker.queues().names)
-            return answer(request, [name for name in names if request.grant.allows(Scope.COUNT, name)])
+            return answer(request, await self.core.names(request.grant, Scope.COUNT))
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
         request.grant.check(Scope.ADMIN, str(given.get("name", "")))
         if verb == "delete":
-            last = await self.core.commits.run(lambda: _call(self.broker.delete, given), alone=True)
-            return answer(request, self.seen(request, last))
+            if given.keys() != {"name"}:
+                raise BadInput(f"delete has one argument, name, not {', '.join(given) or 'none'!r:.80}")
+            return answer(request, self.seen(request, await self.core.delete_queue(given["name"])))
         self.check_redrive(request, given.get("redrive"))
         name = str(given.get("name", ""))
         return answer(request, (await self.core.create(request, name, lambda: _call(self.broker.create, given))).name)
