@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             self._since = self._loop.time()
             if self._talk.waiting:
                 self._loop.call_soon(self._go_on)  # give other connections their turn
-            else:
+            elif self._talk.done or self.ended or not self._reads:
                 self._go_on()
 
     def _end_answer(self, *, unheard: bool) -> None:
