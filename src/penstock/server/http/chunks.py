@@ -25,6 +25,10 @@ class ChunkPart(Enum):
     DONE = auto()
 
 
+AT_SIZE, IN_DATA, END_OF_DATA, IN_TRAILERS, DONE = ChunkPart
+"""Plain names: in Python 3.11 each use of an enum's member is a function call."""
+
+
 class Chunks:
     """Give it the bytes that have come, in order; it returns those of the body, and those that it has not used."""
 
@@ -32,25 +36,25 @@ class Chunks:
         """``most`` bytes of body; ``longest_line`` of a size with its extension, and of all trailers together."""
         self._most = most
         self._longest = longest_line
-        self._part = ChunkPart.SIZE
+        self._part = AT_SIZE
         self._left = self._trailed = self._chunks = self._total = 0
 
     @property
     def done(self) -> bool:
-        return self._part is ChunkPart.DONE
+        return self._part is DONE
 
     def read(self, data: bytes) -> tuple[bytes, bytes]:
         body, at = bytearray(), 0
-        while self._part is not ChunkPart.DONE:
+        while self._part is not DONE:
             before, part = at, self._part
-            if part is ChunkPart.DATA:
+            if part is IN_DATA:
                 piece = data[at : at + self._left]
                 body += piece
                 at += len(piece)
                 self._left -= len(piece)
                 if not self._left:
-                    self._part = ChunkPart.END_OF_DATA
-            elif part is ChunkPart.END_OF_DATA:
+                    self._part = END_OF_DATA
+            elif part is END_OF_DATA:
                 at = self._end_data(data, at)
             else:
                 at = self._read_line(data, at)
@@ -61,7 +65,7 @@ class Chunks:
     def _end_data(self, data: bytes, at: int) -> int:
         end = data[at : at + 2]
         if end == b"\r\n":
-            self._part = ChunkPart.SIZE
+            self._part = AT_SIZE
             return at + 2
         if end not in (b"", b"\r"):
             raise Refused(400, f"malformed request: a chunk is followed by {end!r} and not by the end of a line")
@@ -69,7 +73,7 @@ class Chunks:
 
     def _read_line(self, data: bytes, at: int) -> int:
         """Returns where the line ends, or ``at`` if its end has not come."""
-        sizes = self._part is ChunkPart.SIZE
+        sizes = self._part is AT_SIZE
         room = self._longest - self._trailed
         end = data.find(b"\r\n", at, at + room + 2)
         line = data[at : end if end >= 0 else at + room + 2]
@@ -88,14 +92,14 @@ class Chunks:
         elif line:
             self._trailed += len(line) + 2
         else:
-            self._part = ChunkPart.DONE
+            self._part = DONE
         return end + 2
 
     def _begin(self, size: int) -> None:
         self._chunks += 1
         self._left = size
         self._total += size
-        self._part = ChunkPart.DATA if size else ChunkPart.TRAILER
+        self._part = IN_DATA if size else IN_TRAILERS
         if self._total > self._most:
             raise Refused(413, f"the body has more than {self._most} bytes, the limit")
         if self._chunks > MOST_CHUNKS:

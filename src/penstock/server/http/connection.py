@@ -225,7 +225,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.ended or not self._transport.can_write_eof():
             self._transport.close()
         elif not self._transport.is_closing():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has just reset the connection
+                self.abort()
 
     def _end(self) -> None:
         self.ended = True
