@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.broker import Listing, LocalBroker
-from penstock.errors import BadMessage, BadName
-from penstock.message import Draft
+from penstock.errors import BadMessage, BadName, StoreError
+from penstock.message import Draft, Settings
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.dialects import base, mqs
@@ -276,6 +276,17 @@ class TestRouter:
 
 
 class TestLooks:
+    def test_queues_that_others_have_deleted_are_forgotten(
+        self, http: Http, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.broker.MOST_QUEUES", 3)
+        for number in range(10):
+            broker.store.save(f"reply-{number}", Settings(), create=True)
+            assert http("GET", f"/queues/reply-{number}").status == 200
+            broker.store.drop(f"reply-{number}")
+        assert len(broker._queues) <= 3
+        assert http("POST", "/messages/orders", b"x").status == 201
+
     @pytest.mark.parametrize("path", ["/queues/orders", "/queues"])
     def test_requests_that_want_to_know_the_same_share_one_look(
         self, server: BackgroundServer, broker: LocalBroker, path: str, monkeypatch: pytest.MonkeyPatch
@@ -422,6 +433,18 @@ class TestManyQueues:
             assert Http(server.url)("POST", "/messages/orders", b"x").status == 201
             sent.set()
             assert listing.result().status == 200
+
+    def test_all_listings_together_have_one_slice_of_a_commit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(_end: float) -> list[int]:
+            raise StoreError("no")
+
+        asked = [lambda _end, number=number: [number] for number in range(3)]
+        assert base.slices(asked) == [[0], [1], [2]]  # type: ignore[arg-type]
+        monkeypatch.setattr(base, "SLICE", 0)
+        assert base.slices(asked) == [[0], [], []]  # type: ignore[arg-type]
+        failed, *others = base.slices([refuse, *asked])  # type: ignore[list-item]
+        assert isinstance(failed, StoreError)
+        assert others == [[], [], []]
 
     def test_queues_that_vanish_meanwhile_are_left_out(
         self, http: Http, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch

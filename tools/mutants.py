@@ -1573,6 +1573,9 @@ MUTANTS = [
     ),
     served("a token deletes anywhere", "where_it_may_receive", (MQS, "request.grant.allows(Scope.RECEIVE, name) and", "")),
     served("a listing holds a commit", "between_two_queues", ("server/dialects/base.py", "or time.monotonic() >= end", "")),
+    served(
+        "each listing has a slice of its own", "one_slice", ("server/dialects/base.py", "[] if done and", "[] if False and")
+    ),
     served("a listing of everything", "listing_is_bounded", (MQS, 'min(numbers["limit"], MOST_LISTED)', 'numbers["limit"]')),
     served("a deleted queue goes in one commit", "go_in_parts", ("server/dialects/base.py", ".purge(PART)", ".purge(10**9)")),
     served(
@@ -1592,6 +1595,7 @@ MUTANTS = [
     ),
     served("a name leads out of the store", "out_of_the_store", (FILE_QUEUE, '"/" in name', "False")),
     served("an id leads out of the spool", "out_of_the_store", (SPOOL, ' or "/" in queue', "")),
+    served("every queue is remembered", "others_have_deleted", ("broker.py", "len(self._queues) >= MOST_QUEUES", "False")),
     served("a name is looked up before it is checked", "out_of_the_store", ("broker.py", "policy.is_name(name) and", "")),
     served("every folder is a queue", "cannot_be_queues", ("broker.py", " if policy.is_name(name)]", "]")),
     served(

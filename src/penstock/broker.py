@@ -31,6 +31,8 @@ logger = logging.getLogger("penstock")
 
 Opener = Callable[[str, dict[str, Any]], Store]
 """Opens the store at a URL, with these options."""
+MOST_QUEUES = 10_000
+"""Queues that a broker remembers, at 2 kB each."""
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -252,6 +254,8 @@ class LocalBroker(Broker):
         """``known``: its settings, if they were just read."""
         found = self._queues.get(name)
         if found is None:
+            if len(self._queues) >= MOST_QUEUES:  # another process may have deleted many of them
+                self._queues.clear()
             found = self._queues[name] = LocalQueue(name, self.store, self.waiting, self.clock, self._tender, known)
         return found
 

@@ -95,7 +95,7 @@ def _mqs(max_wait: int) -> Spec:
     return {
         "/queues": {
             "get": _operation(
-                "mqs", "List the queues", _response(200, "A part of them", queues), errors="500",
+                "mqs", "List the queues, at most 1,000 at a time", _response(200, "A part of them", queues), errors="500",
                 parameters=[_query("offset"), _query("limit")],
             )
         },

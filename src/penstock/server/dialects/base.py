@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 Places = list[tuple[int, str]]
 RETRY_AFTER = "1"
 SLICE = 0.005
-"""Seconds of one commit for a request that looks at many queues."""
+"""Seconds of one commit for all requests that look at many queues."""
 PART = 500
 """Messages of a queue that is being deleted, in one commit."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -84,12 +84,13 @@ class Core:
         until: Callable[[Answer], bool] = lambda _: False,
         promise: bool = False,
     ) -> list[Answer]:
-        """Call ``act`` with each item, up to the first answer that satisfies ``until``: in as many commits as it takes, with a
-        few milliseconds of it in each, so that others need not wait for the rest. ``promise``: it changes something."""
+        """Call ``act`` with each item, up to the first answer that satisfies ``until``: in as many commits as it takes. All
+        requests that do so have a few milliseconds of each commit together, so that others need not wait for the rest.
+        ``promise``: it changes something."""
         answers: list[Answer] = []
         while len(answers) < len(items) and not (answers and until(answers[-1])):
-            left = islice(items, len(answers), None)
-            answers += await self.commits.run(partial(_slice, left, act, until), promise=promise)
+            left = partial(_slice, islice(items, len(answers), None), act, until)
+            answers += await self.commits.share(f"slices {promise}", slices, left, promise=promise)
         return answers
 
     async def purge(self, queue: str) -> int:
@@ -144,9 +145,20 @@ class Core:
         return messages
 
 
-def _slice(items: Iterator[Item], act: Callable[[Item], Answer], until: Callable[[Answer], bool]) -> list[Answer]:
-    """For the thread of commits: at least one item, and then as many as the time allows."""
+def slices(asked: list[Callable[[float], list[Any]]]) -> list[list[Any] | BaseException]:
+    """In a thread of commits: let each of them work, in the order in which they came, until the time is over. The first gets
+    something done in any case."""
     end = time.monotonic() + SLICE
+    done: list[list[Any] | BaseException] = []
+    for work in asked:
+        try:
+            done.append([] if done and time.monotonic() >= end else work(end))
+        except PenstockError as error:
+            done.append(error)
+    return done
+
+
+def _slice(items: Iterator[Item], act: Callable[[Item], Answer], until: Callable[[Answer], bool], end: float) -> list[Answer]:
     answers: list[Answer] = []
     for item in items:
         answers.append(act(item))
