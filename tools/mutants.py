@@ -143,7 +143,7 @@ def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
-    files += ("server_dialects", "server_kills", "client_http")
+    files += ("server_dialects", "server_kills", "client_http", "conversation", "server_leaving")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -1528,6 +1528,129 @@ MUTANTS = [
         "bytes that belong to no value",
         "not_in_our_format",
         ("server/dialects/native_values.py", "        bodies.check()\n", "        pass\n"),
+    ),
+    served(
+        "what is behind a refusal is served",
+        "behind_a_refus",
+        (
+            "server/http/conversation.py",
+            "            self.phase = REFUSED\n            self._forget()\n",
+            "            self.phase = IDLE\n",
+        ),
+        ("server/http/conversation.py", "self._last = self.phase is REFUSED or not", "self._last = not"),
+    ),
+    served(
+        "an error ends the clock of all connections",
+        "clock_that_fails",
+        (
+            "server/http/open_connections.py",
+            "self._timer = self.loop.call_later(TICK, self._sweep)  # first,",
+            "pass  # first,",
+        ),
+        (
+            "server/http/open_connections.py",
+            "connection.abort()\n\n    def close_idle",
+            "connection.abort()\n        self._timer = self.loop.call_later(TICK, self._sweep)\n\n    def close_idle",
+        ),
+        ("server/http/open_connections.py", "            except Exception:\n", "            except KeyError:\n"),
+    ),
+    served(
+        "handshakes do not count",
+        "tls_handshakes",
+        (
+            "server/http/listening.py",
+            "self._all.add(connection)",
+            "self._loop.call_later(0 if self._tls is None else 5, self._all.add, connection)",
+        ),
+    ),
+    served(
+        "a first request takes as long as it likes",
+        "first_request",
+        ("server/http/connection.py", "(settings.idle_timeout if self.known else", "(settings.idle_timeout if True else"),
+    ),
+    served("silent connections stay", "lock_nobody_out", ("server/http/open_connections.py", "if not silent:", "if True:")),
+    served(
+        "one address takes all connections",
+        "over_the_limit or one_address",
+        ("server/http/open_connections.py", "if self._by_address[address] >= most:", "if False:"),
+    ),
+    served(
+        "what was begun is answered with 503",
+        "answered_late",
+        ("server/http/serving.py", "if not awaited.withdraw():\n                return", "awaited.withdraw()"),
+    ),
+    served(
+        "a hang-up behind a request is not seen",
+        "hangs_up_behind",
+        ("server/http/connection.py", "not self.ended and self._hung_up()", "False"),
+    ),
+    served(
+        "what the kernel refused is taken for heard",
+        "kernel_does_not_take",
+        ("server/http/connection.py", "        if self._transport.is_closing():\n", "        if False:\n"),
+    ),
+    served(
+        "slow readers have a total time",
+        "slow_reader",
+        ("server/http/connection.py", "if left != self._left:", "if self._left < 0:"),
+    ),
+    served("the log does not say unheard", "in_the_log", ("server/access_log.py", "if request.unheard:", "if False:")),
+    served(
+        "answers do not count",
+        "kernel_has_them",
+        ("server/http/connection.py", "self._handler.budget.count(self._counted)", "self._counted = 0"),
+    ),
+    served(
+        "messages are claimed without room for them",
+        "does_not_fit",
+        ("server/taking.py", "self._budget.take(limit * MAX_BODY)", "self._budget.count(limit * MAX_BODY)"),
+    ),
+    served(
+        "what a request held is given back too soon",
+        "lets_go_of_it",
+        (
+            "server/http/connection.py",
+            "        self._lost = True\n",
+            "        self._lost = True\n        self._job and self._handler.budget.give(self._job.request.held)\n",
+        ),
+    ),
+    served(
+        "any number of chunks", "number_of_chunks", ("server/http/chunks.py", "if self._chunks > MOST_CHUNKS:", "if False:")
+    ),
+    served(
+        "long heads are remembered",
+        "nothing_long",
+        ("server/http/head.py", "if len(line) <= SHORT_LINE else _read_line(line)", ""),
+    ),
+    served(
+        "how the bytes are cut makes a difference",
+        "bytes_are_cut",
+        ("server/http/chunks.py", "if len(data) - at >= room + 2:", "if len(data) - at >= room:"),
+    ),
+    served(
+        "codings that are not known are ignored",
+        "not_understood",
+        ("server/http/head.py", 'if coding.lower() != "chunked":', 'if "chunked" not in coding.lower():'),
+    ),
+    served(
+        "HTTP/1.0 in chunks goes on",
+        "http_1_0_in_chunks",
+        ("server/http/head.py", '"keep-alive" in words and length != CHUNKED', '"keep-alive" in words'),
+    ),
+    served(
+        "a log that nobody reads fills the memory",
+        "nobody_reads",
+        ("server/log_writer.py", "if self._waiting + len(piece) > MOST_BYTES:", "if False:"),
+    ),
+    served(
+        "each refused connection gets a line in the log",
+        "with_one_line",
+        ("server/http/listening.py", "self._loop.time() - self._reported_at >= REPORT_EVERY", "True"),
+    ),
+    served(
+        "connections take the descriptors of the store",
+        "descriptors_to_the_store",
+        ("server/http/listening.py", "most - used - FILES_OF_THE_STORE", "most"),
     ),
     served("two hosts", "malformed", ("server/http/head.py", 'elif key == "host":', "elif False:")),
     served(
