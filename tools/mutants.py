@@ -1368,6 +1368,16 @@ MUTANTS = [
         ("server/quotas.py", "        usage.since.clear()\n", ""),
     ),
     watched(
+        "a token at its limit keeps the store busy",
+        "count_all_the_time",
+        ("server/quotas.py", "now < usage.rests_until or", ""),
+    ),
+    watched(
+        "what was deleted takes room",
+        "makes_room_at_once",
+        ("server/quotas.py", "self._usage(grant).since.subtract(", "dict("),
+    ),
+    watched(
         "a claim passes the limit in flight",
         "in_flight",
         ("server/dialects/native.py", 'verb == "claim" and isinstance', "False and isinstance"),
@@ -1502,7 +1512,7 @@ MUTANTS = [
     served(
         "attempts are counted",
         "what_was_tried",
-        ("server/dialects/native.py", '("deleted", queue, sum(done))', '("deleted", queue, len(done))'),
+        ("server/dialects/native.py", "count_deleted(request, queue, sum(done))", "count_deleted(request, queue, len(done))"),
         ("queue/sending.py", "len(sent) - sum([one.duplicate for one in sent])", "len(sent)"),
     ),
     served(

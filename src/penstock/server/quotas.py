@@ -23,7 +23,9 @@ from penstock.server.http.request_response import NO_LIMITS, Grant, Limits, Refu
 COUNT_EVERY = 1.0
 """Seconds for which a count of the store is believed."""
 SHARE = 20
-"""One part in so many of the time goes into counting."""
+"""One part in so many of the time goes into counting for one token."""
+PART = 20
+"""Queues that are counted before other operations get a turn."""
 QUEUES, MESSAGES, IN_FLIGHT = "max_queues", "max_messages", "max_in_flight"
 
 
@@ -59,10 +61,13 @@ class Usage:
         self.counted: Counter[str] = Counter()
         """As the store said."""
         self.since: Counter[str] = Counter()
-        """Let in and done since it was asked."""
+        """Let in and done, less what was deleted, since it was asked."""
         self.pending: Counter[str] = Counter()
         """Let in and not done."""
         self.believed_until = 0.0
+        """Until then the last count is believed if there is room."""
+        self.rests_until = 0.0
+        """Until then it is believed anyway: at its limit, a token must not make the store count all the time."""
         self.counting: asyncio.Future[None] | None = None
 
     def room(self, what: str) -> int:
@@ -142,6 +147,10 @@ class Quotas:
         if grant.limits.max_in_flight is not None:
             self._usage(grant).since[IN_FLIGHT] += count
 
+    def deleted(self, grant: Grant, count: int) -> None:
+        if grant.limits is not NO_LIMITS:
+            self._usage(grant).since.subtract({MESSAGES: count, IN_FLIGHT: count})
+
     def _usage(self, grant: Grant) -> Usage:
         usage = self._usages.get(grant.name)
         if usage is None or usage.limits != grant.limits:  # there are no more of them than names of tokens
@@ -150,36 +159,41 @@ class Quotas:
 
     async def _counted(self, grant: Grant, what: str, count: int) -> Usage:
         """The usage, counted anew if the last count is old, or if by that there is no room for ``count`` more."""
-        usage = self._usage(grant)
-        if self._clock() < usage.believed_until and usage.room(what) >= count:
+        usage, now = self._usage(grant), self._clock()
+        if now < usage.rests_until or (now < usage.believed_until and usage.room(what) >= count):
             return usage
         if usage.counting is not None:
             await usage.counting
             return usage
         usage.counting = asyncio.get_running_loop().create_future()
         usage.since.clear()
-        started = self._clock()
         try:
-            usage.queues, usage.counted = await self._commits.run(lambda: self._count(grant), promise=False)
-            usage.believed_until = self._clock() + max(COUNT_EVERY, SHARE * (self._clock() - started))
+            names = [name for name in await self._commits.run(self._broker.store.names, promise=False) if grant.knows(name)]
+            counted, cost = Counter({QUEUES: len(names)}), 0.0
+            if grant.limits.max_messages is not None or grant.limits.max_in_flight is not None:
+                for start in range(0, len(names), PART):
+                    part = names[start : start + PART]
+                    found, seconds = await self._commits.run(lambda part=part: self._count(part), promise=False)  # type: ignore[misc]
+                    counted.update(found)
+                    cost += seconds
+            usage.queues, usage.counted = frozenset(names), counted
+            usage.rests_until = self._clock() + SHARE * cost
+            usage.believed_until = max(self._clock() + COUNT_EVERY, usage.rests_until)
         finally:
             usage.counting.set_result(None)
             usage.counting = None
         return usage
 
-    def _count(self, grant: Grant) -> tuple[frozenset[str], Counter[str]]:
-        """In the thread of commits."""
-        names = [name for name in self._broker.queues().names if grant.knows(name)]
-        counted = Counter({QUEUES: len(names)})
-        if grant.limits.max_messages is not None or grant.limits.max_in_flight is not None:
-            for name in names:
-                try:
-                    stats = self._broker.queue(name).stats()
-                except QueueNotFound:  # just deleted
-                    continue
-                counted[MESSAGES] += stats.messages
-                counted[IN_FLIGHT] += stats.in_flight
-        return frozenset(names), counted
+    def _count(self, names: list[str]) -> tuple[Counter[str], float]:
+        """In the thread of commits: the messages of these queues, and how long that took."""
+        started, counted = self._clock(), Counter[str]()
+        for name in names:
+            try:
+                stats = self._broker.queue(name).stats()
+            except QueueNotFound:  # just deleted
+                continue
+            counted.update({MESSAGES: stats.messages, IN_FLIGHT: stats.in_flight})
+        return counted, self._clock() - started
 
     def _refuse(self, grant: Grant, what: str, wait: float = 1.0) -> NoReturn:
         self.refused += 1

@@ -123,11 +123,15 @@ class Core:
         self.metrics.count_messages("sent", queue, added.new)
         return added.sent
 
-    async def delete(self, queue: str, given: str) -> bool:
+    async def delete(self, request: Request, queue: str, given: str) -> bool:
         """Delete the message with this UUID, even if a receiver holds it."""
         gone: bool = await self.commits.share(f"delete {queue}", partial(self._delete, queue), given.lower())
-        self.metrics.count_messages("deleted", queue, gone)
+        self.count_deleted(request, queue, gone)
         return gone
+
+    def count_deleted(self, request: Request, queue: str, count: int) -> None:
+        self.metrics.count_messages("deleted", queue, count)
+        self.quotas.deleted(request.grant, count)
 
     def _delete(self, queue: str, given: list[str]) -> list[bool]:
         """In a thread of commits: if two want to delete one message, the first has done it."""

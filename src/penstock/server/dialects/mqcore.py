@@ -63,6 +63,6 @@ class MqCore(Dialect):
         return Response(201, {"X-Message-Id": self.uuid(queue, sent.id)})
 
     async def delete(self, request: Request, queue: str, id: str) -> Response:
-        if not await self.core.delete(queue, id):
+        if not await self.core.delete(request, queue, id):
             raise Refused(404, f"queue {queue!r} has no message {id!r:.80}")
         return Response(204)

@@ -206,7 +206,7 @@ class Mqs(Dialect):
         known = self._homes.pop(uuid, None)
         if known is not None and request.grant.allows(Scope.RECEIVE, known):
             with suppress(QueueNotFound):  # it was deleted meanwhile
-                if await self.core.delete(known, uuid):
+                if await self.core.delete(request, known, uuid):
                     return Response(204)
 
         def delete_from(name: str) -> str | None:
@@ -227,7 +227,7 @@ class Mqs(Dialect):
             queue = (await self.core.each(names, delete_from, until=bool, promise=True))[-1]
         if queue is None:
             raise Refused(404, f"there is no message {uuid}")
-        self.core.metrics.count_messages("deleted", queue, 1)
+        self.core.count_deleted(request, queue, 1)
         return Response(204)
 
     def _headers(self, message: Message) -> dict[str, str]:

@@ -177,7 +177,7 @@ class Native(Dialect):
         if isinstance(done, Settings):
             done = self.seen(request, done)
         if verb == "delete_many":
-            self.core.metrics.count_messages("deleted", queue, sum(done))
+            self.core.count_deleted(request, queue, sum(done))
         if columns is not None:
             return Response(200, {"Content-Type": ARROW}, await asyncio.to_thread(pack_arrow, done, columns))
         return answer(request, done)
@@ -204,8 +204,8 @@ class Native(Dialect):
         check_count(limit, "limit", 1, self.settings.max_receive)
         limit = await self.core.quotas.cap(request.grant, limit, settling=len(held) if isinstance(held, list) else 0)
         settled, messages = await self.core.polls.exchange(request, queue, held, limit, **given)
-        self.core.quotas.received(request.grant, len(messages) - sum(settled))
-        self.core.metrics.count_messages("deleted", queue, sum(settled))
+        self.core.quotas.received(request.grant, len(messages))
+        self.core.count_deleted(request, queue, sum(settled))
         self.core.metrics.count_messages("received", queue, len(messages))
         response = answer(request, [settled, seal(request.grant, messages)])
         response.undo = self.undo(messages)
