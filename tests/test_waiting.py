@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +19,9 @@ import pytest
 import penstock
 from penstock.broker import LocalBroker, open_local
 from penstock.errors import StoreClosed
+from penstock.queue import inotify, watching
 from penstock.queue import waiting as waiting_module
+from penstock.queue.inotify import FileWatch
 from penstock.server import BackgroundServer
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
@@ -209,3 +214,125 @@ def test_a_poll_that_gives_up_leaves_the_next_event_to_another() -> None:
 
     asyncio.run(run())
     assert received == ["second"]
+
+
+SENDER = """
+import sys, penstock
+with penstock.open(sys.argv[1]) as broker:
+    for line in sys.stdin:
+        broker["orders"].send(b"x")
+        print("sent", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others poll")
+@pytest.mark.parametrize("scheme", ["sqlite", "vsqs", "spool"])
+def test_a_message_of_another_process_wakes_by_the_file_that_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """Not by a look now and then: those come so seldom here that this would take minutes."""
+    monkeypatch.setattr(watching, "LOOK_EVERY", 100.0)
+    url = f"{scheme}:///{tmp_path}/queue"
+    command = [sys.executable, "-c", SENDER, url]
+    with open_local(url) as broker:
+        queue = broker.create("orders")
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sender:
+            assert sender.stdin
+            assert sender.stdout
+            for _ in range(5):
+                received: list[Any] = []
+                waiter = Thread(target=lambda received=received: received.extend(queue.receive(wait=90)))  # type: ignore[misc]
+                waiter.start()
+                until(
+                    lambda: bool((watch := broker.waiting._watcher._watch) and watch._watched) and not broker.waiting.is_empty()
+                )
+                print("send", file=sender.stdin, flush=True)
+                assert sender.stdout.readline() == "sent\n"
+                waiter.join(30)
+                assert [message.body for message in received] == [b"x"]
+                queue.delete(received[0])  # which changes the file too
+            sender.stdin.close()
+
+
+def test_a_process_that_changes_the_file_itself_stops_listening_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_local(f"sqlite:///{tmp_path}/queue.db") as broker:
+        queue, other = broker.create("orders"), broker.create("other")
+        looks, version = [0], broker.store.version
+
+        def look() -> int:
+            looks[0] += 1
+            return version()
+
+        monkeypatch.setattr(broker.store, "version", look)
+        waiter = Thread(target=lambda: queue.receive(wait=60))
+        waiter.start()
+        until(lambda: looks[0] > 0)
+        for _ in range(watching.MOST_IN_VAIN):  # each change of the file is looked into
+            seen = looks[0]
+            other.send(b"x")
+            until(lambda seen=seen: looks[0] > seen + 2)  # type: ignore[misc]
+        began, seen = time.monotonic(), looks[0]
+        while time.monotonic() - began < 0.7:
+            other.send(b"x")
+        assert looks[0] - seen < 20 + 9 * watching.MOST_IN_VAIN
+        queue.send(b"x")
+        waiter.join(30)
+
+
+def test_descriptors_are_given_back_when_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "LINGER", 0.01)
+    with open_local(f"sqlite:///{tmp_path}/queue.db") as broker:
+        queue = broker.create("orders")
+        before = count_descriptors()
+        for _ in range(3):
+            assert queue.receive(wait=0.1) == []
+            until(lambda: count_descriptors() == before and broker.waiting._watcher._thread is None)
+        assert queue.receive(wait=0.1) == []
+    until(lambda: count_descriptors() < before)  # the file's are closed with the broker
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir())) if sys.platform == "linux" else 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others poll")
+class TestFileWatch:
+    def test_a_path_that_is_made_anew_is_watched_again(self, tmp_path: Path) -> None:
+        file = tmp_path / "file"
+        watch = FileWatch()
+        with closing(watch):
+            assert not watch.follow([str(file)])
+            file.write_text("a")
+            assert watch.follow([str(file)])
+            file.unlink()
+            while watch.wait(0.1):
+                pass
+            file.write_text("b")
+            assert watch.follow([str(file)])
+            file.write_text("c")
+            assert watch.wait(10)
+
+    def test_too_many_paths_are_not_watched(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inotify, "MOST", 1)
+        with closing(FileWatch()) as watch:
+            assert watch.follow([str(tmp_path)])
+            assert not watch.follow([str(tmp_path), "/"])
+
+    def test_it_polls_where_no_descriptor_is_left(self, tmp_path: Path) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with closing(FileWatch()) as watch:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            try:
+                assert not watch.follow([str(tmp_path)])
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert watch.follow([str(tmp_path)])
+
+    def test_a_wait_in_another_thread_can_be_ended(self, tmp_path: Path) -> None:
+        with closing(FileWatch()) as watch:
+            assert watch.follow([str(tmp_path)])
+            waiter = Thread(target=watch.wait, args=[60])
+            waiter.start()
+            watch.wake()
+            waiter.join(30)
+            assert not waiter.is_alive()

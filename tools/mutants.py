@@ -785,6 +785,25 @@ MUTANTS = [
         "more_queues_than",
         ("queue/waiting.py", "                self._last_of_all = self._events\n            for", "            for"),
     ),
+    waited(
+        "a change of a file wakes nobody", "by_the_file", ("queue/watching.py", "return watch.wait(seconds)", "return False")
+    ),
+    waited(
+        "a change of a file is looked into only once",
+        "by_the_file",
+        ("queue/watching.py", "SETTLING = (0.001, 0.001, 0.002, 0.002, 0.003, 0.004, 0.006, 0.01)", "SETTLING = ()"),
+    ),
+    waited(
+        "a process listens to itself",
+        "stops_listening",
+        ("queue/watching.py", "in_vain + 1 if heard and not found else 0", "0"),
+    ),
+    waited(
+        "a thread that has ended keeps its descriptor",
+        "descriptors",
+        ("queue/watching.py", "with closing(FileWatch()) as watch:", "for watch in [FileWatch()]:"),
+    ),
+    waited("a file that is made anew is not watched", "made_anew", ("queue/inotify.py", "if mask & IGNORED:", "if False:")),
     waited("a batch is told before its commit", "told_when", ("queue/waiting.py", "if told is not None:", "if False:")),
     waited("nobody hears the next event", "gives_up", ("server/polls.py", "if queue not in self._bells:\n", "if False:\n")),
     waited("a closed broker leaves receivers waiting", "is_closed", ("broker.py", "        self.waiting.close()\n", "")),

@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from penstock.broker import location, open_local
-from penstock.cli.inotify import FolderWatch
 from penstock.cli.parser import Parser, PlainCommands
 from penstock.clock import Clock
 from penstock.errors import BadInput
 from penstock.message import SECOND
+from penstock.queue.inotify import ARRIVALS, FileWatch
 from penstock.stores.files.spool import Spool
 from penstock.urls import shown
 
 OnDamage = Callable[[str], object]
 Look = Callable[[Spool, Clock, OnDamage], float]
 """Does what there is to do; answers how many seconds to pause."""
+POLL = 0.25
+"""Seconds between two looks without inotify."""
 LOOK_EVERY = 5.0
 """Seconds after which to look even without an event: inotify does not report what another machine does."""
 SOON = 0.05
@@ -64,13 +67,17 @@ def _run(args: argparse.Namespace, parts: list[str], look: Look) -> int:
         raise BadInput(f"{args.command} works on a spool, such as spool:///jobs, and not on {shown(args.store)}")
     with open_local(args.store) as broker:
         spool = Spool(Path(location(args.store)[1]))
-        with FolderWatch([spool.root / part for part in parts]) as watch, _ended_by_sigterm():
+        with closing(FileWatch(ARRIVALS)) as watch, _ended_by_sigterm():
             while True:
+                watches = watch.follow(str(spool.root / part) for part in parts)
                 with broker.store.batch(durable=False):
                     pause = look(spool, broker.clock, broker.store.on_damage)
                 if args.once:
                     return 0
-                watch.wait(min(pause, LOOK_EVERY))
+                if watches:
+                    watch.wait(min(pause, LOOK_EVERY))
+                else:
+                    time.sleep(min(pause, POLL))
 
 
 @contextmanager

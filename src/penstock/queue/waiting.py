@@ -93,6 +93,10 @@ class Waiting:
     def is_empty(self) -> bool:
         return not self._bells
 
+    def queues(self) -> list[str]:
+        with self._lock:
+            return list(self._bells)
+
     def hear(self) -> list[str]:
         """See `Lines`: nobody has looked on behalf of those who do not listen yet."""
         with self._lock:

@@ -1,21 +1,30 @@
 """The watcher: a thread that looks for changes by other processes, as long as somebody waits.
 
-It asks the store for its version, which is cheap. If that has changed, it asks each queue at which somebody waits when its
-first message is due. Nobody else looks, however many wait.
+It asks the store for its version, which is cheap: when a file that others write has changed (inotify), and now and then in any
+case. If the version has changed, it asks each queue at which somebody waits when its first message is due. Nobody else looks,
+however many wait.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from threading import Lock, RLock, Thread, current_thread
 from typing import Protocol
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError, QueueNotFound
+from penstock.queue.inotify import FileWatch
 from penstock.stores.ports import Store
 
 LOOK_EVERY = 0.035
-"""Seconds between two looks for changes by other processes; we promise 50 ms."""
+"""Seconds between two looks if nothing can be watched, or nothing has happened there; we promise 50 ms."""
+SETTLING = (0.001, 0.001, 0.002, 0.002, 0.003, 0.004, 0.006, 0.01)
+"""Seconds between the looks after a file has changed: its change is committed when the disk has it."""
+MOST_IN_VAIN = 5
+"""Changes of a file after which no other process had changed anything: it is this process that writes it."""
+LOOK_PAUSE = 0.002
+"""Seconds, at least, between two looks while other processes change the store all the time."""
 LOOK_SHARE = 4
 """After a look, the watcher rests for so many times as long as it took."""
 LOOK_AGAIN = 1.0
@@ -30,6 +39,8 @@ class Lines(Protocol):
     """The queues at which somebody waits."""
 
     def is_empty(self) -> bool: ...
+
+    def queues(self) -> list[str]: ...
 
     def hear(self) -> list[str]:
         """Another process has changed something: returns the queues at which somebody waits. Whoever comes later, after a look
@@ -51,6 +62,9 @@ class Watcher:
         self._lock = RLock()
         self._thread: Thread | None = None
         self._closed = False
+        self._watch: FileWatch | None = None
+        """The thread's own."""
+        self._traces: list[str] = []
         self._end = Lock()
         self._end.acquire()
 
@@ -69,6 +83,8 @@ class Watcher:
             thread = self._thread
         if not closed:
             self._end.release()
+        if self._watch is not None:
+            self._watch.wake()
         if thread is not None:
             thread.join(LAST_LOOK)
 
@@ -76,18 +92,52 @@ class Watcher:
         """In a child, which does not have its parent's thread."""
         self._lock, self._thread, self._end = RLock(), None, Lock()
         self._end.acquire()
+        if self._watch is not None:
+            self._watch.disown()
+            self._watch = None
 
     def _run(self) -> None:
-        left_at = time.monotonic()
-        pause = LOOK_EVERY
-        while not self._end.acquire(timeout=pause):
+        with closing(FileWatch()) as watch:
+            self._watch = watch
+            self._look_until_nobody_waits(watch)
+
+    def _look_until_nobody_waits(self, watch: FileWatch) -> None:
+        left_at, pause, in_vain = time.monotonic(), 0.0, 0
+        while not self._closed:
+            heard = self._rest(watch, pause, in_vain)
             began = time.monotonic()
-            if not self._lines.is_empty():
-                left_at = began
-                pause = self._look() or max(LOOK_EVERY, LOOK_SHARE * (time.monotonic() - began))
-            elif began - left_at > LINGER and self._leave():
-                return
-        self._end.release()  # for another thread, if an interrupt came while the first was being started
+            if self._lines.is_empty():
+                if began - left_at > LINGER and self._leave():
+                    return
+                pause = LOOK_EVERY
+                continue
+            left_at = began
+            found = self._look_for_a_while() if heard and in_vain < MOST_IN_VAIN else self._look()
+            in_vain = in_vain + 1 if heard and not found else 0
+            pause = LOOK_AGAIN if found is None else LOOK_EVERY
+            if found:
+                self._end.acquire(timeout=max(LOOK_PAUSE, LOOK_SHARE * (time.monotonic() - began)))
+
+    def _rest(self, watch: FileWatch, seconds: float, in_vain: int) -> bool:
+        """Rest for so long, or until another process may have changed something; whether it may. After many looks in vain, it
+        is this process that changes the store: then rest the whole time."""
+        queues = self._lines.queues()
+        if queues:  # otherwise somebody will soon wait there again
+            self._traces = self._store.traces(queues)
+        follows = watch.follow(self._traces)
+        if follows and in_vain < MOST_IN_VAIN:
+            return watch.wait(seconds)
+        self._end.acquire(timeout=seconds)
+        return follows and watch.wait(0)
+
+    def _look_for_a_while(self) -> bool | None:
+        """A file changes before its change is committed: look again until it is."""
+        found = self._look()
+        for pause in SETTLING:
+            if found is not False or self._end.acquire(timeout=pause):
+                break
+            found = self._look()
+        return found
 
     def _leave(self) -> bool:
         """Whether the thread may end. Somebody who comes now is seen here, or starts another."""
@@ -101,19 +151,21 @@ class Watcher:
                 return False
         return True
 
-    def _look(self) -> float | None:
-        """Tell of queues with something to receive. Returns how long to rest if the store has failed."""
+    def _look(self) -> bool | None:
+        """Tell of queues with something to receive. Returns whether another process has changed something; None if the store
+        has failed."""
         try:
             version = self._store.version()
-            if version != self._version:
+            changed = version != self._version
+            if changed:
                 self._version = version
                 self._due = {queue: due for queue in self._lines.hear() if (due := self._ask(queue)) is not None}
             if visible := self._visible():
                 self._lines.notify(*visible)
         except PenstockError:  # those who wait see the error when they look
             self._lines.notify()
-            return LOOK_AGAIN
-        return None
+            return None
+        return changed
 
     def _ask(self, queue: str) -> int | None:
         try:

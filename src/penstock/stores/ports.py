@@ -177,6 +177,11 @@ class Store(ABC):
     def version(self) -> int:
         """A number that changes when another process has changed the store."""
 
+    def traces(self, queues: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """The files and folders that change when another process changes one of these queues. A receiver that waits watches
+        them, and then asks for the version. Without any, it asks again and again."""
+        return []
+
     def clock(self) -> Clock:
         """The default clock. It must not step when this machine's wall clock is set, and all processes that share the store
         must agree on it. This one is for a store that lives in one process."""

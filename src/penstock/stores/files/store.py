@@ -7,6 +7,7 @@ not know that lock; only the renames coordinate us with them.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -80,6 +81,10 @@ class FileStore(Store):
     def version(self) -> int:
         with self._transactions.lock:
             return hash(tuple([queue.stamp() for queue in list(self._queues.used.values())]))
+
+    def traces(self, queues: Sequence[str]) -> list[str]:
+        used = [self._queues.used.get(name) for name in queues]
+        return [path for queue in used if queue is not None for path in queue.folder.layout.watched]
 
     def clock(self) -> Clock:
         return machine_clock(ClockFiles(self.root / FOLDER / ".clock", str(self)))

@@ -133,6 +133,10 @@ class Database(ABC):
     def version(self) -> int:
         """See `Store.version`."""
 
+    def traces(self) -> list[str]:
+        """See `Store.traces`."""
+        return []
+
     @abstractmethod
     def clock(self) -> Clock: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 
 from penstock.clock import Clock
@@ -72,6 +72,9 @@ class SqlStore(Store):
 
     def version(self) -> int:
         return self.database.version()
+
+    def traces(self, queues: Sequence[str]) -> list[str]:  # noqa: ARG002
+        return self.database.traces()
 
     def clock(self) -> Clock:
         return self.database.clock()

@@ -322,6 +322,9 @@ class SqliteDatabase(Database):
     def version(self) -> int:
         return self.pragma("data_version")
 
+    def traces(self) -> list[str]:
+        return [f"{self.file.path}-wal"]
+
     def clock(self) -> Clock:
         return machine_clock(ClockFiles(clock_folder(self.file.path), str(self), self.file.path))
 
