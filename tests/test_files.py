@@ -223,12 +223,12 @@ def test_a_confirmation_killed_after_its_rename_leaves_nothing_stuck(url: str) -
         queue = broker.create("orders")
         queue.send(b"x")
         queue.claim("reader", 1, 1)
-        if os.fork() == 0:
+        if (child := os.fork()) == 0:
             layout = broker.store.queue("orders").folder.layout
             rename = layout.rename
             layout.rename = lambda *args: (rename(*args), die())
             queue.confirm("reader", 1)
-        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     with penstock.open(url, clock=clock) as broker:
         broker["orders"].settle("reader", 1)
         assert broker["orders"].stats().messages == 0
@@ -706,10 +706,10 @@ def test_a_message_is_a_duplicate_within_the_window_though_its_sender_died_and_i
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         broker.create("orders", deduplicate=300)
-    if os.fork() == 0:
+    if (child := os.fork()) == 0:
         monkeypatch.setattr(FileSending, "_end_insert", lambda *_: die())
         penstock.open(url, clock=clock)["orders"].send(b"x")
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     with penstock.open(url, clock=clock) as broker:
         queue = broker["orders"]
         assert queue.delete(queue.receive()[0])
@@ -744,10 +744,10 @@ def test_the_mark_of_a_dead_sender_does_not_outlive_its_draft(
     clock = FakeClock()
     with penstock.open(url, clock=clock) as broker:
         broker.create("orders", deduplicate=300)
-        if os.fork() == 0:
+        if (child := os.fork()) == 0:
             broker.store.queue("orders").sending._publish = lambda *_: die()
             broker["orders"].send(b"x")
-        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
         marks = tmp_path / "root" / ".penstock" / "orders" / "mark"
         assert len(list(marks.iterdir())) == 1
         broker.store.queue("orders").sweep(clock())
@@ -777,10 +777,10 @@ def test_a_mark_that_was_left_behind_does_not_count_for_another_message_of_the_s
     with penstock.open(url, clock=clock) as broker:
         queue = broker.create("orders", deduplicate=True)
         queue.send(b"x")
-        if os.fork() == 0:
+        if (child := os.fork()) == 0:
             broker.store.queue("orders").marks.remove = lambda *_: die()
             queue.delete(queue.receive()[0])
-        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
         lose_the_last_number(tmp_path)
         assert not queue.send(b"y").duplicate
         assert not queue.sadd("y")
@@ -797,10 +797,10 @@ def test_a_window_is_not_ended_by_a_draft_of_the_same_number(url: str, tmp_path:
         queue.send(b"x")
         queue.delete(queue.receive()[0])
         lose_the_last_number(tmp_path)
-        if os.fork() == 0:
+        if (child := os.fork()) == 0:
             broker.store.queue("orders").sending._publish = lambda *_: die()
             queue.send(b"y")
-        assert os.waitstatus_to_exitcode(os.wait()[1]) == 9
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
         assert queue.send(b"x").duplicate
         assert not queue.send(b"y").duplicate
 

@@ -642,7 +642,7 @@ def test_eight_processes_race_with_kills_at_random_commands_and_each_message_arr
             serial += 1
             children[race(url, tmp_path / f"{serial}", serial, chance.randrange(20, 2000))] = serial
         child, _ = os.wait()
-        children.pop(child)
+        children.pop(child, None)
     lines = [line.split() for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
     sent, got, deleted = ({line[1] for line in lines if line[0] == word} for word in ("sent", "try-delete", "deleted"))
     tried = {line[1] for line in lines if line[0] == "try"}

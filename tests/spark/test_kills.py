@@ -92,7 +92,7 @@ def die(folder: Path, url: str, step: str, chance: random.Random) -> None:
 
 
 def await_(true: object, log: Path) -> None:
-    give_up_at = time.monotonic() + 120
+    give_up_at = time.monotonic() + 600
     while not true():  # type: ignore[operator]
         assert time.monotonic() < give_up_at, log.read_text()[-4000:]
         time.sleep(0.02)

@@ -81,7 +81,7 @@ class Traffic:
 def read_all(spark: SparkSession, traffic: Traffic, folder: Path, url: str) -> dict[str, Counter[str]]:
     """Let the queries read the rest, from their checkpoints; returns everything that ever arrived. A claim of a query that died
     before Spark logged anything belongs to no checkpoint: its messages come back when it lapses."""
-    give_up_at = time.monotonic() + 120
+    give_up_at = time.monotonic() + 600
     queries = Queries(spark, folder, url, folder / "no faults", once=True)
     starts = {"lake": queries.start_lake, "in": queries.start_onward}
     while True:

@@ -72,15 +72,18 @@ class Driver:
 
     def kill_when(self, reached: Callable[[], bool]) -> bool:
         """kill -9 it, unless it has ended already."""
-        give_up_at = time.monotonic() + 240
-        while not reached():
-            if self._process.poll() is not None:
-                return False
-            assert time.monotonic() < give_up_at, self._log.read_text()[-3000:]
-            time.sleep(0.005)
-        for pid in (str(self._process.pid), *_below(self._process.pid)):
-            os.kill(int(pid), signal.SIGKILL)
-        self._process.wait()
+        give_up_at = time.monotonic() + 800
+        try:
+            while not reached():
+                if self._process.poll() is not None:
+                    return False
+                assert time.monotonic() < give_up_at, self._log.read_text()[-3000:]
+                time.sleep(0.005)
+        finally:
+            if self._process.poll() is None:
+                for pid in (str(self._process.pid), *_below(self._process.pid)):
+                    os.kill(int(pid), signal.SIGKILL)
+                self._process.wait()
         return True
 
 

@@ -176,8 +176,11 @@ class Conversation:
     def _read_head(self) -> bool:
         """Read the head if it has come; then the phase is BODY. Returns whether the client waits for 100 Continue."""
         data = self._ahead
-        while data.startswith(b"\r\n"):  # some clients send an empty line behind a body
-            data = self._ahead = data[2:]
+        empty = 0
+        while data.startswith(b"\r\n", empty):  # some clients send an empty line behind a body
+            empty += 2
+        if empty:
+            data = self._ahead = data[empty:]
         if not data or data == b"\r":
             return False
         self.phase = HEAD
