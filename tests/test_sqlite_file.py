@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,6 +35,7 @@ from penstock import (
     StoreReadOnly,
     StoreVersion,
 )
+from penstock.broker import LocalBroker, open_local
 from penstock.clock import system_clock
 from penstock.message import FOREVER, Mode, State
 from penstock.patience import Patience
@@ -1136,29 +1138,38 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
+@pytest.fixture
+def judged(tmp_path: Path) -> Iterator[LocalBroker]:
+    """One store for all examples of a test."""
+    with open_local(f"sqlite:///{tmp_path}/judged.db", clock=FakeClock(NOW)) as broker:
+        broker.create("dead")
+        yield broker
+
+
+NUMBERS = count(1_000_000)
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=st.lists(FIELDS, min_size=1, max_size=5), limit=st.integers(1, 5), redrive=st.booleans(), history=st.booleans())
 def test_what_is_claimed_without_asking_the_rules_is_what_they_would_deliver(
-    tmp_path: Path, messages: list[dict[str, Any]], limit: int, redrive: bool, history: bool
+    judged: LocalBroker, messages: list[dict[str, Any]], limit: int, redrive: bool, history: bool
 ) -> None:
     """Statements of runs compare with bounds that follow from the settings; `policy.judge` is where the rules are."""
-    with penstock.open(f"sqlite:///{tmp_path}/{uuid4()}.db", clock=FakeClock(NOW)) as broker:
-        dead = ("dead", 2) if redrive else None
-        broker.create("dead")
-        queue = broker.create("orders", retention=1, redrive=dead, history=60 if history else 0)
-        stored, known = broker.store.queue("orders"), queue.settings
-        for number, fields in enumerate(messages, 1):
-            check = checksum(b"x", None, None, None, fields["sent_at"], fields["deadline_at"])
-            row = {**fields, "number": number, "queue": database(broker).find("orders").number, "checksum": check, "body": b"x"}
-            insert = f"INSERT INTO penstock_message ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
-            database(broker).connect().execute(insert, tuple(row.values()))
-        assert isinstance(stored.readers, ClaimingReaders)
-        held = stored.readers.hold_visible("spark", 1, limit, NOW, NOW, NOW + 60, certain(known, NOW))
-        taken = stored.readers.read("spark", 1, 0, held) if held else []
-        order = sorted(
-            (fields["visible_at"], number) for number, fields in enumerate(messages, 1) if fields["visible_at"] <= NOW
-        )
-        assert [message.number for message in taken] == [number for _, number in order[: len(taken)]]
-        for message in taken:
-            for mode in Mode:
-                assert judge(message, known, mode, NOW) == (Verdict.DELIVER, ""), message
+    name, dead = str(uuid4()), ("dead", 2) if redrive else None
+    queue = judged.create(name, retention=1, redrive=dead, history=60 if history else 0)
+    stored, known = judged.store.queue(name), queue.settings
+    order = []
+    for fields, number in zip(messages, NUMBERS, strict=False):
+        check = checksum(b"x", None, None, None, fields["sent_at"], fields["deadline_at"])
+        row = {**fields, "number": number, "queue": database(judged).find(name).number, "checksum": check, "body": b"x"}
+        insert = f"INSERT INTO penstock_message ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+        database(judged).connect().execute(insert, tuple(row.values()))
+        order += [(fields["visible_at"], number)] if fields["visible_at"] <= NOW else []
+    assert isinstance(stored.readers, ClaimingReaders)
+    held = stored.readers.hold_visible("spark", 1, limit, NOW, NOW, NOW + 60, certain(known, NOW))
+    taken = stored.readers.read("spark", 1, 0, held) if held else []
+    assert [message.number for message in taken] == [number for _, number in sorted(order)[: len(taken)]]
+    for message in taken:
+        for mode in Mode:
+            assert judge(message, known, mode, NOW) == (Verdict.DELIVER, ""), message
+    judged.store.drop(name)
