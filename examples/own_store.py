@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from penstock.errors import BadURL, QueueNotFound, StoreClosed
 from penstock.guarded import guarded
+from penstock.marks import FOLLOWS
 from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores import messages
 from penstock.stores.ids import Ids
@@ -154,7 +155,14 @@ class OwnQueue(StoredQueue):
         with self._store.table(self._name) as table:
             if settings != table.settings:
                 return None
-            return [self._insert(table, entry, now) for entry in entries]
+            sent: list[Sent] = []
+            for entry in entries:
+                follows = entry.mark_until == FOLLOWS and sent and sent[-1].duplicate
+                sent.append(self._next(sent[-1]) if follows else self._insert(table, entry, now))
+            return sent
+
+    def _next(self, sent: Sent) -> Sent:
+        return Sent(self._store.ids.make((self._store.ids.number(sent.id) or 0) + 1), duplicate=True)
 
     def _insert(self, table: Table, entry: Entry, now: int) -> Sent:
         first, until = table.marks.get(entry.mark or b"", ("", 0))

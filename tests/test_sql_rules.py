@@ -38,13 +38,13 @@ ROWS = st.lists(
             "deadline_at": st.one_of(st.none(), AROUND),
         }
     ),
-    min_size=1,
+    min_size=3,
     max_size=5,
 )
 CLAIMS = st.fixed_dictionaries(
     {
-        "limit": st.integers(1, 6),
-        "until": st.one_of(st.none(), st.integers(NOW, NOW + 60 * SECOND)),
+        "limit": st.integers(1, 3),
+        "until": st.sampled_from([None, NOW, NOW + 1, NOW + 60 * SECOND]),
         "knows": st.booleans(),
         "holder": st.sampled_from([None, "worker"]),
         "share": st.sampled_from([None, (0, 2), (1, 2)]),

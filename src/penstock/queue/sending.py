@@ -68,9 +68,10 @@ class Sending:
         return added
 
     def _sent(self, now: int) -> None:
-        self._queue.tell()
-        if now >= self._queue.retention.due_at:
-            self._queue.tend()
+        queue = self._queue
+        queue.waiting.notify(queue.name)
+        if now >= queue.retention.due_at:
+            queue.tend()
 
 
 def _check_size(batch: Sequence[Draft | bytes]) -> None:
@@ -79,7 +80,7 @@ def _check_size(batch: Sequence[Draft | bytes]) -> None:
 
 
 def _insert(queue: OpenQueue, batches: Sequence[Batch], now: int) -> list[Added]:
-    mark = policy.mark_first if queue.store.follows else policy.mark_batch
+    mark = policy.mark_first if queue.store.atomic else policy.mark_batch
 
     def admit_and_insert(settings: Settings) -> list[Sent] | None:
         entries: list[Entry] = []

@@ -132,10 +132,9 @@ class Store(ABC):
     groups: bool
     """Supports queues with ordered groups."""
     atomic: bool = True
-    """A batch is applied whole or not at all, even if the process is killed in the middle of it."""
-    follows: bool = False
-    """An insert is applied whole, gives its messages numbers in a row, and knows `marks.FOLLOWS`. A batch with a token then
-    has one mark; in other stores, each of its messages has one."""
+    """A batch is applied whole or not at all, even if the process is killed in the middle of it. An insert then gives its
+    messages numbers in a row, and knows `marks.FOLLOWS`: messages that are sent with a token have one mark. In other stores,
+    each of them has one."""
 
     writers: int = 1
     """How many batches of one process make progress at the same time."""

@@ -23,7 +23,6 @@ class SqlStore(Store):
 
     ordered = True
     groups = True
-    follows = True
 
     def __init__(self, database: Database, staging: Staging, make_queue: MakeQueue) -> None:
         self.database = database
