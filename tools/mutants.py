@@ -6,6 +6,7 @@ core at a time. A fault that survives is an error, and so is one whose place is 
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 import subprocess
@@ -2881,7 +2882,7 @@ def try_out(mutant: Mutant) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for part in ("src", "tests", "docs"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / part, folder / part)  # with its bytecode, which keeps the time of its source
         shutil.copy(ROOT / "pyproject.toml", folder)
         if not plant(mutant, folder):
             return "NO PLACE"
@@ -2913,6 +2914,7 @@ def main(names: list[str]) -> int:
     unknown = set(names) - {mutant.name for mutant in chosen}
     if unknown:
         raise SystemExit(f"there is no mutant {', '.join(sorted(map(repr, unknown)))}")
+    compileall.compile_dir(ROOT / "src", quiet=1)  # once, instead of by every mutant's tests
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         verdicts = list(pool.map(judge, chosen))
     missed = [mutant.name for mutant, verdict in zip(chosen, verdicts, strict=True) if verdict != "caught"]
