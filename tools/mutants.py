@@ -1535,6 +1535,17 @@ MUTANTS = [
         ("server/dialects/native.py", "count_deleted(request, queue, sum(done))", "count_deleted(request, queue, len(done))"),
         ("queue/sending.py", "len(sent) - sum([one.duplicate for one in sent])", "len(sent)"),
     ),
+    served("a compressed segment is decoded", "would_grow", ("publishing/segments.py", "if compressed:", "if False:")),
+    served(
+        "a segment has any number of messages",
+        "limit_of_messages",
+        ("publishing/segments.py", "if count < 0 or total > MAX_ROWS:", "if False:"),
+    ),
+    served(
+        "a column's name that is not UTF-8 is a defect",
+        "proper_names",
+        ("publishing/segments.py", "    except UnicodeDecodeError:\n        raise", "    except KeyError:\n        raise"),
+    ),
     served(
         "sends with a token stand alone",
         "share_a_commit",

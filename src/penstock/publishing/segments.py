@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from struct import Struct
 from typing import Any, NamedTuple
 
 from penstock.errors import BadInput, BadMessage, MissingExtra
@@ -29,6 +30,9 @@ except ImportError as error:
 
 from penstock import arrow
 
+MAX_ROWS = 100_000
+"""Messages in one segment."""
+INT, UINT, SHORT, LONG = (Struct(code) for code in ("<i", "<I", "<H", "<q"))
 COLUMNS = {
     "queue": pa.string(),
     "body": pa.binary(),
@@ -82,9 +86,11 @@ def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
 def unpack(segment: bytes | memoryview, rows: int = 10_000) -> Iterator[Piece]:
     """The messages of a segment, at most ``rows`` at a time. Those for the same queue keep their order."""
     try:
+        check_extent(segment)
         with pa.ipc.open_stream(pa.py_buffer(segment)) as stream:
             _check_schema(stream.schema)
             for batch in stream:
+                batch.validate()
                 for column in batch.columns:
                     # Arrow trusts the offsets in a buffer and would read beyond its end. (Invalid UTF-8 is reported later, with
                     # its message.)
@@ -93,9 +99,49 @@ def unpack(segment: bytes | memoryview, rows: int = 10_000) -> Iterator[Piece]:
                     yield from _pieces(batch.slice(start, rows))
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"a segment cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise BadInput("a segment cannot be read: the name of a column is not UTF-8") from None
+
+
+def check_extent(segment: bytes | memoryview) -> None:
+    """Look at the heads of the batches alone, before any of them is decoded. An Arrow batch refers to its bytes and does not
+    copy them, unless they are compressed; then a few can become billions, so that compressed ones are refused."""
+    total = 0
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(segment)):
+        if message.type == "schema":
+            continue
+        if message.type != "record batch":
+            raise BadInput(f"a segment has record batches, not a {message.type}")
+        count, compressed = _read_batch_head(message.metadata.to_pybytes())
+        if compressed:
+            raise BadInput("a segment cannot be read: its batches are compressed")
+        total += count
+        if count < 0 or total > MAX_ROWS:
+            raise BadInput(f"a segment has {total} messages or more, the limit is {MAX_ROWS}")
+
+
+def _read_batch_head(head: bytes) -> tuple[int, bool]:
+    """How many rows a record batch has, and whether they are compressed, from its message (a Flatbuffer; see Arrow's
+    Message.fbs): the third field of a message is its batch, whose first is the count, and whose fourth the compression."""
+    (root,) = UINT.unpack_from(head)
+    at = _field(head, root, 2)
+    assert at is not None, "Arrow has checked it"
+    batch = at + UINT.unpack_from(head, at)[0]
+    count = _field(head, batch, 0)
+    return 0 if count is None else LONG.unpack_from(head, count)[0], _field(head, batch, 3) is not None
+
+
+def _field(head: bytes, table: int, number: int) -> int | None:
+    """Where a field of a Flatbuffer's table is; None if it has its default."""
+    offsets = table - INT.unpack_from(head, table)[0]
+    place = 4 + 2 * number
+    offset = SHORT.unpack_from(head, offsets + place)[0] if place < SHORT.unpack_from(head, offsets)[0] else 0
+    return table + offset if offset else None
 
 
 def _check_schema(schema: Any) -> None:
+    if len(set(schema.names)) < len(schema.names):
+        raise BadInput(f"a segment has a column twice: {', '.join(schema.names):.200}")
     for field in schema:
         if field.name not in COLUMNS or field.type != COLUMNS[field.name]:
             has = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -121,10 +167,15 @@ def _by_queue(batch: Any) -> Iterator[Piece]:
     queues = batch.column("queue")
     if queues.null_count or batch.column("body").null_count:
         raise BadMessage("a message has no queue, or no body")
-    for queue in pc.unique(queues).to_pylist():
-        whole = len(queues) and queues[0].as_py() == queue and pc.all(pc.equal(queues, queue)).as_py()
-        part = batch if whole else batch.filter(pc.equal(queues, queue))
-        yield _piece(queue, part)
+    names = pc.unique(queues).to_pylist()
+    if len(names) == 1:
+        yield _piece(names[0], batch)
+        return
+    places: dict[str, list[int]] = {name: [] for name in names}
+    for place, name in enumerate(queues.to_pylist()):
+        places[name].append(place)
+    for name, rows in places.items():
+        yield _piece(name, batch.take(pa.array(rows, pa.int64())))
 
 
 def _piece(queue: str, batch: Any) -> Piece:

@@ -137,25 +137,26 @@ def _by_batch(messages: Sequence[StagedByTask]) -> list[tuple[str, int, dict[str
 
 
 def _gather(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
-    """Group batches into at most ``most`` bytes; split those that are too big."""
+    """Group batches into at most ``most`` bytes, and as many rows as a segment has; split those that are too big."""
     gathered: list[pa.RecordBatch] = []
-    size = 0
+    size = rows = 0
     for batch in batches:
         for part in _parts(batch, most):
-            if gathered and size + part.nbytes > most:
+            if gathered and (size + part.nbytes > most or rows + part.num_rows > segments.MAX_ROWS):
                 yield gathered
-                gathered, size = [], 0
+                gathered, size, rows = [], 0, 0
             gathered.append(part)
             size += part.nbytes
+            rows += part.num_rows
     if gathered:
         yield gathered
 
 
 def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows and (batch.nbytes <= most or batch.num_rows == 1):
+    if batch.num_rows and ((batch.nbytes <= most and batch.num_rows <= segments.MAX_ROWS) or batch.num_rows == 1):
         yield batch
     elif batch.num_rows:
-        rows = math.ceil(batch.num_rows / math.ceil(batch.nbytes / most))
+        rows = math.ceil(batch.num_rows / max(2, math.ceil(batch.nbytes / most)))
         for start in range(0, batch.num_rows, rows):
             yield from _parts(batch.slice(start, rows), most)
 

@@ -8,17 +8,23 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock import BadInput, BadMessage, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
 from penstock.broker import LocalBroker
 from penstock.message import Attribute, Entry, Message, from_datetime
 from penstock.publishing.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
-from penstock.publishing.segments import pack_drafts
+from penstock.publishing.segments import MAX_ROWS, pack, pack_drafts
 from penstock.stores.requests import Alike
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 from penstock.testing.verbs import wrap_verb
+
+
+def pack_twice(*segments: bytes) -> bytes:
+    """One segment with the batches of several."""
+    return pack([batch for segment in segments for batch in pa.ipc.open_stream(segment)])
 
 
 def stage(
@@ -77,6 +83,43 @@ class PublishingChapter:
                 broker.publish("w", 0, wrong)
         assert queue.stats().messages == 0
         assert broker.publish("w", 0, segments) == 1
+
+    @pytest.mark.parametrize("compression", ["lz4", "zstd"])
+    def test_a_segment_that_would_grow_is_refused_before_it_is_decoded(
+        self, broker: Broker, queue: Queue, compression: str
+    ) -> None:
+        batch = pa.record_batch({"queue": ["orders"] * 9, "body": pa.array([bytes(1_000_000)] * 9)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+            stream.write_batch(batch)
+        broker.stage("w", 0, "a", sink.getvalue().to_pybytes())
+        allocated = pa.total_allocated_bytes()
+        with pytest.raises(BadInput, match="compressed"):
+            broker.publish("w", 0, {"a": 9})
+        assert pa.total_allocated_bytes() - allocated < 1_000_000
+        assert queue.stats().messages == 0
+
+    def test_a_segment_has_a_limit_of_messages(self, broker: Broker, queue: Queue) -> None:
+        few, many = (
+            pack([pa.record_batch({"queue": ["orders"] * count, "body": pa.array([b""] * count, pa.binary())})])
+            for count in (3, MAX_ROWS + 1)
+        )
+        for name, segment in (("few", few), ("many", many), ("both", pack_twice(few, many))):
+            broker.stage("w", 0, name, segment)
+        for name in ("many", "both"):
+            with pytest.raises(BadInput, match=f"the limit is {MAX_ROWS}"):
+                broker.publish("w", 0, {name: MAX_ROWS + 1})
+        assert queue.stats().messages == 0
+        assert broker.publish("w", 0, {"few": 3}) == 3
+
+    def test_a_segment_whose_columns_have_no_proper_names_is_refused(self, broker: Broker, queue: Queue) -> None:
+        segment = pack_drafts("orders", [Draft(b"1")])
+        for old, new in ((b"group", b"gr\xffup"), (b"group", b"delay"), (b"group", b"groun")):
+            assert old in segment
+            broker.stage("w", 0, "a", segment.replace(old, new))
+            with pytest.raises(BadInput, match="a segment"):
+                broker.publish("w", 0, {"a": 1})
+        assert queue.stats().messages == 0
 
     def test_a_segment_that_points_out_of_itself_is_refused(self, broker: Broker, queue: Queue) -> None:
         """Otherwise it would include whatever lies behind it in memory."""
