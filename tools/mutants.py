@@ -144,7 +144,7 @@ def planned(name: str, *changes: tuple[str, str, str]) -> Mutant:
 def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
-    files += ("server_dialects", "server_kills", "client_http", "conversation", "server_leaving")
+    files += ("server_dialects", "server_kills", "client_http", "conversation", "server_leaving", "server_looking")
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -1534,6 +1534,35 @@ MUTANTS = [
         "what_was_tried",
         ("server/dialects/native.py", "count_deleted(request, queue, sum(done))", "count_deleted(request, queue, len(done))"),
         ("queue/sending.py", "len(sent) - sum([one.duplicate for one in sent])", "len(sent)"),
+    ),
+    served(
+        "an answer has any number of bytes",
+        "too_much_for_an_answer",
+        ("server/dialects/looking.py", "and size < core.settings.max_body:", "and size < 1 << 40:"),
+        ("server/dialects/looking.py", "room = min(SLICE, core.settings.max_body - size)", "room = SLICE"),
+    ),
+    served(
+        "a look is one slice", "more_than_it_must", ("server/dialects/looking.py", "FIRST, MOST = 4,", "FIRST, MOST = 10_000,")
+    ),
+    served(
+        "blocked messages are listed again",
+        "blocked_messages_come_last",
+        (SQL_QUEUE, "blocked = after if after[0] >= BLOCKED else (BLOCKED, 0)", "blocked = (BLOCKED, 0)"),
+    ),
+    served(
+        "a run is listed again",
+        "reader_holds_is_seen",
+        (RUNS, "[message for message in part if message.place > after]", "part"),
+    ),
+    served(
+        "values are not counted before they are parsed",
+        "decoded_values or not_read",
+        ("server/dialects/native.py", "weight = weigh(request)", "weight = 0"),
+    ),
+    served(
+        "a queue is looked for after its megabytes were parsed",
+        "not_read",
+        ("server/dialects/native.py", "if request.queue and len(request.body) > SMALL:", "if False:"),
     ),
     served("a compressed segment is decoded", "would_grow", ("publishing/segments.py", "if compressed:", "if False:")),
     served(

@@ -73,9 +73,11 @@ def pack(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def unpack(content: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    (batch,) = pa.ipc.open_stream(content)
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+def unpack(contents: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of what came in several answers."""
+    batches = [batch for content in contents for batch in pa.ipc.open_stream(content)]
+    whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return pa.RecordBatch.from_arrays(whole.columns, schema=schema)
 
 
 def instant(at: int | None) -> int | None:

@@ -24,6 +24,8 @@ FOREVER = 2**62
 """An instant that never comes: what hides a message for good."""
 MAX_NUMBER = 2**31 - 1
 """The highest count and the longest duration that every store can keep."""
+BLOCKED = FOREVER + 1
+"""Added to the instant in the place of a blocked message, which comes after all others."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -218,7 +220,15 @@ class Message:
     intact: bool = True
     holder: str | None = None
     """The name that its receiver gave; None if nobody holds it, or without a name. In the history, the last holder's."""
+    blocked: bool = field(default=False, compare=False)
+    """It waits behind another message of its group; only those who look at the queue are told."""
     home: Home | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place in the order in which `Queue.peek`, or for a settled message `Queue.settled`, lists messages."""
+        at = self.visible_at if self.settled_at is None else self.settled_at
+        return at + BLOCKED if self.blocked else at, self.number
 
     @property
     def receipt(self) -> Receipt:

@@ -109,7 +109,7 @@ def message_json(message: Message, *, held: bool = False) -> dict[str, Any]:
     for field in fields(message):
         value = getattr(message, field.name)
         match field.name:
-            case "id" | "home":
+            case "id" | "home" | "blocked":
                 continue
             case "body" | "key":
                 answer |= _bytes_json(field.name, value)

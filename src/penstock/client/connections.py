@@ -225,14 +225,15 @@ def _read(response: HttpResponse, accept: str | None) -> Answer:
     try:
         if accept is not None and kind == accept:
             more = response.headers.get(b"penstock-more")
-            return Answer(response.body, None if more is None else json.loads(more))
+            return Answer(response.body, None if more is None else dict(json.loads(more)))
         if accept is None and kind in (CONTENT_TYPE, "application/json"):
             head, bodies = split(response.body) if kind == CONTENT_TYPE else (response.body, None)
             told = json.loads(head)
             value = unpack(told["answer"], bodies)
             if bodies is not None:
                 bodies.check()
-            return Answer(value, told.get("more"))
+            more = told.get("more")
+            return Answer(value, None if more is None else dict(more))
     except (TypeError, KeyError, ValueError, RecursionError):
         pass
     raise Lost("did not answer like a Penstock server", again=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -170,25 +170,39 @@ class RemoteQueue(Queue):
     def _one(self, message: Message | Receipt | str) -> Receipt:
         return _receipts(self.name, [message])[0]
 
-    def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
-        return list(self._call("peek", limit=limit, state=state))
+    def _look(self, verb: str, **arguments: Any) -> list[Message]:
+        """Messages in as many answers as they take, each of them once."""
+        found: dict[tuple[int, str], Message] = {}
+        for part in self._parts(verb, arguments, None):
+            found |= {(message.number, message.id): message for message in part if (message.number, message.id) not in found}
+        return list(found.values())
 
-    def settled(self, limit: int = 100) -> list[Message]:
-        return list(self._call("settled", limit=limit))
+    def _parts(self, verb: str, arguments: dict[str, Any], accept: str | None) -> Iterator[Any]:
+        more: dict[str, Any] | None = {}
+        while more is not None:
+            arguments = {**arguments, **more}
+            part, more = self._line.look(self._path + verb, arguments, accept=accept)
+            yield part
+
+    def peek(self, limit: int = 1, *, state: State | str | None = None, after: tuple[int, int] | None = None) -> list[Message]:
+        return self._look("peek", limit=limit, state=state, after=after)
+
+    def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> list[Message]:
+        return self._look("settled", limit=limit, after=after)
 
     def span(self, *, settled: bool = False) -> tuple[int, int, int]:
         count, first, last = self._call("span", settled=settled)
         return count, first, last
 
     def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
-        return list(self._call("scan", start=start, stop=stop, limit=limit, settled=settled))
+        return self._look("scan", start=start, stop=stop, limit=limit, settled=settled)
 
     def arrow(self, verb: str, schema: pa.Schema, **arguments: Any) -> pa.RecordBatch:
         """The answer of `read` or `scan` as one Arrow batch with the columns of ``schema``."""
         from penstock import arrow
 
         given = {**arguments, "columns": schema.names}
-        return arrow.unpack(self._line.look(self._path + verb, given, accept=arrow.CONTENT_TYPE).value, schema)
+        return arrow.unpack(list(self._parts(verb, given, arrow.CONTENT_TYPE)), schema)
 
     def stats(self) -> Stats:
         stats: Stats = self._call("stats")
@@ -254,7 +268,7 @@ class RemoteQueue(Queue):
 
     def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
         only = {"damaged": True} if damaged else {}
-        return list(self._call("read", reader=reader, epoch=epoch, start=start, stop=stop, **only))
+        return self._look("read", reader=reader, epoch=epoch, start=start, stop=stop, **only)
 
     def settle(self, reader: str, epoch: int) -> int:
         return int(self._call("settle", reader=reader, epoch=epoch))

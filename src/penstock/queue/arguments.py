@@ -10,6 +10,7 @@ from penstock import policy
 from penstock.errors import BadInput, BadMessage
 from penstock.message import FOREVER, Held, Message, Mode, Receipt, State
 from penstock.policy import check_count, check_seconds
+from penstock.stores.ports import START
 
 Item = TypeVar("Item")
 
@@ -28,6 +29,16 @@ def check_state(state: object) -> State:
         if state is known or (isinstance(state, str) and state.upper() == known.name):
             return known
     raise BadInput(f"state {state!r:.200} is not one of queued, consumed, damaged; what is settled is in settled()")
+
+
+def check_place(after: object) -> tuple[int, int]:
+    """A place in the order of a queue, such as `Message.place`; None: before all messages."""
+    if after is None:
+        return START
+    if not isinstance(after, tuple | list) or len(after) != 2:
+        raise BadInput(f"after is the place of a message, two numbers, not {after!r:.200}")
+    at, number = after
+    return check_count(at, "after", -1, 2**63 - 1, BadInput), check_count(number, "after", 0, 2**62, BadInput)
 
 
 def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | None, holder: str | None) -> None:

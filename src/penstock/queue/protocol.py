@@ -147,12 +147,14 @@ class Queue(ABC):
     # looking
 
     @abstractmethod
-    def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
-        """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them."""
+    def peek(self, limit: int = 1, *, state: State | str | None = None, after: tuple[int, int] | None = None) -> list[Message]:
+        """The next messages, or those in ``state`` (queued, consumed, damaged), without receiving them; with ``after``, those
+        that come after the `place` of a message."""
 
     @abstractmethod
-    def settled(self, limit: int = 100) -> list[Message]:
-        """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first."""
+    def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> list[Message]:
+        """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first; with ``after``,
+        those that come after the `place` of a message."""
 
     @abstractmethod
     def span(self, *, settled: bool = False) -> tuple[int, int, int]:

@@ -27,7 +27,7 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_count, check_seconds
-from penstock.queue.arguments import check_each, check_held, check_many, check_mode, check_state, check_taking
+from penstock.queue.arguments import check_each, check_held, check_many, check_mode, check_place, check_state, check_taking
 from penstock.queue.dead_letters import DeadLetters, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
@@ -158,9 +158,10 @@ class LocalQueue(Queue):
 
     # looking
 
-    def peek(self, limit: int = 1, *, state: State | str | None = None) -> list[Message]:
+    def peek(self, limit: int = 1, *, state: State | str | None = None, after: tuple[int, int] | None = None) -> list[Message]:
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._let_lapse(self._opened.stored.browse(limit, state=None if state is None else check_state(state)))
+        known = None if state is None else check_state(state)
+        return self._let_lapse(self._opened.stored.browse(limit, state=known, after=check_place(after)))
 
     def _let_lapse(self, messages: list[Message]) -> list[Message]:
         """Stores read no clock and name the last holder until the next claim: clear holders whose lease has ended."""
@@ -171,9 +172,9 @@ class LocalQueue(Queue):
                 message.holder = None
         return messages
 
-    def settled(self, limit: int = 100) -> list[Message]:
+    def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> list[Message]:
         check_count(limit, "limit", 1, policy.MAX_BATCH)
-        return self._opened.stored.history.browse(limit)
+        return self._opened.stored.history.browse(limit, after=check_place(after))
 
     def span(self, *, settled: bool = False) -> tuple[int, int, int]:
         stored = self._opened.stored

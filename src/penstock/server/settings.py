@@ -33,7 +33,7 @@ class ServerSettings:
     oversize: str = _setting("cut", "a message of more than 1 MiB in the mqs dialect: cut, as mqs does, or refuse (413)")
     max_body: int = _setting(
         16 * MEBI,
-        "bytes of a request's body, more gives 413; also roughly the bytes of messages in one answer to a receive",
+        "bytes of a request's body, more gives 413; also roughly the bytes of messages in one answer",
         1024,
         1024 * MEBI,
     )

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from penstock.message import FOREVER, Claim, Held, Message, Receipt, Settlement, State
 from penstock.stores.messages import copied
-from penstock.stores.ports import History, Readers
+from penstock.stores.ports import START, History, Readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,9 @@ class RecordedHistory(History):
     def __init__(self, open: OpenRecords) -> None:
         self._open = open
 
-    def browse(self, limit: int) -> list[Message]:
-        return heapq.nsmallest(limit, self._all(), key=lambda message: (message.settled_at, message.number))
+    def browse(self, limit: int, *, after: tuple[int, int] = START) -> list[Message]:
+        later = (message for message in self._all() if message.place > after)
+        return heapq.nsmallest(limit, later, key=lambda message: message.place)
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
         return scan_of(self._all(), start, stop, limit)

@@ -25,7 +25,7 @@ from penstock.stores.ids import Uuids
 from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 
 START = (-1, 0)
-"""Before every message, in the order of (visible_at, number)."""
+"""Before every message, in the order of `Message.place`."""
 
 
 class Staged(NamedTuple):
@@ -238,9 +238,8 @@ class StoredQueue(ABC):
     def browse(
         self, limit: int, *, state: State | None = None, now: int | None = None, after: tuple[int, int] = START
     ) -> list[Message]:
-        """List all messages, or those in ``state``, in the order of delivery, blocked ones last.
-
-        With ``now``, only those visible then, and only those after the position (visible_at, number)."""
+        """List all messages, or those in ``state``, in the order of delivery, blocked ones last, that come ``after`` a place
+        (`Message.place`); with ``now``, only those visible then."""
 
     @abstractmethod
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
@@ -275,8 +274,8 @@ class History(ABC):
     """The settled messages of one queue, as long as it keeps them."""
 
     @abstractmethod
-    def browse(self, limit: int) -> list[Message]:
-        """The oldest first."""
+    def browse(self, limit: int, *, after: tuple[int, int] = START) -> list[Message]:
+        """The oldest first, from after a place."""
 
     @abstractmethod
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:

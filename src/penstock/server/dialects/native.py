@@ -5,12 +5,12 @@ POST /penstock/queues/{queue}/{verb}     {"arguments": {name: value}}  ->  {"ans
 POST /penstock/broker/{verb}
 POST /penstock/staged/{writer}/{batch}/{name}     a segment, as it is
 
-The answers of read and scan are Arrow if the request accepts that and names its ``columns``.
+The answers of read and scan are Arrow if the request accepts that and names its ``columns``. An answer of a verb that looks at
+messages may be a part: it then has {"answer": […], "more": arguments}, or a header Penstock-More.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,6 +32,7 @@ from penstock.errors import (
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
+from penstock.server.dialects.looking import LOOKS, look
 from penstock.server.dialects.native_values import answer, read_arguments, weigh
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.offload import SMALL
@@ -150,6 +151,8 @@ class Native(Dialect):
             return await self._receive(request, queue, given)
         if verb == "exchange":
             return await self._exchange(request, queue, given)
+        if verb in LOOKS:
+            return await self._look(request, queue, verb, given)
         drafts = given.get("drafts")
         if verb == "send_many" and drafts and isinstance(drafts, list) and given.keys() <= {"drafts", "token"}:
             return answer(request, await self.core.send(request, queue, drafts, given.get("token")))
@@ -159,8 +162,6 @@ class Native(Dialect):
             _check_target(request, given.get("to"))
         if verb == "update":
             self.check_redrive(request, given.get("redrive"))
-
-        columns = given.pop("columns", None) if verb in ARROW_VERBS and request.headers.get("accept") == ARROW else None
 
         def act() -> Any:
             home = self.broker.queue(queue)
@@ -178,9 +179,15 @@ class Native(Dialect):
             done = self.seen(request, done)
         if verb == "delete_many":
             self.core.count_deleted(request, queue, sum(done))
-        if columns is not None:
-            return Response(200, {"Content-Type": ARROW}, await asyncio.to_thread(pack_arrow, done, columns))
         return answer(request, done)
+
+    async def _look(self, request: Request, queue: str, verb: str, given: dict[str, Any]) -> Response:
+        columns = given.pop("columns", None) if verb in ARROW_VERBS and request.headers.get("accept") == ARROW else None
+        messages, size, more = await look(self.core, request, queue, verb, given, _call)
+        if columns is None:
+            return await self.core.offload.run(size, lambda: answer(request, messages, more))
+        packed = await self.core.offload.run(size, lambda: pack_arrow(messages, columns))
+        return Response(200, {"Content-Type": ARROW, **({} if more is None else {"Penstock-More": json.dumps(more)})}, packed)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
         unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder", "unfinished"}

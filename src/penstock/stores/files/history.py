@@ -15,7 +15,7 @@ from penstock.stores.encoding import Head
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import DAMAGE, Extra, check_head, check_settled, is_instant, need
 from penstock.stores.parts import scan_of, span_of
-from penstock.stores.ports import History
+from penstock.stores.ports import START, History
 
 
 class FileHistory(History):
@@ -24,11 +24,11 @@ class FileHistory(History):
         self._folder = opening.folder
         self._at = self._folder.sidecar.folder / "settled"
 
-    def browse(self, limit: int) -> list[Message]:
+    def browse(self, limit: int, *, after: tuple[int, int] = START) -> list[Message]:
         with self._opening.visit(durable=False):
             self._folder.refresh()
             found: list[Message] = []
-            for name in sorted(self.names(), key=self._order):
+            for name in sorted((name for name in self.names() if self._order(name) > after), key=self._order):
                 if name.partition(".")[2] in self._folder.index:
                     continue  # its settler was killed between the record and the removal
                 message = self._read(name)

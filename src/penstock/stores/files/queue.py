@@ -40,7 +40,7 @@ from penstock.stores.files.sending import FileSending
 from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.sweeping import Sweeping
 from penstock.stores.files.transactions import FileTransactions
-from penstock.stores.parts import scan_of, span_of
+from penstock.stores.parts import span_of
 from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 
@@ -156,7 +156,15 @@ class FileQueue(StoredQueue):
             return found
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
-        return scan_of(self.browse(MAX_NUMBER), start, stop, limit)
+        found: list[Message] = []
+        with self.opening.visit(durable=False):
+            self.folder.refresh()
+            index, number = self.folder.index, self.folder.layout.number
+            for place, id in sorted((number(id), id) for id in index):
+                if start <= place < stop and (len(found) < limit or place == found[-1].number):
+                    message = self.folder.read(id, index[id])
+                    found += [] if message is None else [message]
+        return found
 
     def span(self) -> tuple[int, int, int]:
         return span_of(self.browse(MAX_NUMBER))

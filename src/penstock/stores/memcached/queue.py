@@ -33,12 +33,13 @@ class MemcachedHistory(History):
     def __init__(self, catalogue: MemcachedCatalogue, queue: str) -> None:
         self._open = partial(catalogue.open, queue)
 
-    def browse(self, limit: int) -> list[Message]:
+    def browse(self, limit: int, *, after: tuple[int, int] = START) -> list[Message]:
         with self._open(Keyspace.first_reads) as (contents, found):
             notes = [
                 (note[1], number, page, note)
                 for at, page in contents.pages.all(contents.pages.survey(found))
                 for number, note in contents.notes(at, page).items()
+                if (note[1], number) > after
             ]
             messages = []
             for settled_at, number, page, note in heapq.nsmallest(limit, notes, key=lambda note: note[:2]):
@@ -190,7 +191,7 @@ class MemcachedQueue(StoredQueue):
             return messages
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
-        return scan_of(self.browse(sys.maxsize), start, stop, limit)
+        return [message for message in self.browse(limit, after=(START[0], start - 1)) if message.number < stop]
 
     def span(self) -> tuple[int, int, int]:
         return span_of(self.browse(sys.maxsize))

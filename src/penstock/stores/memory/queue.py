@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
@@ -117,7 +118,8 @@ class MemoryQueue(StoredQueue):
                 and (now is None or (row.message.visible_at <= now and not row.blocked))
                 and table.order(row) > start
             ]
-            return [messages.copied(row.message) for row in heapq.nsmallest(limit, rows, key=table.order)]
+            first = heapq.nsmallest(limit, rows, key=table.order)
+            return [replace(messages.copied(row.message), blocked=row.blocked) for row in first]
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
         return scan_of(self._all(), start, stop, limit)
@@ -127,7 +129,8 @@ class MemoryQueue(StoredQueue):
 
     def _all(self) -> list[Message]:
         with self._tables.lock:
-            return [messages.copied(row.message) for row in self._tables.find(self._name).rows.values()]
+            rows = self._tables.find(self._name).rows.values()
+            return [replace(messages.copied(row.message), blocked=row.blocked) for row in rows]
 
     def marked(self, mark: bytes | None = None) -> int:
         with self._tables.lock:

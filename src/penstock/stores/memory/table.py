@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from penstock.message import FOREVER, Entry, Held, Message, Settings, Settlement, State
+from penstock.message import BLOCKED, FOREVER, Entry, Held, Message, Settings, Settlement, State
 from penstock.stores import messages
 from penstock.stores.parts import Reader
 from penstock.stores.requests import Claiming
@@ -94,8 +94,9 @@ class Table:
         return (row.blocked, row.message.visible_at if self._ordered else 0, row.message.number)
 
     def position(self, visible_at: int, number: int) -> tuple[int, ...]:
-        """A place in this order, among the messages that are not blocked."""
-        return (False, visible_at if self._ordered else 0, number)
+        """The place of a message (`Message.place`) in this order."""
+        blocked = visible_at >= BLOCKED
+        return (blocked, visible_at - BLOCKED * blocked if self._ordered else 0, number)
 
     def due(self) -> int | None:
         while self._heap:

@@ -138,11 +138,13 @@ ORDER BY visible_at, number LIMIT :limit
 
 -- name: browse_blocked
 SELECT {columns} FROM penstock_message
-WHERE queue = :queue {ready} AND visible_at < 0 AND state = COALESCE(:state, state)
+WHERE queue = :queue {ready} AND visible_at < 0 AND (-visible_at, number) > (:after_at, :after_number)
+AND state = COALESCE(:state, state)
 ORDER BY visible_at DESC, number LIMIT :limit
 
 -- name: settled
-SELECT {columns}, settled_at, reason FROM penstock_settled WHERE queue = :queue ORDER BY settled_at, number LIMIT :limit
+SELECT {columns}, settled_at, reason FROM penstock_settled
+WHERE queue = :queue AND (settled_at, number) > (:after_at, :after_number) ORDER BY settled_at, number LIMIT :limit
 
 -- name: span
 SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_message WHERE queue = :queue {ready}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.message import Held, Message, State
-from penstock.stores.ports import History
+from penstock.stores.ports import START, History
 from penstock.stores.sql.database import Database
 from penstock.stores.sql.deleting import keys_of
 from penstock.stores.sql.rows import to_settled
@@ -18,9 +18,10 @@ class SqlHistory(History):
         self._database = database
         self._name = name
 
-    def browse(self, limit: int) -> list[Message]:
+    def browse(self, limit: int, *, after: tuple[int, int] = START) -> list[Message]:
         with self._database.reading():
-            rows = self._database.rows("settled", {"queue": self._database.find(self._name).number, "limit": limit})
+            fields = {"queue": self._database.find(self._name).number, "after_at": after[0], "after_number": after[1]}
+            rows = self._database.rows("settled", {**fields, "limit": limit})
         return [to_settled(self._database.ids, self._name, row) for row in rows]
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:

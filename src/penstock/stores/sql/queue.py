@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import QueueNotFound, StoreError
 from penstock.marks import FOLLOWS, outlasts
-from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
+from penstock.message import BLOCKED, FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores.encoding import add_body
 from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Alike, Claimed, Claiming, Moving, Swept
@@ -269,17 +269,19 @@ class SqlQueue(StoredQueue):
             self._runs.wake(self._name, now)
         with database.reading():
             found = database.find(self._name)
-            after = max(after, found.floor)
+            above = max(after, found.floor)
             fields = {"queue": found.number, "state": None if state is None else int(state)}
-            place = {"now": FOREVER if now is None else now, "after_at": after[0], "after_number": after[1]}
+            place = {"now": FOREVER if now is None else now, "after_at": above[0], "after_number": above[1]}
             rows = database.rows("browse", {**fields, **place, "limit": limit})
             if now is None and len(rows) < limit:
-                rows += database.rows("browse_blocked", {**fields, "limit": limit - len(rows)})
+                blocked = after if after[0] >= BLOCKED else (BLOCKED, 0)
+                place = {"after_at": blocked[0] - BLOCKED, "after_number": blocked[1]}
+                rows += database.rows("browse_blocked", {**fields, **place, "limit": limit - len(rows)})
             messages = [to_message(database.ids, self._name, row) for row in rows]
-            held = self._runs.held(found.number, limit) if now is None and state in (None, State.CONSUMED) else []
+            held = self._runs.held(found.number, limit, after) if now is None and state in (None, State.CONSUMED) else []
         if held:  # none of these is in a queue with groups, where messages can be blocked
             every = {message.number: message for message in (*messages, *held)}
-            messages = sorted(every.values(), key=attrgetter("visible_at", "number"))[:limit]
+            messages = sorted(every.values(), key=attrgetter("place"))[:limit]
         return messages
 
     def span(self) -> tuple[int, int, int]:

@@ -84,7 +84,7 @@ def to_message(
         ids.make(number), number, queue, body, content_type, attributes, known, receives, delivery, sent_at,
         visible_at if visible_at >= 0 else -visible_at, expires_at, deadline_at, visibility, group,
         key_of(mark) if intact and mark is not None else None, moved_at, first_received_at, received_at, death,
-        settled_at, reason, lapsed, intact, holder,
+        settled_at, reason, lapsed, intact, holder, visible_at < 0,
     )  # fmt: skip
 
 

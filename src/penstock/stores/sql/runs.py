@@ -68,7 +68,7 @@ class Runs:
     def all(self, queue: int) -> list[Run]:
         return []
 
-    def held(self, queue: int, limit: int) -> list[Message]:
+    def held(self, queue: int, limit: int, after: tuple[int, int]) -> list[Message]:
         """The first messages of claims whose rows do not say until when they are hidden, ready to be shown."""
         return []
 

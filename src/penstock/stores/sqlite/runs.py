@@ -240,13 +240,23 @@ class SqliteRuns(Runs):
         self._database.run("set_floor", {"queue": queue})
         return self._database.find(self._name).floor
 
-    def held(self, queue: int, limit: int) -> list[Message]:
-        rows = self._database.rows("asleep", {"queue": queue, "limit": limit})
-        messages = [to_message(self._database.ids, self._name, row) for row in rows]
+    def held(self, queue: int, limit: int, after: tuple[int, int]) -> list[Message]:
+        fields = {"queue": queue, "limit": limit, "after_at": after[0], "after_number": after[1]}
+        messages = [to_message(self._database.ids, self._name, row) for row in self._database.rows("asleep", fields)]
         for run in self.all(queue):
-            if run.reader:
-                messages += read_run(self._database, self._name, queue, run, 0, limit)
+            if run.reader and run.lapses_at >= after[0]:
+                messages += self._held_in(run, queue, limit, after)
         return messages
+
+    def _held_in(self, run: Run, queue: int, limit: int, after: tuple[int, int]) -> list[Message]:
+        """Some messages of a run that come after a place."""
+        found: list[Message] = []
+        start = 0
+        while len(found) < limit and start < run.size:
+            part = read_run(self._database, self._name, queue, run, start, start + limit)
+            found += [message for message in part if message.place > after]
+            start += limit
+        return found
 
     def recount(self, found: Found, now: int, counts: Counts) -> Counts:
         queue, (floor_at, floor_number) = found.number, found.floor

@@ -188,6 +188,7 @@ SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1
 SELECT {asleep_columns} FROM penstock_claim, penstock_held, penstock_message
 WHERE penstock_claim.queue = :queue AND asleep = 1 AND penstock_held.claim = penstock_claim.number
 AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
+AND (penstock_claim.lapses_at, penstock_message.number) > (:after_at, :after_number)
 ORDER BY penstock_claim.lapses_at, penstock_message.number LIMIT :limit
 
 -- name: hidden_for_good
