@@ -18,6 +18,7 @@ import penstock
 from penstock import Broker
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer, ServerSettings
+from penstock.server.http.listening import TLS_BYTES
 from penstock.server.log_writer import LogWriter
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, read_answer, until
@@ -179,8 +180,17 @@ def test_tls_handshakes_count_as_connections(broker: Broker, tmp_path: Path) -> 
         with penstock.open(server.url, cafile=str(cert)) as remote:
             assert remote["orders"].send(b"x").id
             assert len(server.app.connections.open) == 5
-            for client in silent:
-                client.close()
+            assert server.app.budget.used == 5 * TLS_BYTES
+        for client in silent:
+            client.close()
+        until(lambda: not server.app.connections.open)
+        assert server.app.budget.used == 0
+        server.app.budget.take(server.app.budget.left - 2 * TLS_BYTES)
+        silent = [dial(server.url) for _ in range(3)]
+        assert silent[-1].recv(1) == b""
+        assert len(server.app.connections.open) == 2
+        for client in silent:
+            client.close()
 
 
 def test_many_strangers_from_one_address_lock_out_nobody_else(broker: Broker) -> None:

@@ -8,9 +8,11 @@ import os
 import resource
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from penstock.server.http.connection import Connection
 from penstock.server.http.conversation import unread
@@ -24,8 +26,16 @@ MOST_AT_ONCE = 64
 """Connections accepted in one turn of the loop."""
 FILES_OF_THE_STORE = 64
 """Descriptors that connections leave free."""
+TLS_BYTES = 100 * 1024
+"""What a connection with TLS takes, from its first byte on."""
 TRY_AGAIN = 1.0
 REPORT_EVERY = 60.0
+
+
+class Tls(SSLProtocol):
+    """asyncio's TLS, with a smaller buffer: its 256 KiB would be most of what a connection costs."""
+
+    max_size = 32 * 1024
 
 
 class Listener:
@@ -37,6 +47,7 @@ class Listener:
         self._tls = tls
         self._timeout = connections.handler.settings.read_timeout if tls is not None else None
         self._sockets: list[socket.socket] = []
+        connections.cost = 0 if tls is None else TLS_BYTES
         self._spare = -1
         self._reported_at = -REPORT_EVERY
 
@@ -81,19 +92,29 @@ class Listener:
                 self._report(error)
                 self._use_spare(listening)
                 return
+            connection = Connection(self._all, address[0])
             try:
-                self._all.admit(address[0])
+                self._all.add(connection)
             except Refused as refusal:
                 self._turn_away(client, refusal)
                 continue
-            connection = Connection(self._all, address[0])
-            self._all.add(connection)
             connection.handshake = self._loop.create_task(self._connect(client, connection))
             connection.handshake.add_done_callback(partial(self._connected, client, connection))
 
     async def _connect(self, client: socket.socket, connection: Connection) -> None:
         client.setblocking(False)
-        await self._loop.connect_accepted_socket(lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=self._timeout)
+        if self._tls is None:
+            await self._loop.connect_accepted_socket(lambda: connection, client)
+            return
+        done = self._loop.create_future()
+        limit: Any = self._timeout
+        tls = Tls(self._loop, connection, self._tls, done, server_side=True, ssl_handshake_timeout=limit)
+        transport, _ = await self._loop.connect_accepted_socket(lambda: tls, client)
+        try:
+            await done
+        except BaseException:
+            transport.abort()
+            raise
 
     def _connected(self, client: socket.socket, connection: Connection, handshake: asyncio.Task[None]) -> None:
         if handshake.cancelled() or handshake.exception() is not None:

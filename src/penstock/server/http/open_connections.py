@@ -63,6 +63,8 @@ class Connections:
         self.most = handler.settings.max_connections
         self.open: set[Open] = set()
         self._by_address: Counter[str] = Counter()
+        self.cost = 0
+        """Bytes that each connection takes, however little it sends."""
         self.cut = 0
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Shared by all connections, which use each read at once. If asyncio allocated a new buffer for each read, the system
@@ -74,7 +76,15 @@ class Connections:
 
     # who may come in
 
-    def admit(self, address: str) -> None:
+    def add(self, connection: Open) -> None:
+        """Count a connection, or raise `Refused`."""
+        self._make_room(connection.address)
+        if self.cost:
+            self.handler.budget.take(self.cost)
+        self.open.add(connection)
+        self._by_address[connection.address] += 1
+
+    def _make_room(self, address: str) -> None:
         """Raise `Refused` if there are too many connections. A connection whose client has not shown what it may do makes room
         for another: silent ones cannot lock the others out."""
         most = self.handler.settings.max_per_address
@@ -92,13 +102,10 @@ class Connections:
         self.remove(oldest)
         oldest.abort()
 
-    def add(self, connection: Open) -> None:
-        self.open.add(connection)
-        self._by_address[connection.address] += 1
-
     def remove(self, connection: Open) -> None:
         if connection in self.open:
             self.open.discard(connection)
+            self.handler.budget.give(self.cost)
             self._by_address[connection.address] -= 1
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]
