@@ -1752,7 +1752,7 @@ MUTANTS = [
     served(
         "a stored content type writes headers",
         "another_program",
-        ("server/dialects/base.py", "given if given.isascii()", "given if True"),
+        ("server/dialects/base.py", "given if given.isascii() and given.isprintable() else OCTETS", "given"),
     ),
     served(
         "an id is looked for in every queue",
