@@ -378,3 +378,13 @@ def test_what_was_refused_is_counted_and_nothing_is_kept_of_it(server: Backgroun
     exchange(server, b"nonsense\r\n\r\n")
     key = ("mq-core", "?", 400)
     assert server.app.metrics.requests[key] == refused.get(key, 0) + 1
+
+
+def test_half_a_head_does_not_hold_up_a_stop() -> None:
+    settings = replace(SETTINGS, read_timeout=3600, idle_timeout=3600, grace=3600)
+    with penstock.open("memory:") as broker, BackgroundServer(broker, settings) as server:
+        client = dial(server.url)
+        client.sendall(b"GET /hea")
+        until(lambda: any(one._talk.waiting for one in list(server.app.connections.open)))  # type: ignore[attr-defined]
+    assert client.recv(1) == b""
+    client.close()

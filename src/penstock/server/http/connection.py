@@ -312,7 +312,8 @@ class Connection(asyncio.BufferedProtocol):
         return None if self.known or self._job is not None or self._answering is not None else self._since
 
     def close_if_idle(self) -> None:
+        phase = self._talk.phase
         if self._transport is None:
             self.abort()
-        elif self._job is None and self._answering is None and self._talk.phase in (IDLE, HEAD) and not self._talk.waiting:
+        elif self._job is None and (phase is HEAD or (phase is IDLE and not self._talk.waiting)):
             self._transport.close()
