@@ -242,6 +242,7 @@ MUTANTS = [
             "        _answer(connection)\n        known",
             "        connection.wait(execute(connection.pgconn))\n        known",
         ),
+        (POSTGRES, " or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None)", ""),
     ),
     interrupted(
         "half an answer of memcached's is left",
