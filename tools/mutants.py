@@ -788,7 +788,9 @@ MUTANTS = [
         ("queue/waiting.py", "                self._last_of_all = self._events\n            for", "            for"),
     ),
     waited(
-        "a change of a file wakes nobody", "by_the_file", ("queue/watching.py", "return watch.wait(seconds)", "return False")
+        "a change of a file wakes nobody",
+        "by_the_file",
+        ("queue/watching.py", "return watch.wait(seconds)", "return watch.wait(seconds) and False"),
     ),
     waited(
         "a change of a file is looked into only once",
