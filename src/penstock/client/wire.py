@@ -90,6 +90,10 @@ def pack(value: Any, bodies: list[bytes] | None = None) -> Any:
         return {"bytes": len(value)}
     if kind is list:
         return [pack(item, bodies) for item in value]
+    if kind is Sent:
+        return {
+            "Sent": {"id": value[0]} if bodies is not None and value[1] is False else {"id": value[0], "duplicate": value[1]}
+        }
     shape = SHAPES.get(kind)
     if shape is not None:
         names, defaults, values = shape
@@ -104,8 +108,6 @@ def pack(value: Any, bodies: list[bytes] | None = None) -> Any:
 
 def _pack_other(value: Any, bodies: list[bytes] | None) -> Any:
     kind = type(value).__name__
-    if isinstance(value, Sent):
-        return {"Sent": value._asdict()}
     if isinstance(value, dict):
         return {"map": {key: pack(item, bodies) for key, item in value.items()}}
     if type(value) in ENUMS.values():
@@ -139,6 +141,8 @@ def _unpack(packed: Any, bodies: Bodies | None) -> Any:
     if type(packed) is list:
         return [_unpack(item, bodies) for item in packed]
     ((kind, value),) = packed.items()
+    if kind == "Sent":
+        return Sent(**value)
     if kind == "bytes":
         return base64.b64decode(value, validate=True) if type(value) is str or bodies is None else bodies.take(value)
     known = VALUES.get(kind)
@@ -146,8 +150,6 @@ def _unpack(packed: Any, bodies: Bodies | None) -> Any:
         return known(**{name: item if type(item) in PLAIN else _unpack(item, bodies) for name, item in value.items()})
     if kind == "map":
         return {key: _unpack(item, bodies) for key, item in value.items()}
-    if kind == "Sent":
-        return Sent(**value)
     if kind == "time":
         return datetime.fromisoformat(value)
     if kind == "Redriven":
