@@ -9,12 +9,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from penstock.message import MAX_NUMBER, Held, Message, Settlement, State
+from penstock.message import Held, Message, Settlement, State
 from penstock.stores.disk import read_whole, write_whole
 from penstock.stores.encoding import Head
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import DAMAGE, Extra, check_head, check_settled, is_instant, need
-from penstock.stores.parts import scan_of, span_of
 from penstock.stores.ports import START, History
 
 
@@ -28,9 +27,7 @@ class FileHistory(History):
         with self._opening.visit(durable=False):
             self._folder.refresh()
             found: list[Message] = []
-            for name in sorted((name for name in self.names() if self._order(name) > after), key=self._order):
-                if name.partition(".")[2] in self._folder.index:
-                    continue  # its settler was killed between the record and the removal
+            for name in sorted((name for name in self._gone() if self._order(name) > after), key=self._order):
                 message = self._read(name)
                 if message is not None:
                     found.append(message)
@@ -39,10 +36,24 @@ class FileHistory(History):
             return found
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
-        return scan_of(self.browse(MAX_NUMBER), start, stop, limit)
+        found: list[Message] = []
+        with self._opening.visit(durable=False):
+            self._folder.refresh()
+            for number, name in sorted((self._order(name)[1], name) for name in self._gone()):
+                if start <= number < stop and (len(found) < limit or number == found[-1].number):
+                    message = self._read(name)
+                    found += [] if message is None else [message]
+        return found
 
     def span(self) -> tuple[int, int, int]:
-        return span_of(self.browse(MAX_NUMBER))
+        with self._opening.visit(durable=False):
+            self._folder.refresh()
+            numbers = [self._order(name)[1] for name in self._gone()]
+        return len(numbers), min(numbers, default=0), max(numbers, default=0)
+
+    def _gone(self) -> list[str]:
+        """Those that are in the history alone: a settler may have been killed between the record and the removal."""
+        return [name for name in self.names() if name.partition(".")[2] not in self._folder.index]
 
     def amend(self, receipts: Sequence[Held], state: State, reason: str | None) -> list[bool]:
         with self._opening.visit():

@@ -16,7 +16,6 @@ from pathlib import Path
 from penstock.errors import BadName, StoreError
 from penstock.message import (
     FOREVER,
-    MAX_NUMBER,
     Counts,
     Entry,
     Held,
@@ -40,7 +39,6 @@ from penstock.stores.files.sending import FileSending
 from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.sweeping import Sweeping
 from penstock.stores.files.transactions import FileTransactions
-from penstock.stores.parts import span_of
 from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Claimed, Claiming, Moving, Swept
 
@@ -167,7 +165,10 @@ class FileQueue(StoredQueue):
         return found
 
     def span(self) -> tuple[int, int, int]:
-        return span_of(self.browse(MAX_NUMBER))
+        with self.opening.visit(durable=False):
+            self.folder.refresh()
+            numbers = [self.folder.layout.number(id) for id in self.folder.index]
+        return len(numbers), min(numbers, default=0), max(numbers, default=0)
 
     def marked(self, mark: bytes | None = None) -> int:
         with self.opening.visit(durable=False):
