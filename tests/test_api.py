@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -17,6 +18,12 @@ from penstock import errors
 from penstock.stores.ids import Ids
 
 SOURCE = Path(penstock.__file__).parent
+
+
+@cache
+def parsed() -> dict[Path, ast.Module]:
+    """Every module of the package. (Parsing them takes seconds on a busy machine.)"""
+    return {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
 
 
 def test_the_public_names_are_a_list_that_is_kept() -> None:
@@ -122,17 +129,16 @@ def test_a_message_that_was_only_looked_at_cannot_be_settled() -> None:
 
 
 def test_every_module_of_the_package_opens_with_what_it_is_for() -> None:
-    for path in SOURCE.rglob("*.py"):
-        assert ast.get_docstring(ast.parse(path.read_text())), path
+    for path, tree in parsed().items():
+        assert ast.get_docstring(tree), path
 
 
 def test_one_name_is_one_thing_in_the_whole_package() -> None:
     """Classes and names of types, without tests and benchmarks. (A type variable belongs to its module.)"""
     found: dict[str, Path] = {}
-    for path in SOURCE.rglob("*.py"):
+    for path, tree in parsed().items():
         if path.relative_to(SOURCE).parts[0] in ("testing", "bench"):
             continue
-        tree = ast.parse(path.read_text())
         names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
         given = [node for node in tree.body if isinstance(node, ast.Assign) and "TypeVar" not in ast.unparse(node.value)]
         targets = [target.id for node in given for target in node.targets if isinstance(target, ast.Name)]
@@ -151,8 +157,8 @@ def test_nobody_asks_which_store_it_has() -> None:
 def test_a_store_reads_no_clock_does_not_sleep_and_does_not_log() -> None:
     """Its opener hands it a `Patience`, its callers hand it the instants, and `on_damage` tells the layers above."""
     forbidden = {"time", "logging", "datetime", "sched", "asyncio", "steady", "system_clock"}
-    for path in (SOURCE / "stores").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in parsed().items():
+        for node in ast.walk(tree) if "stores" in path.relative_to(SOURCE).parts else ():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 module = node.module if isinstance(node, ast.ImportFrom) else None
                 names = {module, *(alias.name for alias in node.names)}
@@ -169,7 +175,7 @@ def test_no_module_imports_itself_by_way_of_others_not_even_for_types() -> None:
 def _imports(path: Path, modules: Collection[str]) -> set[str]:
     """The modules of ours that a module imports when it is loaded or when its types are checked, and not in its functions."""
     found: set[str] = set()
-    nodes: list[ast.stmt] = ast.parse(path.read_text()).body
+    nodes: list[ast.stmt] = list(parsed()[path].body)
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Import):
