@@ -148,6 +148,8 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
 
 @given(stream, cuts)
 @example(b"\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", [1])
+@example(chunked([b"x"], extension=b";" + b"x" * 298), [])  # lines that are just short enough
+@example(chunked([b"x"], b"A:" + b"b" * 296 + b"\r\n"), [])
 def test_how_the_bytes_are_cut_makes_no_difference(data: bytes, places: list[int]) -> None:
     whole = Talk().feed([data])
     assert Talk().feed(cut(data, places)) == whole

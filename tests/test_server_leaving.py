@@ -22,9 +22,9 @@ from penstock.server.http.conversation import AHEAD
 from penstock.server.http.open_connections import READ_BYTES
 from penstock.testing.serving import dial, read_answer, until
 
-SETTINGS = ServerSettings(port=0, read_timeout=3600, idle_timeout=3600)
+SETTINGS = ServerSettings(port=0, read_timeout=3600, idle_timeout=3600, max_wait=3600)
 RECEIVE = b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\n\r\n"
-POLL = b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-WAIT-TIME: 60\r\n\r\n"
+POLL = b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-WAIT-TIME: 3600\r\n\r\n"
 MANY = b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-MESSAGES: 16\r\n\r\n"
 SEND = b"POST /messages/orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
 BEHIND = {
