@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -174,6 +175,13 @@ def test_one_that_fails_takes_no_further_part_and_the_others_go_on(folder: Path)
     (note,) = results.notes
     assert note.startswith("beanstalkd takes no part from send-1c on: ")
     assert left_behind(folder) == []
+
+
+def test_a_consumer_waits_for_longer_than_its_library_would(folder: Path) -> None:
+    plan = replace(QUICK, idle_seconds=6)
+    results = Comparison(plan, ["idle"], [TARGETS["redis"]], folder).run()
+    assert results.notes == []
+    assert results.idle.keys() == {"redis"}
 
 
 def test_a_dead_server_is_told(folder: Path) -> None:

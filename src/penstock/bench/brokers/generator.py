@@ -153,7 +153,7 @@ class Clients:
         await asyncio.sleep(seconds)
         used = time.process_time() - used
         if waiting.done():
-            raise RuntimeError("a consumer of an empty queue has ended")
+            raise RuntimeError(f"a consumer of an empty queue has ended: {waiting.exception()!r}")
         return {"processor": used / seconds}
 
 

@@ -17,7 +17,8 @@ class RedisSession(Session):
 
     @classmethod
     async def open(cls, address: str) -> RedisSession:
-        session = cls(redis.asyncio.Redis.from_url(address, single_connection_client=True))
+        # Without a limit: newer versions give up after some seconds, also on a consumer that waits for longer.
+        session = cls(redis.asyncio.Redis.from_url(address, single_connection_client=True, socket_timeout=None))
         await session._make()
         return session
 
