@@ -145,6 +145,7 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the service."""
     files = ("dialects", "serve", "server_wire", "server_client", "server_settings", "server_limits", "server_commits")
     files += ("server_dialects", "server_kills", "client_http", "conversation", "server_leaving", "server_looking")
+    files += ("server_memory",)
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
@@ -1420,6 +1421,33 @@ MUTANTS = [
         "a receiver who has left costs a message",
         "client_who_left",
         ("server/http/connection.py", "(self.ended and response.undo is not None)", "False"),
+    ),
+    served(
+        "an idle connection keeps its last body",
+        "outlives_its_answer",
+        ("server/http/conversation.py", "        del self._request  #", "        pass  #"),
+    ),
+    served(
+        "an error and its operation keep each other",
+        "outlives_its_answer",
+        ("server/performing.py", "error.__traceback__ = error.__context__ = None", "pass"),
+        ("server/performing.py", "                del self  #", "                pass  #"),
+    ),
+    served(
+        "an error and its future keep each other",
+        "outlives_its_answer",
+        ("server/offload.py", "            del future  #", "            pass  #"),
+    ),
+    served(
+        "a waiting thread keeps its last commit",
+        "outlives_its_answer",
+        ("server/commits.py", "            group = more  #", "            pass  #"),
+        ("server/commits.py", "group = group or self._groups.get()", "group = more or self._groups.get()"),
+    ),
+    served(
+        "freed megabytes stay with the allocator",
+        "refused_megabytes",
+        ("server/running.py", "    return_large_blocks()\n    asyncio", "    asyncio"),
     ),
     served(
         "no bound on the bodies in memory",

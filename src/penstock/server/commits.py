@@ -221,7 +221,8 @@ class Commits:
             # separate sync would take.
             more = self._take(len(group))
             self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)
-            group = more or self._groups.get()
+            group = more  # while this thread waits, it keeps nothing of the last commit
+            group = group or self._groups.get()
 
     def queue(self, name: str) -> LocalQueue:
         """A queue that exists, as far as we know; otherwise its verbs say that it does not."""

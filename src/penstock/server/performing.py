@@ -71,7 +71,10 @@ class Operation:
             self.withdraw()
             raise
         if self.error is not None:
-            raise self.error
+            try:
+                raise self.error
+            finally:
+                del self  # the traceback has this frame: with the operation in it, both would outlive the request
         return self.answer
 
 
@@ -104,8 +107,7 @@ class Performer:
                 for group in groups:
                     self._nest(group)
         except BaseException as error:
-            for operation in chain(*groups):
-                operation.error = operation.error or error
+            _fail([operation for operation in chain(*groups) if operation.error is None], error)
 
     def _call(self, group: list[Operation]) -> None:
         """Perform what is alike in one call, which is its own commit. If that is refused, nothing was done: then each gets its
@@ -143,12 +145,16 @@ def _act(group: list[Operation]) -> None:
         return
     for operation, answer in zip(group, first.act([operation.item for operation in group]), strict=True):
         if isinstance(answer, BaseException):
-            operation.error = answer
+            _fail([operation], answer)
         else:
             operation.answer = answer
 
 
 def _fail(group: list[Operation], error: BaseException) -> None:
+    if isinstance(error, PenstockError):
+        # Its frames have the operations, which have the error: such a circle, with all that the client has sent, would stay in
+        # memory until Python looks for circles. (Of a defect, the log shows the frames.)
+        error.__traceback__ = error.__context__ = None
     for operation in group:
         operation.error = error
 

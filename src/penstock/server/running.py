@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import signal
 import ssl
@@ -27,6 +28,9 @@ FLUSH_EVERY = 0.5
 SWITCH_EVERY = 0.0001
 """Seconds after which the commit thread gets the interpreter from the event loop, which releases it and takes it back at
 each system call. With Python's 5 ms, a commit waits longer for the loop than for the disk."""
+M_MMAP_THRESHOLD = -3
+"""As in glibc's malloc.h."""
+LARGE = 256 * 1024
 
 
 class Server:
@@ -129,7 +133,15 @@ def serve(
 
     sys.setswitchinterval(SWITCH_EVERY)
     raise_limit_of_files()
+    return_large_blocks()
     asyncio.run(run())
+
+
+def return_large_blocks() -> None:
+    """Let glibc give blocks from `LARGE` bytes back to the system as soon as they are free. By itself it raises this limit to
+    32 MiB once it has seen blocks that large, and then keeps several times what the budget counts."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
 def _reload(server: Server, read_again: Callable[[], ServerSettings]) -> None:

@@ -230,6 +230,7 @@ class Conversation:
 
     def _whole(self) -> Request:
         request = self._request
+        del self._request  # the budget counts it as long as it is served, and the next one may come much later
         request.body = bytes(self._body)
         ahead = len(self._ahead)
         cost = OVERHEAD + self._head_size + len(request.body)
