@@ -230,7 +230,6 @@ class Conversation:
 
     def _whole(self) -> Request:
         request = self._request
-        del self._request  # the budget counts it as long as it is served, and the next one may come much later
         request.body = bytes(self._body)
         ahead = len(self._ahead)
         cost = OVERHEAD + self._head_size + len(request.body)
@@ -239,6 +238,7 @@ class Conversation:
         else:
             self._budget.give(self._held - cost - ahead)
         request.held, self._held = cost, ahead
+        del self._request  # the budget counts it as long as it is served, and the next one may come much later
         self._body = b""
         self.phase = SERVED
         return request
