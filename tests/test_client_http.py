@@ -58,6 +58,11 @@ def test_what_is_packed_is_read_back_in_both_formats(value: Any) -> None:
     rest.check()
 
 
+def test_a_value_of_an_unknown_type_is_refused_by_its_name() -> None:
+    with pytest.raises(BadInput, match="there is no type 'a'; an object with other keys is a map"):
+        unpack({"a": 1})
+
+
 def test_bodies_travel_as_they_are() -> None:
     bodies: list[bytes] = []
     packed = b"".join(join(pack([b"\0\xff" * 500, Draft(b"two")], bodies), bodies))

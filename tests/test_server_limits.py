@@ -49,6 +49,7 @@ def test_a_request_that_takes_too_long_is_answered_in_time_and_never_begun(broke
             until(lambda: begun(server))
             answer = Http(server.url)("POST", "/messages/orders", b"not begun")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json == {"error": "this took longer than 1 s, the limit (request_timeout)"}
         assert Http(server.url)("GET", "/health").status == 200
         until(lambda: server.app.commits.pending == 0)
         assert [message.body for message in broker["orders"].peek(9)] == [b"x"]

@@ -154,6 +154,8 @@ def _unpack(packed: Any, bodies: Bodies | None) -> Any:
         return datetime.fromisoformat(value)
     if kind == "Redriven":
         return Redriven(*value)
+    if kind not in ENUMS:
+        raise BadInput(f'there is no type {kind!r:.80}; an object with other keys is a map: {{"map": {{key: value}}}}')
     return ENUMS[kind](value)
 
 

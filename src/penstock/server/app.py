@@ -83,7 +83,8 @@ class App:
                 request.grant.check(route.scope, request.queue)
             response = await route.handle(request, **variables)
         except asyncio.CancelledError:  # the store had not begun, and never will
-            response = Response(LEFT) if request.unheard else answer_error(503, "this took too long", {"Retry-After": "1"})
+            late = f"this took longer than {self.settings.request_timeout:g} s, the limit (request_timeout)"
+            response = Response(LEFT) if request.unheard else answer_error(503, late, {"Retry-After": "1"})
         except Refused as refusal:
             response = answer_error(refusal.status, str(refusal), refusal.headers)
         except PenstockError as error:
