@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from starting import start
 
 from penstock.queue.retention import Tender
@@ -17,6 +18,9 @@ from penstock.testing.servers import DatabaseServer, MariadbServer, MemcachedSer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+settings.register_profile("busy", deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile("busy")  # how long an example takes is the machine's affair
 
 
 def pytest_configure() -> None:

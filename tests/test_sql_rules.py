@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import policy
@@ -52,7 +52,7 @@ CLAIMS = st.fixed_dictionaries(
         "exchanges": st.booleans(),
     }
 )
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=60, deadline=None)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
@@ -1149,7 +1149,7 @@ def judged(tmp_path: Path) -> Iterator[LocalBroker]:
 NUMBERS = count(1_000_000)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None)
 @given(messages=st.lists(FIELDS, min_size=1, max_size=5), limit=st.integers(1, 5), redrive=st.booleans(), history=st.booleans())
 def test_what_is_claimed_without_asking_the_rules_is_what_they_would_deliver(
     judged: LocalBroker, messages: list[dict[str, Any]], limit: int, redrive: bool, history: bool
