@@ -8,7 +8,7 @@
     expires = 2027-01-01T00:00:00Z
     max_rate = 100
 
-Secrets are kept as digests; no log and no error contains them.
+The settings keep digests of secrets; no log and no error contains a secret.
 """
 
 from __future__ import annotations
