@@ -51,7 +51,7 @@ format: $(READY) ## put the code into the house's format
 .PHONY: mutants
 mutants: $(READY) ## plant known faults and show that the tests catch each
 	@tools/provision
-	$(BIN)/python tools/mutants.py
+	$(BIN)/python tools/mutants
 
 .PHONY: bench
 bench: $(READY) ## measure, beside the machine's limit and the peers (ARGS=--quick for a short run)

@@ -1,0 +1,11 @@
+"""The faults that are planted, a file for each part of the code."""
+
+from __future__ import annotations
+
+from planted import Mutant
+
+from faults import access, databases, files, memcached, others, service, spark, sqlite, workers
+
+MUTANTS: list[Mutant] = [
+    fault for part in (access, databases, files, memcached, others, service, spark, sqlite, workers) for fault in part.FAULTS
+]
