@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from penstock.broker import LocalBroker
 from penstock.clock import MachineClock
@@ -65,10 +66,9 @@ class App:
     def check(self, request: Request) -> int:
         dialect = self._dialect(request)
         if request.segments != ("health",):
-            grant = request.grant = self.guard.grant(request.headers)
-            if grant.dialects and dialect.name not in grant.dialects and dialect.name != Operators.name:
-                raise Refused(403, f"this token may not use the dialect {dialect.name}")
-            self.quotas.enter(request)
+            request.grant = dialect.authorize(self.guard, request)
+            if request.prove is None:
+                self._enter(dialect, request)
         elif request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
             raise Refused(413, "/health takes no body")  # anybody may ask it
         return dialect.keep(request)
@@ -76,6 +76,9 @@ class App:
     async def handle(self, request: Request) -> Response:
         dialect = self._dialect(request)
         try:
+            if request.prove is not None:
+                request.grant = await self.offload.run(len(request.body), partial(request.prove, request.body))
+                self._enter(dialect, request)
             self.quotas.admit(request)
             route, variables = self._route(dialect, request)
             request.queue = variables.get("queue", "")
@@ -86,7 +89,7 @@ class App:
             late = f"this took longer than {self.settings.request_timeout:g} s, the limit (request_timeout)"
             response = Response(LEFT) if request.unheard else answer_error(503, late, {"Retry-After": "1"})
         except Refused as refusal:
-            response = answer_error(refusal.status, str(refusal), refusal.headers)
+            response = dialect.answer_refused(request, refusal)
         except PenstockError as error:
             response = dialect.refuse(told_to(request.grant, error, self._broker.store))
             response.cause = str(error) if isinstance(error, StoreError) else ""
@@ -97,9 +100,18 @@ class App:
             response.headers.setdefault(name, value)
         return response
 
+    def refuse(self, request: Request, refusal: Refused) -> Response:
+        return self._dialect(request).answer_refused(request, refusal)
+
     def note(self, request: Request, response: Response, seconds: float) -> None:
         self.metrics.count_request(self._dialect(request).name, request.method, response.status, seconds)
         self._log.write(request, response, seconds)
+
+    def _enter(self, dialect: Dialect, request: Request) -> None:
+        grant = request.grant
+        if grant.dialects and dialect.name not in grant.dialects and dialect.name != Operators.name:
+            raise Refused(403, f"this token may not use the dialect {dialect.name}")
+        self.quotas.enter(request)
 
     def _dialect(self, request: Request) -> Dialect:
         return self._by_segment.get(request.segments[0], self._root)

@@ -15,6 +15,7 @@ from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import OCTETS, Draft, Message, Redrive, Sent, Settings
 from penstock.policy import check_settings
+from penstock.server.auth import Guard
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_error
@@ -241,6 +242,13 @@ class Dialect(ABC):
             text = f"{request.method:.20} is not allowed at {request.path!r:.200}, only {allowed}{of}"
             return Refused(405, text, {"Allow": allowed})
         return Refused(404, f"there is nothing at {request.path!r:.200}{of}")
+
+    def authorize(self, guard: Guard, request: Request) -> Grant:
+        """What the sender of a request may do, by its head; `NOBODY` if `Request.prove` tells it later."""
+        return guard.grant(request.headers)
+
+    def answer_refused(self, request: Request, refusal: Refused) -> Response:  # noqa: ARG002
+        return answer_error(refusal.status, str(refusal), refusal.headers)
 
     def refuse(self, error: PenstockError) -> Response:
         status = next(status for kind, status in self.errors if isinstance(error, kind))

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.server.http.conversation import BODY, HEAD, IDLE, Continue, Conversation, Refusal
 from penstock.server.http.open_connections import Connections
-from penstock.server.http.request_response import NOBODY, Refused, Request, Response, answer_error
+from penstock.server.http.request_response import NOBODY, Refused, Request, Response
 from penstock.server.http.serving import Serving
 
 logger = logging.getLogger("penstock.server")
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._job.go_on()
 
     def _refuse(self, refusal: Refusal) -> None:
-        answer = answer_error(refusal.error.status, str(refusal.error), refusal.error.headers)
+        answer = self._handler.refuse(refusal.request, refusal.error)
         answer.bare = refusal.request.method == "HEAD"
         self._answering = (refusal.request, answer, 0.0)
         self._write_safely()
@@ -149,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         job, self._job = self._job, None
         assert job is not None
         self._handler.budget.give(job.request.held)
+        self.known = self.known or job.request.grant is not NOBODY
         response.bare = job.request.method == "HEAD"
         self._answering = (job.request, response, self._loop.time() - job.started)
         if self._all.held is None:

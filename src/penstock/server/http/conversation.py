@@ -194,7 +194,7 @@ class Conversation:
             return False
         line_end = data.find(b"\r\n")
         line = read_line(data[:line_end])
-        self._request = request = Request(line.method, line.segments, line.query, {}, b"", 0, NOBODY)
+        self._request = request = Request(line.method, line.segments, line.query, {}, b"", 0, NOBODY, raw_path=line.raw_path)
         self.phase = BODY  # from here on, a refusal names the request
         fields = read_fields(data[line_end + 2 : end + 2], line.version)
         request.headers = fields.headers

@@ -34,6 +34,8 @@ class RequestLine:
     segments: tuple[str, ...]
     query: str
     version: bytes
+    raw_path: str
+    """As it was sent, still encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,15 @@ def _read_line(line: bytes) -> RequestLine:
     if method not in METHODS:
         raise Refused(501, f"there is no method {method}")
     try:
-        segments, query = split_target(found[2])
+        raw_path, query = split_target(found[2])
+        segments = split_path(raw_path)
     except ValueError:
         raise Refused(400, "the target of the request cannot be read") from None
-    return RequestLine(method, segments, query, version)
+    return RequestLine(method, segments, query, version, raw_path)
 
 
-def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
-    """The decoded segments of a request's path, and its query; an encoded slash (%2F) stays within its segment."""
+def split_target(target: bytes) -> tuple[str, str]:
+    """The path of a request, still encoded, and its query."""
     text = target.decode("ascii", "strict")
     if not text.startswith("/"):
         scheme, mark, rest = text.partition("://")
@@ -79,9 +82,13 @@ def split_target(target: bytes) -> tuple[tuple[str, ...], str]:
             raise ValueError("the target of a request is a path")
         text = f"/{path}"
     path, _, query = text.partition("?")
-    if "%" not in path:
-        return tuple(path[1:].split("/")), query
-    return tuple(unquote(segment, errors="strict") for segment in path[1:].split("/")), query
+    return path, query
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """Its decoded segments; an encoded slash (%2F) stays within its segment."""
+    segments = path[1:].split("/")
+    return tuple(segments if "%" not in path else (unquote(segment, errors="strict") for segment in segments))
 
 
 def read_fields(block: bytes, version: bytes) -> Fields:

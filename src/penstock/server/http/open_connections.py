@@ -33,6 +33,9 @@ class Handler(Protocol):
 
     async def handle(self, request: Request) -> Response: ...
 
+    def refuse(self, request: Request, refusal: Refused) -> Response:
+        """The answer to a request that was refused, in the words of its dialect."""
+
     def note(self, request: Request, response: Response, seconds: float) -> None:
         """Count and log a response."""
 

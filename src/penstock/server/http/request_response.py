@@ -70,6 +70,8 @@ class Grant:
     """Empty: any."""
     keys: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
     """The digests of the token's secrets, the newest last; none if the server has no tokens."""
+    account: str = ""
+    """The account of an SQS key; empty: the server's own."""
 
     def knows(self, queue: str) -> bool:
         """Whether the sender may know that there is such a queue."""
@@ -111,6 +113,10 @@ class Request:
     """Bytes that the budget counts for it until its handler has ended."""
     unheard: bool = False
     """Its client has left, so that nobody hears the answer."""
+    raw_path: str = ""
+    """As it was sent, still encoded."""
+    prove: Callable[[bytes], Grant] | None = None
+    """What its sender may do is known only with the whole body, which it has signed: this returns it, or raises `Refused`."""
 
     @property
     def path(self) -> str:
