@@ -20,8 +20,9 @@ from penstock.server.dialects.mqcore import MqCore
 from penstock.server.dialects.mqs import Mqs
 from penstock.server.dialects.native import Native
 from penstock.server.dialects.operators import Operators
+from penstock.server.dialects.sqs.dialect import Sqs
 from penstock.server.http.open_connections import Connections
-from penstock.server.http.request_response import LEFT, Refused, Request, Response, answer_error
+from penstock.server.http.request_response import LEFT, Refused, Request, Response
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.polls import Polls
@@ -33,7 +34,8 @@ logger = logging.getLogger("penstock.server")
 
 Dialects = tuple[type[Dialect], ...]
 DIALECTS: Dialects = (Mqs, Native)
-"""The dialects with paths of their own; MQ-Core, whose queues are at the root, gets all other paths."""
+"""The dialects with paths of their own. SQS says by itself which requests it claims; MQ-Core, whose queues are at the root, gets
+all other paths."""
 NO_PAGE = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "sandbox"))
 """A message may be a web page of its sender: a browser that shows it must not run it as a page of this server."""
 
@@ -58,8 +60,9 @@ class App:
         self.quotas = Quotas(broker, self.commits, self.connections.open)
         core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas)
         self._root = MqCore(core)
+        self._sqs = Sqs(core)
         others: Sequence[Dialect] = (*(dialect(core) for dialect in dialects), Operators(core, self._gauges))
-        self.dialects = (*others, self._root)
+        self.dialects = (*others, self._sqs, self._root)
         self._by_segment = {segment: dialect for dialect in others for segment in dialect.reserved}
         self._routers = {dialect.name: Router(dialect.routes()) for dialect in self.dialects}
 
@@ -87,15 +90,16 @@ class App:
             response = await route.handle(request, **variables)
         except asyncio.CancelledError:  # the store had not begun, and never will
             late = f"this took longer than {self.settings.request_timeout:g} s, the limit (request_timeout)"
-            response = Response(LEFT) if request.unheard else answer_error(503, late, {"Retry-After": "1"})
+            refusal = Refused(503, late, {"Retry-After": "1"})
+            response = Response(LEFT) if request.unheard else dialect.answer_refused(request, refusal)
         except Refused as refusal:
             response = dialect.answer_refused(request, refusal)
         except PenstockError as error:
-            response = dialect.refuse(told_to(request.grant, error, self._broker.store))
+            response = dialect.refuse(request, told_to(request.grant, error, self._broker.store))
             response.cause = str(error) if isinstance(error, StoreError) else ""
         except Exception:  # a bug of ours: the client gets a 500, the log the traceback
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
-            response = answer_error(500, "the server hit a defect of its own")
+            response = dialect.answer_refused(request, Refused(500, "the server hit a defect of its own"))
         for name, value in NO_PAGE:
             response.headers.setdefault(name, value)
         return response
@@ -114,6 +118,8 @@ class App:
         self.quotas.enter(request)
 
     def _dialect(self, request: Request) -> Dialect:
+        if Sqs.claims(request):
+            return self._sqs
         return self._by_segment.get(request.segments[0], self._root)
 
     def _route(self, dialect: Dialect, request: Request) -> tuple[Route, dict[str, str]]:

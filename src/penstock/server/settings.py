@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import BadSetting
-from penstock.server.tokens import Token, read_tokens
+from penstock.server.sqs_keys import SqsKey, read_sqs_keys
+from penstock.server.tokens import Token, check_names, read_tokens
 
 FILE = "penstock.toml"
 MEBI = 1024 * 1024
@@ -50,9 +52,17 @@ class ServerSettings:
     request_timeout: float = _setting(30.0, "seconds to answer a request, not counting a long poll's wait", 0.1, 3600)
     idle_timeout: float = _setting(75.0, "seconds that a connection may be idle between requests", 0.1, 86400)
     grace: float = _setting(10.0, "seconds to finish requests after SIGTERM", 0, 3600)
+    sqs_account: str = _setting("000000000000", "the account (12 digits) of the queues without another one, in the SQS dialect")
+    sqs_region: str = _setting("us-east-1", "the region of the queues without another one, in the SQS dialect")
+    sqs_url: str = _setting(
+        "", "this server's address in the URLs of SQS's queues, such as https://sqs.example.com; empty: as the client wrote it"
+    )
+    sqs_waits: bool = _setting(False, "SQS's waits: 60 s between purges of a queue, and until a deleted queue's name is free")
     access_log: bool = _setting(True, "write a line of JSON to stderr for each request")
     tokens: tuple[Token, ...] = ()
     """From the file's [[token]] tables, and `token`."""
+    sqs_keys: tuple[SqsKey, ...] = ()
+    """From the file's [[sqs_key]] tables."""
 
     def __post_init__(self) -> None:
         """Add ``token`` to the tokens, and drop its secret."""
@@ -78,14 +88,27 @@ def read_settings(
         elif name in tables.get("server", {}):
             given[name] = _value(name, tables["server"][name], f"{path}: {name}")
     settings = ServerSettings(**given)
-    settings = replace(settings, tokens=(*read_tokens(tables.get("token", []), str(path), ""), *settings.tokens))
+    tokens = (*read_tokens(tables.get("token", []), str(path), ""), *settings.tokens)
+    sqs_keys = read_sqs_keys(tables.get("sqs_key", []), str(path))
+    check_names([known.grant for known in (*tokens, *sqs_keys)], str(path))
+    settings = replace(settings, tokens=tokens, sqs_keys=sqs_keys)
     if settings.oversize not in ("cut", "refuse"):
         raise BadSetting(f"oversize is {settings.oversize!r:.80}; it must be cut or refuse")
+    _check_sqs(settings)
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadSetting("tls_cert and tls_key belong together: set both or none")
     if settings.tls_client_ca and not settings.tls_cert:
         raise BadSetting("tls_client_ca needs tls_cert and tls_key: without TLS, no client shows a certificate")
     return settings
+
+
+def _check_sqs(settings: ServerSettings) -> None:
+    if not re.fullmatch(r"[0-9]{12}", settings.sqs_account):
+        raise BadSetting(f"sqs_account is {settings.sqs_account!r:.80}; it must be 12 digits")
+    if not re.fullmatch(r"[a-z0-9-]{1,32}", settings.sqs_region):
+        raise BadSetting(f"sqs_region is {settings.sqs_region!r:.80}; it must be a region's name, such as us-east-1")
+    if settings.sqs_url and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", settings.sqs_url):
+        raise BadSetting(f"sqs_url is {settings.sqs_url!r:.80}; it must be an address such as https://sqs.example.com")
 
 
 def settings_by_name() -> dict[str, Any]:
@@ -100,10 +123,10 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is not TOML: {error}") from None
     for name, table in tables.items():
-        if name not in ("server", "token"):
-            raise BadSetting(f"{path}: there is no table [{name}]; there are [server] and [[token]]")
+        if name not in ("server", "token", "sqs_key"):
+            raise BadSetting(f"{path}: there is no table [{name}]; there are [server], [[token]] and [[sqs_key]]")
         if not isinstance(table, dict if name == "server" else list):
-            raise BadSetting(f"{path}: write {'[server]' if name == 'server' else '[[token]]'} for a table")
+            raise BadSetting(f"{path}: write {'[server]' if name == 'server' else f'[[{name}]]'} for a table")
     for name in tables.get("server", {}):
         if name not in settings_by_name():
             raise BadSetting(f"{path}: there is no setting {name!r}; there are {', '.join(sorted(settings_by_name()))}")

@@ -250,7 +250,7 @@ class Dialect(ABC):
     def answer_refused(self, request: Request, refusal: Refused) -> Response:  # noqa: ARG002
         return answer_error(refusal.status, str(refusal), refusal.headers)
 
-    def refuse(self, error: PenstockError) -> Response:
+    def refuse(self, request: Request, error: PenstockError) -> Response:  # noqa: ARG002
         status = next(status for kind, status in self.errors if isinstance(error, kind))
         return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
 

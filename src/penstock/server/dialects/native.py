@@ -126,8 +126,8 @@ class Native(Dialect):
             case (_, "staged", *_):
                 _check_sender(request)
 
-    def refuse(self, error: PenstockError) -> Response:
-        answer = super().refuse(error)
+    def refuse(self, request: Request, error: PenstockError) -> Response:
+        answer = super().refuse(request, error)
         headers = {"Retry-After": RETRY_AFTER} if answer.status == 503 else None
         return answer_json(answer.status, pack_error(error), headers)
 

@@ -1,0 +1,191 @@
+"""The dialect: which requests are SQS's, the table of handlers, and the way of a request through them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from itertools import count
+from typing import Any, ClassVar
+
+from penstock.errors import PenstockError
+from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route
+from penstock.server.dialects.sqs import json_protocol, query_protocol
+from penstock.server.dialects.sqs.call import Call
+from penstock.server.dialects.sqs.errors import SqsError, missing, of_refusal, translate
+from penstock.server.dialects.sqs.names import Names
+from penstock.server.dialects.sqs.shapes import OPERATIONS, Operation
+from penstock.server.http.request_response import JSON, Refused, Request, Response, Scope
+
+Handler = Callable[[Call], Awaitable[dict[str, Any]]]
+FORM = "application/x-www-form-urlencoded"
+AMAZON_JSON = "application/x-amz-json"
+GROUPS: tuple[tuple[str, str, dict[str, Scope | None]], ...] = (
+    (
+        "queues",
+        "Queues",
+        {
+            "CreateQueue": None,
+            "DeleteQueue": Scope.ADMIN,
+            "GetQueueUrl": None,
+            "ListQueues": None,
+            "GetQueueAttributes": Scope.COUNT,
+            "SetQueueAttributes": Scope.ADMIN,
+            "PurgeQueue": Scope.ADMIN,
+            "ListDeadLetterSourceQueues": Scope.COUNT,
+            "TagQueue": Scope.ADMIN,
+            "UntagQueue": Scope.ADMIN,
+            "ListQueueTags": Scope.COUNT,
+            "AddPermission": Scope.ADMIN,
+            "RemovePermission": Scope.ADMIN,
+        },
+    ),
+    ("sending", "Sending", {"SendMessage": Scope.SEND, "SendMessageBatch": Scope.SEND}),
+    ("receiving", "Receiving", {"ReceiveMessage": Scope.RECEIVE}),
+    (
+        "settling",
+        "Settling",
+        {
+            "DeleteMessage": Scope.RECEIVE,
+            "DeleteMessageBatch": Scope.RECEIVE,
+            "ChangeMessageVisibility": Scope.RECEIVE,
+            "ChangeMessageVisibilityBatch": Scope.RECEIVE,
+        },
+    ),
+    (
+        "move_tasks",
+        "MoveTasks",
+        {"StartMessageMoveTask": None, "ListMessageMoveTasks": None, "CancelMessageMoveTask": None},
+    ),
+)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def is_account(segment: str) -> bool:
+    return len(segment) == 12 and segment.isascii() and segment.isdecimal()
+
+
+class Sqs(Dialect):
+    name = "sqs"
+    reserved: ClassVar[frozenset[str]] = frozenset()
+    errors: ClassVar = []
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.names = Names(core.settings)
+        self._handlers = self._bind()
+        self._ids = map((str(uuid.uuid4())[:24] + "{:012x}").format, count(1))
+
+    def _bind(self) -> dict[str, tuple[Handler, Scope | None]]:
+        """The handler of each operation, and the scope that its caller needs for the queue."""
+        handlers: dict[str, tuple[Handler, Scope | None]] = {}
+        for module, name, scopes in GROUPS:
+            try:
+                group = getattr(import_module(f"penstock.server.dialects.sqs.{module}"), name)(self.core)
+            except ModuleNotFoundError:
+                continue
+            for operation, scope in scopes.items():
+                handlers[operation] = (getattr(group, _snake(operation)), scope)
+        return handlers
+
+    @staticmethod
+    def claims(request: Request) -> bool:
+        """Whether a request is SQS's, by its head. Of paths that MQ-Core's queues have too, only what MQ-Core has no use for."""
+        headers, segments = request.headers, request.segments
+        if "x-amz-target" in headers:
+            return True
+        if len(segments) == 1:
+            return not segments[0] and (request.method == "POST" or "Action=" in request.query)
+        if len(segments) != 2 or not is_account(segments[0]):
+            return False
+        return segments[1] != "messages" or "Action=" in request.query or headers.get("content-type", "").startswith(FORM)
+
+    def routes(self) -> Sequence[Route]:
+        return [
+            Route("POST", "/", None, self.serve),
+            Route("GET", "/", None, self.serve),
+            Route("POST", "/{account}/{queue}", None, self.serve),
+            Route("GET", "/{account}/{queue}", None, self.serve),
+        ]
+
+    def keep(self, request: Request) -> int:
+        """A message of 1 MiB has up to 6 MiB in JSON, where each character may be escaped, and 3 MiB in a form."""
+        return self.settings.max_body if request.method == "POST" else 0
+
+    async def serve(self, request: Request, account: str = "", queue: str = "") -> Response:
+        size = len(request.body)
+        if is_json(request):
+            operation = json_protocol.find_operation(request)
+            given = await self.core.offload.run(size, lambda: json_protocol.read(operation, request.body))
+        else:
+            tree = await self.core.offload.run(size, lambda: query_protocol.parse(request))
+            operation = query_protocol.find_operation(tree, on_queue=bool(queue))
+            given = query_protocol.read(operation, tree)
+        return await self._perform(request, operation, given, f"/{account}/{queue}" if queue else "")
+
+    async def _perform(self, request: Request, operation: Operation, given: dict[str, Any], path: str) -> Response:
+        account, region = self.names.caller(request)
+        found = self._handlers.get(operation.name)
+        if found is None:
+            raise SqsError("UnsupportedOperation", f"This server does not have the operation {operation.name}.")
+        handler, scope = found
+        name = None
+        if "QueueUrl" in operation.input.members:
+            url = given.get("QueueUrl") or path
+            if not url:
+                raise missing("QueueUrl")
+            request.queue = name = self.names.queue_of_url(url, account, region)
+            if scope is not None:
+                request.grant.check(scope, name)
+        call = Call(request, operation.name, given, account, region, name, self.names.base(request, region))
+        output = await handler(call)
+        response = await self._write(request, operation, output)
+        response.undo = call.undo
+        return response
+
+    async def _write(self, request: Request, operation: Operation, output: dict[str, Any]) -> Response:
+        request_id = next(self._ids)
+        write = json_protocol.write if wants_json(request) else query_protocol.write
+        messages = output.get("Messages")
+        if not messages:
+            return write(operation, output, request_id)
+        size = sum(len(message["Body"]) for message in messages)
+        return await self.core.offload.run(size, lambda: write(operation, output, request_id))
+
+    # errors
+
+    def _answer_error(self, request: Request, error: SqsError) -> Response:
+        write = json_protocol.write_error if wants_json(request) else query_protocol.write_error
+        return write(error, next(self._ids))
+
+    def refuse(self, request: Request, error: PenstockError) -> Response:
+        response = self._answer_error(request, translate(error))
+        if response.status == 503:
+            response.headers["Retry-After"] = RETRY_AFTER
+        return response
+
+    def answer_refused(self, request: Request, refusal: Refused) -> Response:
+        response = self._answer_error(request, of_refusal(refusal))
+        response.headers |= refusal.headers
+        return response
+
+    def refuse_path(self, request: Request, allowed: str) -> Refused:
+        if allowed:
+            return Refused(405, f"{request.method:.20} is not allowed here, only {allowed}", {"Allow": allowed})
+        return Refused(404, "The address of a queue is /ACCOUNT/NAME.")
+
+
+def is_json(request: Request) -> bool:
+    headers = request.headers
+    return "x-amz-target" in headers or headers.get("content-type", "").startswith(AMAZON_JSON)
+
+
+def wants_json(request: Request) -> bool:
+    return is_json(request) or request.headers.get("accept") == JSON
+
+
+assert len(OPERATIONS) == 23

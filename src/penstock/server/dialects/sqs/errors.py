@@ -1,0 +1,129 @@
+"""SQS's errors: the one table of their names, codes and statuses, and what our own errors are called in SQS."""
+
+from __future__ import annotations
+
+from penstock.errors import (
+    BadInput,
+    BadMessage,
+    BadName,
+    BadSetting,
+    PenstockError,
+    QueueExists,
+    QueueNotFound,
+    StoreBusy,
+    StoreError,
+    Unsupported,
+)
+from penstock.server.http.request_response import Refused
+
+_SIMPLE = "AWS.SimpleQueueService."
+_OF_SQS = (
+    "QueueDeletedRecently",
+    "MessageNotInflight",
+    "BatchEntryIdsNotDistinct",
+    "BatchRequestTooLong",
+    "EmptyBatchRequest",
+    "InvalidBatchEntryId",
+    "TooManyEntriesInBatchRequest",
+    "UnsupportedOperation",
+)
+
+CODES: dict[str, tuple[str, int]] = {
+    **{shape: (_SIMPLE + shape, 400) for shape in _OF_SQS},
+    "QueueDoesNotExist": (_SIMPLE + "NonExistentQueue", 400),
+    "QueueNameExists": ("QueueAlreadyExists", 400),
+    "PurgeQueueInProgress": (_SIMPLE + "PurgeQueueInProgress", 403),
+    "ReceiptHandleIsInvalid": ("ReceiptHandleIsInvalid", 404),
+    "InvalidAttributeName": ("InvalidAttributeName", 400),
+    "InvalidAttributeValue": ("InvalidAttributeValue", 400),
+    "InvalidMessageContents": ("InvalidMessageContents", 400),
+    "InvalidIdFormat": ("InvalidIdFormat", 400),
+    "OverLimit": ("OverLimit", 403),
+    "RequestThrottled": ("RequestThrottled", 403),
+    "InvalidSecurity": ("InvalidSecurity", 403),
+    "InvalidAddress": ("InvalidAddress", 404),
+    "ResourceNotFoundException": ("ResourceNotFoundException", 404),
+    "InvalidParameterValueException": ("InvalidParameterValue", 400),
+    "MissingRequiredParameterException": ("MissingParameter", 400),
+    "UnknownOperationException": ("InvalidAction", 400),
+    "InvalidAction": ("InvalidAction", 400),
+    "SerializationException": ("MalformedInput", 400),
+    "AccessDeniedException": ("AccessDenied", 403),
+    "InvalidClientTokenId": ("InvalidClientTokenId", 403),
+    "SignatureDoesNotMatch": ("SignatureDoesNotMatch", 403),
+    "IncompleteSignature": ("IncompleteSignature", 400),
+    "MissingAuthenticationToken": ("MissingAuthenticationToken", 403),
+    "RequestExpired": ("RequestExpired", 400),
+    "InternalFailure": ("InternalFailure", 500),
+    "ServiceUnavailable": ("ServiceUnavailable", 503),
+}
+"""Of each kind of error: the code of the Query protocol, which the header x-amzn-query-error has too, and the status."""
+
+STATUSES = {
+    401: "InvalidClientTokenId",
+    403: "AccessDeniedException",
+    404: "InvalidAddress",
+    429: "RequestThrottled",
+    500: "InternalFailure",
+    503: "ServiceUnavailable",
+}
+"""What a refusal by another part of the server is called, by its status."""
+
+
+class SqsError(Refused):
+    """An error of SQS. ``shape`` is its name in the JSON protocol; ``query_text`` what the Query protocol says in place of
+    ``text``."""
+
+    def __init__(self, shape: str, text: str, query_text: str | None = None, status: int | None = None) -> None:
+        self.code, usual = CODES.get(shape, (shape, 400))
+        """Its name in the Query protocol, and in a batch's failed entries."""
+        super().__init__(usual if status is None else status, text)
+        self.shape = shape
+        self.text = text
+        self.query_text = text if query_text is None else query_text
+
+
+def no_queue() -> SqsError:
+    return SqsError(
+        "QueueDoesNotExist",
+        "The specified queue does not exist.",
+        "The specified queue does not exist for this wsdl version.",
+    )
+
+
+def invalid(name: str, value: object, reason: str) -> SqsError:
+    """The value of a parameter is not allowed."""
+    return SqsError("InvalidParameterValueException", f"Value {value} for parameter {name} is invalid. Reason: {reason}")
+
+
+def missing(name: str) -> SqsError:
+    return SqsError("MissingRequiredParameterException", f"The request must contain the parameter {name}.")
+
+
+def translate(error: PenstockError) -> SqsError:
+    """One of our own errors in the words of SQS."""
+    if isinstance(error, QueueNotFound):
+        return no_queue()
+    for kind, shape in _OURS:
+        if isinstance(error, kind):
+            return SqsError(shape, str(error))
+    return SqsError("InternalFailure", str(error))
+
+
+def of_refusal(refusal: Refused) -> SqsError:
+    """A refusal by another part of the server. It keeps its status."""
+    if isinstance(refusal, SqsError):
+        return refusal
+    return SqsError(STATUSES.get(refusal.status, "InvalidParameterValueException"), str(refusal), status=refusal.status)
+
+
+_OURS: tuple[tuple[type[PenstockError], str], ...] = (
+    (QueueExists, "QueueNameExists"),
+    (Unsupported, "UnsupportedOperation"),
+    (BadMessage, "InvalidMessageContents"),
+    (BadName, "InvalidParameterValueException"),
+    (BadSetting, "InvalidAttributeValue"),
+    (BadInput, "InvalidParameterValueException"),
+    (StoreBusy, "ServiceUnavailable"),
+    (StoreError, "InternalFailure"),
+)
