@@ -27,7 +27,7 @@ def seal(grant: Grant, messages: Sequence[Message]) -> Sequence[Message]:
     sealed = []
     for message in messages:
         message = copy(message)
-        message.delivery = message.delivery << BITS | _proof(grant.keys[-1], message.queue, message.id, message.delivery)
+        message.delivery = message.delivery << BITS | proof(grant.keys[-1], message.queue, message.id, message.delivery)
         sealed.append(message)
     return sealed
 
@@ -50,11 +50,15 @@ def unseal(grant: Grant, queue: str, given: Any) -> Any:
 def _is_proven(grant: Grant, receipt: object, delivery: int | None) -> bool:
     if not isinstance(receipt, Receipt) or delivery is None or delivery == receipt.delivery or delivery > FOREVER:
         return False
-    given = (receipt.delivery or 0) & (1 << BITS) - 1
-    proofs = [_proof(key, receipt.queue, receipt.id, delivery) for key in grant.keys]
-    return any(hmac.compare_digest(given.to_bytes(8), proof.to_bytes(8)) for proof in proofs)
+    return is_proof(grant, (receipt.delivery or 0) & (1 << BITS) - 1, receipt.queue, receipt.id, delivery)
 
 
-def _proof(key: bytes, queue: object, id: object, delivery: int) -> int:
+def is_proof(grant: Grant, given: int, queue: object, id: object, delivery: int) -> bool:
+    """Whether this is the proof that one of the grant's tokens received the message."""
+    proofs = [proof(key, queue, id, delivery) for key in grant.keys]
+    return any(hmac.compare_digest(given.to_bytes(8), known.to_bytes(8)) for known in proofs)
+
+
+def proof(key: bytes, queue: object, id: object, delivery: int) -> int:
     told = f"{queue}\0{id}\0{delivery}".encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(told, digest_size=BITS // 8, key=key, person=b"receipt").digest())
