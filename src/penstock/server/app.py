@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -28,6 +29,7 @@ from penstock.server.offload import Offload
 from penstock.server.polls import Polls
 from penstock.server.quotas import Quotas
 from penstock.server.settings import ServerSettings
+from penstock.server.strangers import Strangers
 from penstock.server_clock import ServerClock
 
 logger = logging.getLogger("penstock.server")
@@ -54,10 +56,13 @@ class App:
         self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body, budget=self.budget)
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
-        self.guard = Guard(settings.tokens, settings.host, settings.hosts, tls=bool(settings.tls_cert))
+        self.guard = Guard(
+            settings.tokens, settings.host, settings.hosts, sqs_keys=settings.sqs_keys, tls=bool(settings.tls_cert)
+        )
         self._broker = broker
         self._log = log
         self.quotas = Quotas(broker, self.commits, self.connections.open)
+        self._strangers = Strangers(settings, self.connections.open)
         core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas)
         self._root = MqCore(core)
         self._sqs = Sqs(core)
@@ -72,6 +77,8 @@ class App:
             request.grant = dialect.authorize(self.guard, request)
             if request.prove is None:
                 self._enter(dialect, request)
+            else:
+                self._strangers.enter(request)
         elif request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
             raise Refused(413, "/health takes no body")  # anybody may ask it
         return dialect.keep(request)
@@ -80,7 +87,9 @@ class App:
         dialect = self._dialect(request)
         try:
             if request.prove is not None:
-                request.grant = await self.offload.run(len(request.body), partial(request.prove, request.body))
+                self._strangers.leave(request)
+                digest = await self.offload.run(len(request.body), partial(hashlib.sha256, request.body))
+                request.grant = request.prove(digest.hexdigest())
                 self._enter(dialect, request)
             self.quotas.admit(request)
             route, variables = self._route(dialect, request)

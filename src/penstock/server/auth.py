@@ -6,7 +6,7 @@ import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -24,7 +24,10 @@ from penstock.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from penstock.server.http.request_response import EVERYTHING, Grant, Refused, Scope
+from penstock.server.dialects.sqs.errors import SqsError
+from penstock.server.dialects.sqs.signature import Signatures
+from penstock.server.http.request_response import EVERYTHING, NOBODY, Grant, Refused, Request, Scope
+from penstock.server.sqs_keys import SqsKey
 from penstock.server.tokens import Token, digest
 
 LONGEST_HOST = 300
@@ -61,7 +64,7 @@ def told_to(grant: Grant, error: PenstockError, store: object) -> PenstockError:
 
 
 class Guard:
-    """Decides what a request may do. Without any token it may do everything, but only from this machine.
+    """Decides what a request may do. Without any token or key it may do everything, but only from this machine.
 
     A web page must not use a browser to get in. It could by a name of its own that leads here (DNS rebinding), so the Host must
     be known; and by a request to another site, of which browsers tell in Sec-Fetch-Site and Origin."""
@@ -72,6 +75,7 @@ class Guard:
         host: str,
         hosts: str = "",
         *,
+        sqs_keys: Sequence[SqsKey] = (),
         tls: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -79,21 +83,43 @@ class Guard:
         compare it with the certificate. ``clock``: seconds since 1970."""
         self._any_name = tls
         self._tokens = tokens
+        self._sqs_keys = sqs_keys
+        self._signatures = Signatures(sqs_keys, clock)
         self._clock = clock
         self._host = host.strip("[]").lower()
         self._names = [name.strip().lower() for name in hosts.split(",") if name.strip()]
         self._is_known = lru_cache(maxsize=64)(self._find)
-        if not tokens and not is_loopback(host):
+        if self._is_open and not is_loopback(host):
             raise BadSetting(
                 f"host {host!r} can be reached from other machines: that needs a token (PENSTOCK_TOKEN or [[token]])"
             )
-        if not tokens and any(set(name) <= {"*", "?", "."} for name in self._names):
+        if self._is_open and any(set(name) <= {"*", "?", "."} for name in self._names):
             raise BadSetting(f"hosts {hosts!r:.200} lets in every name, and so every web page: that needs a token")
+
+    @property
+    def _is_open(self) -> bool:
+        return not self._tokens and not self._sqs_keys
 
     def grant(self, headers: Mapping[str, str]) -> Grant:
         self._check_page(headers)
-        if not self._tokens:
+        return EVERYTHING if self._is_open else self._by_token(headers)
+
+    def grant_signed(self, request: Request) -> Grant:
+        """Of a request in the SQS dialect, which has a signature or a token. If it is `NOBODY`, `Request.prove` tells the grant
+        when the body is there."""
+        headers = request.headers
+        self._check_page(headers)
+        if self._is_open:
             return EVERYTHING
+        if headers.get("authorization", "")[:7].lower() == "bearer ":
+            try:
+                return self._by_token(headers)
+            except Refused as refusal:
+                raise SqsError("UnrecognizedClientException", str(refusal)) from None
+        request.prove = partial(self._signatures.prove, self._signatures.read(request))
+        return NOBODY
+
+    def _by_token(self, headers: Mapping[str, str]) -> Grant:
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         presented = digest(secret.strip())
         found = None
@@ -107,11 +133,12 @@ class Guard:
             raise Refused(401, "this token has expired", WANTS_TOKEN)
         return found.grant
 
-    def replace(self, tokens: Sequence[Token]) -> None:
-        """Know these tokens from now on. Requests that have begun are finished."""
-        if self._tokens and not tokens:
+    def replace(self, tokens: Sequence[Token], sqs_keys: Sequence[SqsKey] = ()) -> None:
+        """Know these tokens and keys from now on. Requests that have begun are finished."""
+        if not self._is_open and not tokens and not sqs_keys:
             raise BadSetting("there is no token any more; to serve without tokens, start the server again")
-        self._tokens = tokens
+        self._tokens, self._sqs_keys = tokens, sqs_keys
+        self._signatures.replace(sqs_keys)
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "localhost")
@@ -120,7 +147,7 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in OWN_SITE:
             raise Refused(403, "no page of another site may send requests here")
         origin = headers.get("origin")
-        if origin is not None and not self._tokens and origin.partition("://")[2] != host:
+        if origin is not None and self._is_open and origin.partition("://")[2] != host:
             raise Refused(403, "without a token, no other site's pages may send requests here")
 
     def _find(self, host: str) -> bool:

@@ -63,10 +63,10 @@ class Server:
         self._flush()
 
     def reload(self, settings: ServerSettings) -> None:
-        """Take over new tokens, and a certificate that was renewed in its files. Other settings stay. If anything is wrong with
-        the new ones, it raises `BadSetting`, and the old tokens stay."""
+        """Take over new tokens and keys, and a certificate that was renewed in its files. Other settings stay. If anything is
+        wrong with the new ones, it raises `BadSetting`, and the old tokens stay."""
         _tls(self._settings)  # a trial: a context that fails to load new files has half of them
-        self.app.guard.replace(settings.tokens)
+        self.app.guard.replace(settings.tokens, settings.sqs_keys)
         if self._tls is not None:
             self._tls.load_cert_chain(self._settings.tls_cert, self._settings.tls_key)
 
@@ -151,7 +151,8 @@ def _reload(server: Server, read_again: Callable[[], ServerSettings]) -> None:
     except BadSetting as error:
         logger.warning("after SIGHUP, the old tokens stay: %s", error)
     else:
-        logger.warning("after SIGHUP, there are %d tokens", len(settings.tokens))
+        keys = f" and {len(settings.sqs_keys)} SQS keys" if settings.sqs_keys else ""
+        logger.warning("after SIGHUP, there are %d tokens%s", len(settings.tokens), keys)
 
 
 class BackgroundServer:

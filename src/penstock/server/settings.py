@@ -88,10 +88,9 @@ def read_settings(
         elif name in tables.get("server", {}):
             given[name] = _value(name, tables["server"][name], f"{path}: {name}")
     settings = ServerSettings(**given)
-    tokens = (*read_tokens(tables.get("token", []), str(path), ""), *settings.tokens)
-    sqs_keys = read_sqs_keys(tables.get("sqs_key", []), str(path))
-    check_names([known.grant for known in (*tokens, *sqs_keys)], str(path))
-    settings = replace(settings, tokens=tokens, sqs_keys=sqs_keys)
+    tokens, sqs_keys = read_tokens(tables.get("token", []), str(path), ""), read_sqs_keys(tables.get("sqs_key", []), str(path))
+    check_names([*(token.grant for token in tokens), *(key.grant for key in sqs_keys)], str(path))
+    settings = replace(settings, tokens=(*tokens, *settings.tokens), sqs_keys=sqs_keys)
     if settings.oversize not in ("cut", "refuse"):
         raise BadSetting(f"oversize is {settings.oversize!r:.80}; it must be cut or refuse")
     _check_sqs(settings)

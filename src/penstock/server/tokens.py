@@ -24,7 +24,7 @@ from penstock.server.http.request_response import NO_LIMITS, Grant, Limits, Scop
 
 LEAST_SECRET = 16
 MOST_SECRETS = 2
-DIALECTS = ("mqs", "mq-core", "penstock")
+DIALECTS = ("mqs", "mq-core", "penstock", "sqs")
 TOKEN_SETTINGS = {
     "name": "what the log and the limits call it",
     "secret": "at least 16 characters; while you change it, a list of the old and the new one",
@@ -33,7 +33,7 @@ TOKEN_SETTINGS = {
     "queues": "names of queues, * for any text; all if left out",
     "dialects": f"any of {', '.join(DIALECTS)}; all if left out",
     "expires": "a date with a time and an offset, such as 2027-01-01T00:00:00Z, from which the token is refused",
-    **{limit.name: limit.metadata["help"] for limit in fields(Limits)},
+    **(LIMIT_SETTINGS := {limit.name: limit.metadata["help"] for limit in fields(Limits)}),
 }
 """What a [[token]] table may have."""
 
@@ -51,23 +51,36 @@ def digest(secret: str) -> bytes:
 
 def read_tokens(tables: Sequence[Any], source: str, single: str) -> tuple[Token, ...]:
     tokens = [_read_token(table, f"{source}: token {place + 1}") for place, table in enumerate(tables)]
-    limits: dict[str, Limits] = {}
-    for token in tokens:
-        name = token.grant.name
-        if limits.setdefault(name, token.grant.limits) != token.grant.limits:
-            raise BadSetting(f"{source}: tokens of the name {name!r:.80} are counted together, but have different limits")
+    check_names([token.grant for token in tokens], source)
     if single:
         tokens.append(Token(Grant("token", frozenset(Scope), ("*",), keys=(_check_secret(single, "token"),))))
     return tuple(tokens)
 
 
+def check_names(grants: Sequence[Grant], source: str) -> None:
+    limits: dict[str, Limits] = {}
+    for grant in grants:
+        if limits.setdefault(grant.name, grant.limits) != grant.limits:
+            raise BadSetting(f"{source}: tokens of the name {grant.name!r:.80} are counted together, but have different limits")
+
+
 def _read_token(table: Any, source: str) -> Token:
+    check_table(table, TOKEN_SETTINGS, source)
+    keys = _read_secrets(table, source)
+    return Token(read_grant(table, source, keys), read_expiry(table.get("expires"), source))
+
+
+def check_table(table: Any, known: Mapping[str, str], source: str) -> None:
     if not isinstance(table, dict):
         raise BadSetting(f"{source} is not a table")
     for name in table:
-        if name not in TOKEN_SETTINGS:
-            raise BadSetting(f"{source}: there is no setting {name!r}; there are {', '.join(sorted(TOKEN_SETTINGS))}")
-    name = table.get("name", "")
+        if name not in known:
+            raise BadSetting(f"{source}: there is no setting {name!r}; there are {', '.join(sorted(known))}")
+
+
+def read_grant(table: Mapping[str, Any], source: str, keys: tuple[bytes, ...], *, name: str = "", account: str = "") -> Grant:
+    """What a table of the file grants. ``name``: if the table has none."""
+    name = table.get("name", name)
     if not isinstance(name, str):
         raise BadSetting(f"{source}: name must be text")
     scopes = _read_words(table, "scopes", list(Scope), source)
@@ -78,9 +91,7 @@ def _read_token(table: Any, source: str) -> Token:
     if Scope.READ in scopes:
         scopes.append(Scope.COUNT)
     queues = tuple(_read_texts(table, "queues", ["*"], source))
-    keys = _read_secrets(table, source)
-    grant = Grant(name, frozenset(map(Scope, scopes)), queues, limits, frozenset(dialects), keys)
-    return Token(grant, _read_expiry(table.get("expires"), source))
+    return Grant(name, frozenset(map(Scope, scopes)), queues, limits, frozenset(dialects), keys, account)
 
 
 def _read_texts(table: Mapping[str, Any], name: str, default: list[str], source: str) -> list[str]:
@@ -108,7 +119,7 @@ def _read_limits(table: Mapping[str, Any], source: str) -> Limits:
     return Limits(**given) if given else NO_LIMITS
 
 
-def _read_expiry(expires: object, source: str) -> float | None:
+def read_expiry(expires: object, source: str) -> float | None:
     if expires is None:
         return None
     if not isinstance(expires, datetime) or expires.tzinfo is None:
@@ -121,11 +132,15 @@ def _read_expiry(expires: object, source: str) -> float | None:
 def _read_secrets(table: Mapping[str, Any], source: str) -> tuple[bytes, ...]:
     if ("secret" in table) == ("sha256" in table):
         raise BadSetting(f"{source}: give either secret or sha256")
-    given = table.get("secret", table.get("sha256"))
+    name = "secret" if "secret" in table else "sha256"
+    check = _check_secret if name == "secret" else _check_digest
+    return tuple(check(each, source) for each in one_or_two(table[name], source))
+
+
+def one_or_two(given: Any, source: str) -> list[Any]:
     if isinstance(given, list) and not 1 <= len(given) <= MOST_SECRETS:
         raise BadSetting(f"{source}: there are {len(given)} secrets; a token has one, or {MOST_SECRETS} while it changes")
-    check = _check_secret if "secret" in table else _check_digest
-    return tuple(check(each, source) for each in (given if isinstance(given, list) else [given]))
+    return given if isinstance(given, list) else [given]
 
 
 def _check_digest(told: object, source: str) -> bytes:
@@ -139,6 +154,10 @@ def _check_digest(told: object, source: str) -> bytes:
 
 
 def _check_secret(secret: object, source: str) -> bytes:
+    return digest(check_secret(secret, source))
+
+
+def check_secret(secret: object, source: str) -> str:
     if not isinstance(secret, str) or len(secret) < LEAST_SECRET:
         raise BadSetting(f"{source}: a secret has at least {LEAST_SECRET} characters")
-    return digest(secret)
+    return secret

@@ -115,8 +115,9 @@ class Request:
     """Its client has left, so that nobody hears the answer."""
     raw_path: str = ""
     """As it was sent, still encoded."""
-    prove: Callable[[bytes], Grant] | None = None
-    """What its sender may do is known only with the whole body, which it has signed: this returns it, or raises `Refused`."""
+    prove: Callable[[str], Grant] | None = None
+    """What its sender may do is known only with the whole body, which it has signed: given the body's SHA-256 in hexadecimal,
+    this returns it, or raises `Refused`."""
 
     @property
     def path(self) -> str:

@@ -10,13 +10,14 @@ from itertools import count
 from typing import Any, ClassVar
 
 from penstock.errors import PenstockError
+from penstock.server.auth import Guard
 from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route
 from penstock.server.dialects.sqs import json_protocol, query_protocol
 from penstock.server.dialects.sqs.call import Call
 from penstock.server.dialects.sqs.errors import SqsError, missing, of_refusal, translate
 from penstock.server.dialects.sqs.names import Names
 from penstock.server.dialects.sqs.shapes import OPERATIONS, Operation
-from penstock.server.http.request_response import JSON, Refused, Request, Response, Scope
+from penstock.server.http.request_response import JSON, Grant, Refused, Request, Response, Scope
 
 Handler = Callable[[Call], Awaitable[dict[str, Any]]]
 FORM = "application/x-www-form-urlencoded"
@@ -111,6 +112,9 @@ class Sqs(Dialect):
             Route("POST", "/{account}/{queue}", None, self.serve),
             Route("GET", "/{account}/{queue}", None, self.serve),
         ]
+
+    def authorize(self, guard: Guard, request: Request) -> Grant:
+        return guard.grant_signed(request)
 
     def keep(self, request: Request) -> int:
         """A message of 1 MiB has up to 6 MiB in JSON, where each character may be escaped, and 3 MiB in a form."""

@@ -28,6 +28,16 @@ _OF_SQS = (
     "UnsupportedOperation",
 )
 
+ACCESS = {
+    "AccessDeniedException": ("AccessDenied", 403),
+    "MissingAuthenticationTokenException": ("MissingAuthenticationToken", 403),
+    "IncompleteSignatureException": ("IncompleteSignature", 400),
+    "UnrecognizedClientException": ("InvalidClientTokenId", 403),
+    "InvalidSignatureException": ("SignatureDoesNotMatch", 403),
+    "ExpiredTokenException": ("ExpiredToken", 403),
+}
+"""Errors that AWS finds before a request reaches SQS."""
+
 CODES: dict[str, tuple[str, int]] = {
     **{shape: (_SIMPLE + shape, 400) for shape in _OF_SQS},
     "QueueDoesNotExist": (_SIMPLE + "NonExistentQueue", 400),
@@ -48,19 +58,14 @@ CODES: dict[str, tuple[str, int]] = {
     "UnknownOperationException": ("InvalidAction", 400),
     "InvalidAction": ("InvalidAction", 400),
     "SerializationException": ("MalformedInput", 400),
-    "AccessDeniedException": ("AccessDenied", 403),
-    "InvalidClientTokenId": ("InvalidClientTokenId", 403),
-    "SignatureDoesNotMatch": ("SignatureDoesNotMatch", 403),
-    "IncompleteSignature": ("IncompleteSignature", 400),
-    "MissingAuthenticationToken": ("MissingAuthenticationToken", 403),
-    "RequestExpired": ("RequestExpired", 400),
+    **ACCESS,
     "InternalFailure": ("InternalFailure", 500),
     "ServiceUnavailable": ("ServiceUnavailable", 503),
 }
 """Of each kind of error: the code of the Query protocol, which the header x-amzn-query-error has too, and the status."""
 
 STATUSES = {
-    401: "InvalidClientTokenId",
+    401: "UnrecognizedClientException",
     403: "AccessDeniedException",
     404: "InvalidAddress",
     429: "RequestThrottled",

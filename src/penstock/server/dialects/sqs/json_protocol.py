@@ -8,13 +8,14 @@ from binascii import Error as NotBase64
 from collections.abc import Callable
 from typing import Any
 
-from penstock.server.dialects.sqs.errors import SqsError, missing
+from penstock.server.dialects.sqs.errors import ACCESS, SqsError, missing
 from penstock.server.dialects.sqs.shapes import OPERATIONS, Blob, List, Map, Operation, Shape, Structure, Text, Truth, Whole
 from penstock.server.http.request_response import Request, Response
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
 PREFIX = "AmazonSQS."
 ERROR_PREFIX = "com.amazonaws.sqs#"
+ACCESS_PREFIX = "com.amazon.coral.service#"
 Reader = Callable[[Any], Any]
 LARGEST = 2**63 - 1
 
@@ -168,7 +169,8 @@ def write(operation: Operation, output: dict[str, Any], request_id: str) -> Resp
 
 
 def write_error(error: SqsError, request_id: str) -> Response:
-    shown = {"__type": ERROR_PREFIX + error.shape, "message": error.text}
+    prefix = ACCESS_PREFIX if error.shape in ACCESS else ERROR_PREFIX
+    shown = {"__type": prefix + error.shape, "message": error.text}
     headers = {
         "Content-Type": CONTENT_TYPE,
         "x-amzn-requestid": request_id,

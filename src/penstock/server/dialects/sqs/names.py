@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from penstock.server.dialects.sqs.errors import SqsError, no_queue
 from penstock.server.http.request_response import Request
@@ -55,11 +55,12 @@ class Names:
         """The account and the region of the sender of a request: what its signature says, be it checked or not."""
         scope = request.headers.get("authorization")
         if scope is None:
-            return self.account, self.region
-        return self._caller(scope.partition(", ")[0])
+            scope = unquote(request.query) if "X-Amz-Credential=" in request.query else ""
+        account, region = self._caller(scope.partition(", ")[0][:300])
+        return request.grant.account or account, region
 
     def _read_credential(self, scope: str) -> tuple[str, str]:
-        found = CREDENTIAL.search(scope[:300])
+        found = CREDENTIAL.search(scope)
         if found is None:
             return self.account, self.region
         return (found[1] if ACCOUNT.fullmatch(found[1]) else self.account), found[2]
