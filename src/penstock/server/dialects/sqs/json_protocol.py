@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable
@@ -18,6 +19,7 @@ ERROR_PREFIX = "com.amazonaws.sqs#"
 ACCESS_PREFIX = "com.amazon.coral.service#"
 Reader = Callable[[Any], Any]
 LARGEST = 2**63 - 1
+WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class Absent(Exception):
@@ -45,27 +47,40 @@ def read(operation: Operation, body: bytes) -> dict[str, Any]:
     return members
 
 
-def _kind(value: object) -> str:
-    names = {bool: "TRUE_VALUE" if value else "FALSE_VALUE", str: "STRING_VALUE", list: "START_ARRAY", dict: "START_OBJECT"}
-    return names.get(type(value), "NUMBER_VALUE")
-
-
 def _wrong(value: object, wanted: str) -> SqsError:
-    return SqsError("SerializationException", f"{_kind(value)} can not be converted to {wanted}")
+    if type(value) is dict:
+        text = "Start of structure or map found where not expected."
+    elif type(value) is list:
+        text = "Start of list found where not expected"
+    elif wanted in ("List", "Map", "Structure"):
+        text = f"Expected {wanted.lower()} or null"
+    else:
+        kinds = {bool: "TRUE_VALUE" if value else "FALSE_VALUE", str: "STRING_VALUE"}
+        text = f"{kinds.get(type(value), 'NUMBER_VALUE')} can not be converted to {wanted}"
+    return SqsError("SerializationException", text)
 
 
 def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise _wrong(value, "String")
-    return value
+    """AWS takes numbers and truth values for text, and some clients send them."""
+    if type(value) is str:
+        return value
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is int and -LARGEST <= value <= LARGEST:
+        return str(value)
+    if type(value) is float:
+        return repr(value)
+    raise _wrong(value, "String")
 
 
 def _whole(value: Any) -> int:
+    if type(value) is int and -LARGEST <= value <= LARGEST:
+        return value
     if type(value) is float and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not -LARGEST <= value <= LARGEST:
-        raise _wrong(value, "Integer")
-    return value
+        return _whole(int(value))
+    if type(value) is str and WHOLE.fullmatch(value):
+        return int(value)
+    raise _wrong(value, "Integer")
 
 
 def _truth(value: Any) -> bool:
