@@ -62,6 +62,15 @@ class LocalQueue(Queue):
     def settings(self) -> Settings:
         return self._opened.read_settings()
 
+    @property
+    def known(self) -> Settings | None:
+        """The settings as last read, without a question to the store. Another process may have changed them since."""
+        return self._opened.known
+
+    @known.setter
+    def known(self, settings: Settings) -> None:
+        self._opened.known = settings
+
     # sending
 
     def send(
@@ -210,6 +219,7 @@ class LocalQueue(Queue):
             settings = policy.check_settings(changes, self.settings)
             check_dead_letter_queue(opened.store, self.name, settings)
             opened.store.save(self.name, settings, create=False)
+        opened.known = settings
         opened.tell()
         return settings
 

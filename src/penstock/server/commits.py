@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreBusy
-from penstock.message import Draft
+from penstock.message import Draft, Settings
 from penstock.queue.queue import LocalQueue
 from penstock.queue.sending import Added, Batch
 from penstock.server.http.request_response import Refused
@@ -232,6 +232,11 @@ class Commits:
                 self._queues.clear()
             queue = self._queues[name] = self._broker.queue(name)
         return queue
+
+    def known(self, name: str) -> Settings | None:
+        """The settings of a queue as last read, if they were. Call this anywhere."""
+        queue = self._queues.get(name)
+        return None if queue is None else queue.known
 
     def forget(self, name: str) -> None:
         self._queues.pop(name, None)

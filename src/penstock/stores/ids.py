@@ -6,6 +6,16 @@ import secrets
 from collections.abc import Sequence
 
 
+def number_of(id: str) -> int | None:
+    """The number in an id that `Ids` of any store has made; None for another id."""
+    if len(id) != 36 or id[14] != "8":
+        return None
+    try:
+        return int(id[19:23], 16) - (1 << 15) << 48 | int(id[24:], 16)
+    except ValueError:
+        return None
+
+
 class Uuids:
     """The ids of messages as UUIDs, for programs that want one. This class is for a store whose ids are UUIDs."""
 

@@ -109,7 +109,10 @@ class Core:
 
     async def delete_queue(self, queue: str) -> Settings:
         await self.purge(queue)
-        return await self.commits.run(lambda: self.broker.delete(queue), alone=True)
+        try:
+            return await self.commits.run(lambda: self.broker.delete(queue), alone=True)
+        finally:
+            self.commits.forget(queue)
 
     async def create(self, request: Request, queue: str, act: Callable[[], Answer]) -> Answer:
         async with self.quotas.adding(request.grant, QUEUES, 1, queue):

@@ -15,7 +15,8 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.message import OCTETS, Attribute, Message
@@ -35,7 +36,7 @@ CONTROLS = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
 NONCHARACTERS = ("\ufffe".encode(), "\uffff".encode())
 ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 
-md5: Callable[[bytes], Any] = lambda data: hashlib.md5(data, usedforsecurity=False)  # noqa: E731
+md5 = partial(hashlib.md5, usedforsecurity=False)
 Values = dict[str, dict[str, Any]]
 """Attributes as SQS writes them: {name: {"DataType": …, "StringValue": …}}."""
 
@@ -54,6 +55,7 @@ def invalid_value(text: str) -> SqsError:
 
 
 # text
+
 
 def is_text(raw: bytes) -> bool:
     """Whether every character of UTF-8 text is one that SQS allows."""
@@ -77,7 +79,9 @@ def read_text(text: str, what: str) -> bytes:
         raw = None
     if raw is None or not is_text(raw):
         character = first_forbidden(text)
-        raise ValueError(f"Invalid binary character '{character}' was found in the {what}, the set of allowed characters is {ALLOWED}")
+        raise ValueError(
+            f"Invalid binary character '{character}' was found in the {what}, the set of allowed characters is {ALLOWED}"
+        )
     return raw
 
 
@@ -196,8 +200,7 @@ def digest(parts: Mapping[str, tuple[str, bytes]]) -> str:
             len(raw).to_bytes(4),
             raw,
         )
-    text: str = md5(b"".join(encoded)).hexdigest()
-    return text
+    return md5(b"".join(encoded)).hexdigest()
 
 
 def remember(attached: Attached, **facts: str | None) -> dict[str, Attribute]:
