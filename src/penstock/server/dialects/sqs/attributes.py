@@ -153,7 +153,7 @@ def read_document(text: str) -> Any:
 
 
 MOST_SOURCES = 10
-_FORMAT = "Amazon SQS can't create the redrive allow policy, as it’s in an unsupported format."  # noqa: RUF001
+_FORMAT = "Amazon SQS can't create the redrive allow policy, as it’s in an unsupported format."
 
 
 def _check_allowed(text: str) -> None:
@@ -188,8 +188,7 @@ def settle(changes: Changes, base: Settings) -> None:
         if changes.labels.get(managed) == TRUE:
             raise SqsError(
                 "InvalidAttributeName",
-                "You can use one type of server-side encryption (SSE) at one time. "
-                "You can either enable KMS SSE or SQS SSE.",
+                "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
             )
         changes.labels[managed] = FALSE
     elif LABEL + "KmsMasterKeyId" in changes.labels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import count
 from typing import Any, ClassVar
@@ -95,7 +96,7 @@ class Sqs(Dialect):
 
     @staticmethod
     def claims(request: Request) -> bool:
-        """Whether a request is SQS's, by its head. Of paths that MQ-Core's queues have too, only what MQ-Core has no use for."""
+        """Whether a request is SQS's, by its head. Of the paths that MQ-Core's queues have too, only what that has no use for."""
         headers, segments = request.headers, request.segments
         if "x-amz-target" in headers:
             return True
@@ -153,7 +154,7 @@ class Sqs(Dialect):
 
     async def _write(self, request: Request, operation: Operation, output: dict[str, Any]) -> Response:
         request_id = next(self._ids)
-        write = json_protocol.write if wants_json(request) else query_protocol.write
+        write = json_protocol.write if is_json(request) else partial(query_protocol.write, as_json=wants_json(request))
         messages = output.get("Messages")
         if not messages:
             return write(operation, output, request_id)
@@ -163,8 +164,9 @@ class Sqs(Dialect):
     # errors
 
     def _answer_error(self, request: Request, error: SqsError) -> Response:
-        write = json_protocol.write_error if wants_json(request) else query_protocol.write_error
-        return write(error, next(self._ids))
+        if is_json(request):
+            return json_protocol.write_error(error, next(self._ids))
+        return query_protocol.write_error(error, next(self._ids), as_json=wants_json(request))
 
     def refuse(self, request: Request, error: PenstockError) -> Response:
         response = self._answer_error(request, translate(error))
@@ -189,7 +191,8 @@ def is_json(request: Request) -> bool:
 
 
 def wants_json(request: Request) -> bool:
-    return is_json(request) or request.headers.get("accept") == JSON
+    """A client that speaks the Query protocol and reads JSON."""
+    return request.headers.get("accept", "").startswith(JSON)
 
 
 assert len(OPERATIONS) == 23

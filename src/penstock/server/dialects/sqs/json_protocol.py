@@ -16,7 +16,9 @@ from penstock.server.http.request_response import Request, Response
 CONTENT_TYPE = "application/x-amz-json-1.0"
 PREFIX = "AmazonSQS."
 ERROR_PREFIX = "com.amazonaws.sqs#"
-ACCESS_PREFIX = "com.amazon.coral.service#"
+COMMON_PREFIX = "com.amazon.coral.service#"
+COMMON = frozenset({"UnknownOperationException", "SerializationException", *ACCESS})
+"""Errors that all of AWS's services have."""
 Reader = Callable[[Any], Any]
 LARGEST = 2**63 - 1
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -125,8 +127,7 @@ def _list(shape: List) -> Reader:
         items: list[Any] = []
         try:
             for item in value:
-                if item is not None:
-                    items.append(read_item(item))
+                items.append(read_item(item))  # noqa: PERF401
         except Absent as absent:
             raise Absent(f"{shape.query}.{len(items) + 1}.{absent}") from None
         return items
@@ -184,7 +185,7 @@ def write(operation: Operation, output: dict[str, Any], request_id: str) -> Resp
 
 
 def write_error(error: SqsError, request_id: str) -> Response:
-    prefix = ACCESS_PREFIX if error.shape in ACCESS else ERROR_PREFIX
+    prefix = COMMON_PREFIX if error.shape in COMMON else ERROR_PREFIX
     shown = {"__type": prefix + error.shape, "message": error.text}
     headers = {
         "Content-Type": CONTENT_TYPE,

@@ -25,7 +25,7 @@ REGION_IN_HOST = re.compile(r"sqs\.([a-z]{2}-[a-z-]{1,25}-[0-9])\.")
 CREDENTIAL = re.compile(r"Credential=([^/,\s]{1,128})/[0-9]{8}/([a-z0-9-]{1,32})/sqs/")
 FIFO = ".fifo"
 LONGEST_URL = 1000
-NAME_RULE = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+LONGEST_SCOPE = 300
 
 
 class Place(NamedTuple):
@@ -53,14 +53,15 @@ class Names:
 
     def caller(self, request: Request) -> tuple[str, str]:
         """The account and the region of the sender of a request: what its signature says, be it checked or not."""
-        scope = request.headers.get("authorization")
-        if scope is None:
-            scope = unquote(request.query) if "X-Amz-Credential=" in request.query else ""
-        account, region = self._caller(scope.partition(", ")[0][:300])
+        signed = request.headers.get("authorization")
+        if signed is None:  # the address of a pre-signed request has its signature
+            _, mark, rest = request.query.partition("X-Amz-Credential=")
+            signed = f"Credential={unquote(rest[:LONGEST_SCOPE])}" if mark else ""
+        account, region = self._caller(signed.partition(",")[0][:LONGEST_SCOPE])
         return request.grant.account or account, region
 
-    def _read_credential(self, scope: str) -> tuple[str, str]:
-        found = CREDENTIAL.search(scope)
+    def _read_credential(self, signed: str) -> tuple[str, str]:
+        found = CREDENTIAL.search(signed)
         if found is None:
             return self.account, self.region
         return (found[1] if ACCOUNT.fullmatch(found[1]) else self.account), found[2]

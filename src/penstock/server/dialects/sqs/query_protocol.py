@@ -1,7 +1,11 @@
-"""The Query protocol: parameters of a form or of the address, with lists and maps flattened, and answers in XML."""
+"""The Query protocol: parameters of a form or of the address, with lists and maps flattened, and answers in XML.
+
+To a client that accepts only JSON, the answers are the same in JSON.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
@@ -9,8 +13,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from penstock.server.dialects.sqs.errors import SqsError, missing
-from penstock.server.dialects.sqs.shapes import OPERATIONS, Blob, List, Map, Operation, Shape, Structure, Text, Truth, Whole
-from penstock.server.http.request_response import Request, Response
+from penstock.server.dialects.sqs.shapes import OPERATIONS, Blob, List, Map, Operation, Shape, Structure, Truth, Whole
+from penstock.server.http.request_response import JSON, Request, Response
 
 CONTENT_TYPE = "text/xml"
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
@@ -165,7 +169,12 @@ def _members(shape: Structure, output: dict[str, Any]) -> str:
     )
 
 
-def write(operation: Operation, output: dict[str, Any], request_id: str) -> Response:
+def write(operation: Operation, output: dict[str, Any], request_id: str, *, as_json: bool = False) -> Response:
+    if as_json:
+        shown = {f"{operation.name}Result": _as_json(operation.output, output)} if operation.output.members else {}
+        return _answer_json(
+            200, {f"{operation.name}Response": {**shown, "ResponseMetadata": {"RequestId": request_id}}}, request_id
+        )
     name, members = operation.name, _members(operation.output, output)
     result = f"<{name}Result>{members}</{name}Result>" if members else f"<{name}Result/>" if operation.output.members else ""
     text = (
@@ -175,13 +184,41 @@ def write(operation: Operation, output: dict[str, Any], request_id: str) -> Resp
     return Response(200, {"Content-Type": CONTENT_TYPE, "x-amzn-requestid": request_id}, text.encode())
 
 
-def write_error(error: SqsError, request_id: str) -> Response:
+def write_error(error: SqsError, request_id: str, *, as_json: bool = False) -> Response:
     headers = {"Content-Type": CONTENT_TYPE, "x-amzn-requestid": request_id}
     if error.shape == "UnknownOperationException":
         return Response(error.status, headers, b"<UnknownOperationException/>\n")
+    kind = "Sender" if error.status < 500 else "Receiver"
+    if as_json:
+        shown = {"Type": kind, "Code": error.code, "Message": error.query_text, "Detail": None}
+        return _answer_json(error.status, {"Error": shown, "RequestId": request_id}, request_id)
     text = (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error>'
-        f"<Type>{'Sender' if error.status < 500 else 'Receiver'}</Type><Code>{error.code}</Code>"
+        f"<Type>{kind}</Type><Code>{error.code}</Code>"
         f"<Message>{escape(error.query_text)}</Message><Detail/></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
     )
     return Response(error.status, headers, text.encode())
+
+
+LOWER = {"Messages": "messages", "QueueUrls": "queueUrls"}
+"""Members that AWS writes otherwise in the JSON of this protocol."""
+
+
+def _as_json(shape: Shape, value: Any) -> Any:
+    """A value as the JSON of this protocol has it: maps are lists of pairs, and absent members null."""
+    if value is None:
+        return None
+    match shape:
+        case List():
+            return [_as_json(shape.item, item) for item in value]
+        case Map():
+            return [{shape.key: key, "Value": _as_json(shape.value, item)} for key, item in value.items()]
+        case Structure():
+            return {LOWER.get(name, name): _as_json(member, value.get(name)) for name, member in shape.members.items()}
+        case Blob():
+            return b64encode(value).decode()
+    return value
+
+
+def _answer_json(status: int, value: Any, request_id: str) -> Response:
+    return Response(status, {"Content-Type": JSON, "x-amzn-requestid": request_id}, json.dumps(value).encode())

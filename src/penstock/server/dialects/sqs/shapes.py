@@ -138,10 +138,14 @@ OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation(
-            "CreateQueue", Structure({"QueueName": TEXT, "Attributes": ATTRIBUTES, "tags": TAGS}, ("QueueName",)), Structure(URL)
+            "CreateQueue",
+            Structure({"QueueName": TEXT, "Attributes": ATTRIBUTES, "tags": TAGS}, ("QueueName",)),
+            Structure(URL),
         ),
         Operation("DeleteQueue", _on_queue()),
-        Operation("GetQueueUrl", Structure({"QueueName": TEXT, "QueueOwnerAWSAccountId": TEXT}, ("QueueName",)), Structure(URL)),
+        Operation(
+            "GetQueueUrl", Structure({"QueueName": TEXT, "QueueOwnerAWSAccountId": TEXT}, ("QueueName",)), Structure(URL)
+        ),
         Operation(
             "ListQueues",
             Structure({"QueueNamePrefix": TEXT, **PAGE}),
