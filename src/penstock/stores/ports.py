@@ -265,6 +265,11 @@ class StoredQueue(ABC):
     def purge(self, limit: int) -> int:
         """Remove up to ``limit`` messages not in named claims. Returns how many; fewer than ``limit`` means none are left."""
 
+    def forget_marks(self) -> None:
+        """Forget the marks that count for a window of time, so that no message is a duplicate of one that was sent before. A
+        store with groups needs this."""
+        raise Unsupported("this store cannot forget what was sent before; use a memory or an SQL store")
+
     @abstractmethod
     def sweep(self, now: int) -> Swept:
         """Clear a part of the old history and marks, and of the free space."""

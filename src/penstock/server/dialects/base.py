@@ -94,12 +94,15 @@ class Core:
             answers += await self.commits.share(f"slices {promise}", slices, left, promise=promise)
         return answers
 
-    async def purge(self, queue: str) -> int:
-        """In parts, so that others need not wait for all of it."""
+    async def purge(self, queue: str, *, forget: bool = False) -> int:
+        """In parts, so that others need not wait for all of it. ``forget``: what was sent before makes no more duplicates."""
 
         def purge() -> int:
             self.broker.queue(queue)
-            return self.broker.store.queue(queue).purge(PART)
+            stored = self.broker.store.queue(queue)
+            if forget:
+                stored.forget_marks()
+            return stored.purge(PART)
 
         purged = part = await self.commits.run(purge)
         while part == PART:

@@ -122,6 +122,10 @@ class MemoryQueue(StoredQueue):
             return [replace(messages.copied(row.message), blocked=row.blocked) for row in first]
 
     def scan(self, start: int, stop: int, limit: int) -> list[Message]:
+        if stop == start + 1 and not self._tables.by_arrival:  # one message, whose number tells its id
+            with self._tables.lock:
+                row = self._tables.find(self._name).rows.get(self._tables.ids.make(start))
+                return [] if row is None else [replace(messages.copied(row.message), blocked=row.blocked)][:limit]
         return scan_of(self._all(), start, stop, limit)
 
     def span(self) -> tuple[int, int, int]:
@@ -164,6 +168,12 @@ class MemoryQueue(StoredQueue):
             table = self._tables.find(self._name)
             more = [table.history.sweep(now), table.marks.sweep(now)]
             return Swept(any(more))
+
+    def forget_marks(self) -> None:
+        with self._tables.lock:
+            known = self._tables.find(self._name).marks.records
+            for mark in [mark for mark, (_, until) in known.items() if until < FOREVER]:
+                del known[mark]
 
     def unmark(self, marks: Sequence[bytes]) -> None:
         """Forget marks that are no longer needed, before they expire."""

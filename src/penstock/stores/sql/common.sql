@@ -64,6 +64,9 @@ INSERT INTO penstock_mark (queue, mark, number, expires_at) VALUES (:queue, :mar
 -- name: unmark_gone
 DELETE FROM penstock_mark WHERE queue = :queue AND mark = :mark AND number = :number AND expires_at = :forever
 
+-- name: forget_marks
+DELETE FROM penstock_mark WHERE queue = :queue AND expires_at < :forever
+
 -- name: count_marked
 SELECT COUNT(*) FROM penstock_mark WHERE queue = :queue AND expires_at = :forever
 

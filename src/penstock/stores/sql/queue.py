@@ -349,6 +349,11 @@ class SqlQueue(StoredQueue):
                 missed = deleted < len(keys)
             return gone
 
+    def forget_marks(self) -> None:
+        with self._database.joined():
+            found = self._database.enter(self._name, alone=True)
+            self._database.run("forget_marks", {"queue": found.number, "forever": FOREVER})
+
     def sweep(self, now: int) -> Swept:
         database = self._database
         found = database.find(self._name)
