@@ -20,12 +20,17 @@ OBJECT, ITEM = 240, 64
 def weigh(request: Request) -> int:
     """How many bytes the values of a request will have in memory, at most. Raises `Refused` if there are too many values."""
     head, _ = _split(request)
+    return weigh_json(head) + len(request.body) - len(head)
+
+
+def weigh_json(head: bytes) -> int:
+    """How many bytes the values of a JSON text will have in memory, at most. Raises `Refused` if there are too many."""
     nested, others = head.count(b"{") + head.count(b"["), head.count(b",") + head.count(b":")
     if nested + others > MAX_VALUES:
         raise Refused(413, f"there may be {nested + others} values in the body, the limit is {MAX_VALUES}")
     # Text is decoded as a whole and then in parts; one unusual character makes Python use four bytes for each.
     wide = 2 if head.isascii() and b"\\u" not in head else 8
-    return nested * OBJECT + others * ITEM + len(head) * wide + len(request.body) - len(head)
+    return nested * OBJECT + others * ITEM + len(head) * wide
 
 
 def read_arguments(request: Request) -> dict[str, Any]:

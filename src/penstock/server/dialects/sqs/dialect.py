@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import count
 from typing import Any, ClassVar
 
 from penstock.errors import PenstockError
 from penstock.server.auth import Guard
 from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route
+from penstock.server.dialects.native_values import weigh_json
 from penstock.server.dialects.sqs import json_protocol, query_protocol
 from penstock.server.dialects.sqs.call import Call
 from penstock.server.dialects.sqs.errors import SqsError, missing, of_refusal, translate
 from penstock.server.dialects.sqs.names import Names
-from penstock.server.dialects.sqs.shapes import OPERATIONS, Operation
+from penstock.server.dialects.sqs.queues import Queues
+from penstock.server.dialects.sqs.receiving import Receiving
+from penstock.server.dialects.sqs.sending import Sending
+from penstock.server.dialects.sqs.settling import Settling
+from penstock.server.dialects.sqs.shapes import Operation
 from penstock.server.http.request_response import JSON, Grant, Refused, Request, Response, Scope
 
 Handler = Callable[[Call], Awaitable[dict[str, Any]]]
 FORM = "application/x-www-form-urlencoded"
 AMAZON_JSON = "application/x-amz-json"
-GROUPS: tuple[tuple[str, str, dict[str, Scope | None]], ...] = (
-    (
-        "queues",
-        "Queues",
-        {
-            "CreateQueue": None,
-            "DeleteQueue": Scope.ADMIN,
-            "GetQueueUrl": None,
-            "ListQueues": None,
-            "GetQueueAttributes": Scope.COUNT,
-            "SetQueueAttributes": Scope.ADMIN,
-            "PurgeQueue": Scope.ADMIN,
-            "ListDeadLetterSourceQueues": Scope.COUNT,
-            "TagQueue": Scope.ADMIN,
-            "UntagQueue": Scope.ADMIN,
-            "ListQueueTags": Scope.COUNT,
-            "AddPermission": Scope.ADMIN,
-            "RemovePermission": Scope.ADMIN,
-        },
-    ),
-    ("sending", "Sending", {"SendMessage": Scope.SEND, "SendMessageBatch": Scope.SEND}),
-    ("receiving", "Receiving", {"ReceiveMessage": Scope.RECEIVE}),
-    (
-        "settling",
-        "Settling",
-        {
-            "DeleteMessage": Scope.RECEIVE,
-            "DeleteMessageBatch": Scope.RECEIVE,
-            "ChangeMessageVisibility": Scope.RECEIVE,
-            "ChangeMessageVisibilityBatch": Scope.RECEIVE,
-        },
-    ),
-    (
-        "move_tasks",
-        "MoveTasks",
-        {"StartMessageMoveTask": None, "ListMessageMoveTasks": None, "CancelMessageMoveTask": None},
-    ),
-)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+UNWEIGHED = 4096
+"""Up to so many bytes, what a request is read into is little more than what any request costs."""
 
 
 def is_account(segment: str) -> bool:
@@ -84,19 +47,33 @@ class Sqs(Dialect):
 
     def _bind(self) -> dict[str, tuple[Handler, Scope | None]]:
         """The handler of each operation, and the scope that its caller needs for the queue."""
-        handlers: dict[str, tuple[Handler, Scope | None]] = {}
-        for module, name, scopes in GROUPS:
-            try:
-                group = getattr(import_module(f"penstock.server.dialects.sqs.{module}"), name)(self.core)
-            except ModuleNotFoundError:
-                continue
-            for operation, scope in scopes.items():
-                handlers[operation] = (getattr(group, _snake(operation)), scope)
-        return handlers
+        queues, sending, receiving, settling = Queues(self.core), Sending(self.core), Receiving(self.core), Settling(self.core)
+        return {
+            "CreateQueue": (queues.create_queue, None),
+            "DeleteQueue": (queues.delete_queue, Scope.ADMIN),
+            "GetQueueUrl": (queues.get_queue_url, None),
+            "ListQueues": (queues.list_queues, None),
+            "GetQueueAttributes": (queues.get_queue_attributes, Scope.COUNT),
+            "SetQueueAttributes": (queues.set_queue_attributes, Scope.ADMIN),
+            "PurgeQueue": (queues.purge_queue, Scope.ADMIN),
+            "ListDeadLetterSourceQueues": (queues.list_dead_letter_source_queues, Scope.COUNT),
+            "TagQueue": (queues.tag_queue, Scope.ADMIN),
+            "UntagQueue": (queues.untag_queue, Scope.ADMIN),
+            "ListQueueTags": (queues.list_queue_tags, Scope.COUNT),
+            "AddPermission": (queues.add_permission, Scope.ADMIN),
+            "RemovePermission": (queues.remove_permission, Scope.ADMIN),
+            "SendMessage": (sending.send_message, Scope.SEND),
+            "SendMessageBatch": (sending.send_message_batch, Scope.SEND),
+            "ReceiveMessage": (receiving.receive_message, Scope.RECEIVE),
+            "DeleteMessage": (settling.delete_message, Scope.RECEIVE),
+            "DeleteMessageBatch": (settling.delete_message_batch, Scope.RECEIVE),
+            "ChangeMessageVisibility": (settling.change_message_visibility, Scope.RECEIVE),
+            "ChangeMessageVisibilityBatch": (settling.change_message_visibility_batch, Scope.RECEIVE),
+        }
 
     @staticmethod
     def claims(request: Request) -> bool:
-        """Whether a request is SQS's, by its head. Of the paths that MQ-Core's queues have too, only what that has no use for."""
+        """Whether a request is SQS's, by its head. Of the paths that MQ-Core has too, only what that has no use for."""
         headers, segments = request.headers, request.segments
         if "x-amz-target" in headers:
             return True
@@ -123,6 +100,10 @@ class Sqs(Dialect):
 
     async def serve(self, request: Request, account: str = "", queue: str = "") -> Response:
         size = len(request.body)
+        if size > UNWEIGHED:
+            weight = weigh_json(request.body) if is_json(request) else query_protocol.weigh(request.body)
+            self.core.budget.take(weight)
+            request.held += weight
         if is_json(request):
             operation = json_protocol.find_operation(request)
             given = await self.core.offload.run(size, lambda: json_protocol.read(operation, request.body))
@@ -193,6 +174,3 @@ def is_json(request: Request) -> bool:
 def wants_json(request: Request) -> bool:
     """A client that speaks the Query protocol and reads JSON."""
     return request.headers.get("accept", "").startswith(JSON)
-
-
-assert len(OPERATIONS) == 23
