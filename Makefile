@@ -29,7 +29,12 @@ example: $(READY) ## a shop on Spark: orders, totals, dead letters, a report
 .PHONY: test
 test: $(READY) ## set everything up and run all tests
 	@tools/provision
+	@tools/provide-clients $(PYTHON) $(VENV)/clients
 	$(PYTEST)
+
+.PHONY: clients
+clients: $(READY) ## install the clients of SQS that the tests run: boto3, Celery, the aws CLI, those of Node
+	@tools/provide-clients $(PYTHON) $(VENV)/clients
 
 .PHONY: quick
 quick: $(READY) ## run the tests that need no server and no Spark, without the slow ones
@@ -65,6 +70,12 @@ lock: $(READY) ## renew the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--no-emit-index-url --extra cli --extra server --group build --constraint requirements.lock \
 		pyproject.toml -o requirements-run.lock
+	for clients in python python-old; do \
+		$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+			--no-emit-index-url tests/clients/$$clients.in -o tests/clients/$$clients.lock; done
+	@tools/provide-clients $(PYTHON) $(VENV)/clients
+	cd tests/clients && PATH="$(abspath $(VENV))/clients/python/bin:$$PATH" npm update --package-lock-only \
+		--omit-lockfile-registry-resolved --no-audit --no-fund
 
 .PHONY: clean
 clean: ## remove everything that was made

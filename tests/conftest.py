@@ -83,8 +83,10 @@ WITH_SERVERS = {
     "test_nodes",
     "test_postgresql",
     "test_server_faults",
+    "test_sqs_celery",
+    "test_sqs_clients",
 }
-"""Modules that start servers without a fixture that shows it."""
+"""Modules that start servers, or need other programs, without a fixture that shows it."""
 CONTRACTS = {f"test_{name}" for name in ["memory", "sqlite", "vsqs", "spool", "postgresql", "mysql", "memcached", "dialects"]}
 """Modules whose tests share nothing but a server, so that any worker may run any of them."""
 PORTION = 20

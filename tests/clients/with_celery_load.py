@@ -1,0 +1,44 @@
+"""Celery under load, while the test kills the server and starts it again: every task that was sent is done.
+
+Two workers with two processes each. A task is sent until the client has an answer; it says how many were sent and how many are done."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from celery_tasks import QUEUE, count, count_late, notes
+from expecting import PATIENCE, until
+from workers import Worker
+
+TASKS = 200
+
+
+def worker(name: str) -> Worker:
+    return Worker(name, "celery", "-A", "celery_tasks", "worker", "-n", name, "-Q", QUEUE, "-l", "info", "-c", "2")
+
+
+def done() -> set[int]:
+    return {int(note.split()[1]) for note in notes()}
+
+
+def send(number: int) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    task = count_late if number % 2 else count
+    while True:
+        try:
+            task.delay(number)
+            return
+        except Exception as error:  # the server is down: whatever the client makes of that
+            if time.monotonic() > give_up_at:
+                sys.exit(f"task {number} could not be sent in {PATIENCE} seconds: {error!r}")
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    with worker("one") as one, worker("two") as two:
+        until("the workers' start", lambda: one.says("ready.") and two.says("ready."))
+        for number in range(TASKS):
+            send(number)
+            print("sent", number + 1, "done", len(done()), flush=True)
+        until("every task", lambda: len(done()) == TASKS or print("done", len(done()), flush=True))
