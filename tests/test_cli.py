@@ -104,6 +104,7 @@ def test_create_makes_a_queue_with_the_settings_given(shell: Shell) -> None:
         "groups": True,
         "mode": "at_most_once",
         "history": 7,
+        "labels": {},
     }
 
 
@@ -154,6 +155,21 @@ def test_settings_are_shown_and_changed(jobs: Shell) -> None:
     assert (jobs.json["visibility"], jobs.json["redrive"], jobs.json["deduplicate"]) == (7, None, False)
     assert jobs("settings jobs --groups") == 2
     assert "fixed when the queue is created" in jobs.err
+
+
+def test_labels_are_set_shown_and_removed(shell: Shell) -> None:
+    assert shell("create jobs --label team=a --label note=x=y --json") == 0
+    assert shell.json["labels"] == {"note": "x=y", "team": "a"}
+    assert shell("settings jobs --visibility 7 --label team=b") == 0
+    assert [line.split() for line in shell.out.splitlines()[-2:]] == [["label", "note=x=y"], ["label", "team=b"]]
+    assert shell("settings jobs --no-label note --label more= --json") == 0
+    assert (shell.json["visibility"], shell.json["labels"]) == (7, {"more": "", "team": "b"})
+    assert shell("settings jobs --label team") == 2
+    assert "'team' is not NAME=TEXT" in shell.err
+    assert shell("settings jobs --label =x") == 2
+    assert "label ''" in shell.err
+    assert shell("settings jobs --no-label more --no-label team") == 0
+    assert "label" not in shell.out
 
 
 def test_delete_queue_deletes_it(jobs: Shell) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,19 @@ def test_messages_are_there_after_a_restart(url: str) -> None:
         assert queue.settings.visibility == 60
         assert queue.delete(held) is True
         assert [message.body for message in queue.receive(9)] == [b"2"]
+
+
+def test_a_queue_without_labels_is_stored_as_by_versions_without_labels(url: str, path: Path) -> None:
+    old = (
+        '{"visibility": 30, "retention": 345600, "delay": 0, "deduplicate": false, "redrive": null, "groups": false, '
+        '"mode": "at_least_once", "history": 0}'
+    )
+    with penstock.open(url) as broker:
+        broker.create("plain")
+        broker.create("labelled", labels={"b": "2", "a": "1"})
+    with closing(sqlite3.connect(path)) as file:
+        stored = dict(file.execute("SELECT name, settings FROM penstock_queue").fetchall())
+    assert stored == {"plain": old, "labelled": old[:-1] + ', "labels": {"a": "1", "b": "2"}}'}
 
 
 def test_a_closed_broker_says_so(url: str) -> None:

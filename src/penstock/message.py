@@ -6,7 +6,7 @@ duration in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
@@ -65,6 +65,36 @@ class Redrive:
     max_receives: int
 
 
+class Labels(Mapping[str, str]):
+    """A queue's labels: a mapping that cannot change. It is sorted, so that equal labels are stored as the same bytes."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, labels: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        self._texts = dict(sorted(dict(labels).items()))
+
+    def __getitem__(self, name: str) -> str:
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __eq__(self, other: object) -> bool:
+        return self._texts == (other._texts if isinstance(other, Labels) else other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._texts.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._texts)
+
+
+NO_LABELS = Labels()
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a queue promises; `penstock.policy.check_settings` holds the ranges.
@@ -77,6 +107,7 @@ class Settings:
     groups       keep order within a message's group (fixed when the queue is created)
     mode         whether a received message must be deleted, or is settled at once
     history      seconds for which settled messages stay readable; 0: they are deleted at once
+    labels       texts by name, which the queue keeps for its users and which no rule reads
     """
 
     visibility: float = 30
@@ -87,6 +118,11 @@ class Settings:
     groups: bool = False
     mode: Mode = Mode.AT_LEAST_ONCE
     history: float = 0
+    labels: Mapping[str, str] = field(default=NO_LABELS, hash=False)  # each send and receive hashes the settings
+
+    def __post_init__(self) -> None:
+        if self.labels is not NO_LABELS:
+            object.__setattr__(self, "labels", Labels(self.labels) if self.labels else NO_LABELS)
 
     def __eq__(self, other: object) -> bool:
         """``deduplicate=True`` differs from 1, though True == 1."""
@@ -97,7 +133,7 @@ class Settings:
         return _fields(self) == _fields(other) and (self.deduplicate is True) == (other.deduplicate is True)
 
 
-_fields = attrgetter("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history")
+_fields = attrgetter("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels")
 
 
 @dataclass(slots=True)

@@ -49,6 +49,9 @@ MAX_NAME = 128
 MAX_NAME_BYTES = 200
 MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTES_BYTES = 64 * 1024
+MAX_LABELS = 200
+MAX_LABEL_NAME = 256
+MAX_LABELS_BYTES = 64 * 1024
 MAX_KEY = 256
 MAX_REASON = 4096
 MAX_HOLDER = 200
@@ -121,11 +124,14 @@ def check_share(share: object) -> None:
 
 
 def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> Settings:
-    """Apply ``changes`` (as a caller writes them) to ``base``; the broker checks that queues exist."""
+    """Apply ``changes`` (as a caller writes them) to ``base``; the broker checks that queues exist. Labels that ``changes``
+    does not name stay; those that it gives as None are removed."""
     known = {field.name for field in dataclasses.fields(Settings)}
     for name in changes:
         if name not in known:
             raise BadSetting(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
+    if "labels" in changes:
+        changes = {**changes, "labels": _check_labels(changes["labels"], base.labels if base else {})}
     settings = dataclasses.replace(base or Settings(), **changes)
     check_seconds(settings.visibility, "visibility", error=BadSetting)
     check_seconds(settings.retention, "retention", 1, error=BadSetting)
@@ -142,6 +148,26 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     except ValueError:
         raise BadSetting(f"mode {shown(settings.mode)} is not one of {', '.join(Mode)}") from None
     return dataclasses.replace(settings, mode=mode, redrive=_check_redrive(settings.redrive))
+
+
+def _check_labels(changes: object, labels: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(changes, Mapping):
+        raise BadSetting(f"labels are a mapping of text to text, not {type(changes).__name__}: {shown(changes)}")
+    for name, text in changes.items():
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_LABEL_NAME or not name.isprintable():
+            raise BadSetting(f"label {shown(name)}: a name has 1 to {MAX_LABEL_NAME} printable characters")
+        if text is not None and not isinstance(text, str):
+            raise BadSetting(f"label {name!r} must be text, or None to remove it, not {type(text).__name__}: {shown(text)}")
+    wanted = {name: text for name, text in {**labels, **changes}.items() if text is not None}
+    if len(wanted) > MAX_LABELS:
+        raise BadSetting(f"there are {len(wanted)} labels, the limit is {MAX_LABELS}")
+    try:
+        size = sum(len(name.encode()) + len(text.encode()) for name, text in wanted.items())
+    except UnicodeEncodeError as error:
+        raise BadSetting(f"a label cannot be written in UTF-8: {shown(error.object)}") from None
+    if size > MAX_LABELS_BYTES:
+        raise BadSetting(f"the labels have {size} bytes, the limit is {MAX_LABELS_BYTES}")
+    return wanted
 
 
 def _check_redrive(redrive: object) -> Redrive | None:

@@ -16,11 +16,14 @@ import pyarrow as pa
 from cluster import QUICK
 from faulty import Queries
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock.spark.session import session
 
 ROWS = 2000
+TOO_BUSY = "failed to connect back"
+"""Spark gives a Python worker ten seconds to start. On a busy machine that may not be enough; the query is started again."""
 Attempt = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -45,11 +48,17 @@ def main(folder: Path, url: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     write(spark, folder, url)
     queries = Queries(spark, folder, url, folder / "no faults", once=False)
-    started = [queries.start_lake(), queries.start_onward()]
+    starts = [queries.start_lake, queries.start_onward]
+    running = [start() for start in starts]
     while not (folder / "stop").exists():
-        for query in started:
-            query.awaitTermination(0.1)
-    for query in started:
+        for place, start in enumerate(starts):
+            try:
+                running[place].awaitTermination(0.1)
+            except StreamingQueryException as error:
+                if TOO_BUSY not in str(error):
+                    raise
+                running[place] = start()
+    for query in running:
         query.stop()
     spark.stop()
 

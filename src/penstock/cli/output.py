@@ -74,12 +74,13 @@ def age(seconds: float | None) -> str:
 
 
 def settings_json(settings: Settings) -> dict[str, Any]:
-    return asdict(settings)
+    return {**asdict(settings), "labels": dict(settings.labels)}
 
 
 def print_settings(settings: Settings) -> None:
     """Print them in the syntax of the options of `create`."""
-    print_pairs([(field.name, _setting(getattr(settings, field.name))) for field in fields(settings)])
+    plain = [(field.name, _setting(getattr(settings, field.name))) for field in fields(settings) if field.name != "labels"]
+    print_pairs([*plain, *(("label", shown(f"{name}={text}")) for name, text in settings.labels.items())])
 
 
 def _setting(value: object) -> str:

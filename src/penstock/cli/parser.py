@@ -76,3 +76,10 @@ def redrive(text: str) -> tuple[str, int]:
         return name, int(receives)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not DLQ:N, such as jobs-dead:5") from None
+
+
+def label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=TEXT")
+    return name, value

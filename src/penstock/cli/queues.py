@@ -21,7 +21,7 @@ from penstock.cli.output import (
     stays,
     time,
 )
-from penstock.cli.parser import Commands, Parser, deduplication, redrive, seconds
+from penstock.cli.parser import Commands, Parser, deduplication, label, redrive, seconds
 from penstock.errors import BadInput, QueueExists, QueueNotFound
 from penstock.message import Claim, Mode, Stats
 
@@ -44,6 +44,7 @@ def add(command: Commands) -> None:
     _add_settings(parser).add_argument(
         "--no-redrive", action="store_true", help="remove the dead letter queue from the settings"
     )
+    parser.add_argument("--no-label", metavar="NAME", action="append", default=[], help="remove a label; may be repeated")
 
     parser = command("delete-queue", run_delete_queue, "delete a queue with all its messages")
     parser.add_argument("name", metavar="NAME")
@@ -83,6 +84,9 @@ def _add_settings(parser: Parser) -> Any:
         help="whether a received message must be deleted, or is settled at once",
     )
     parser.add_argument("--history", metavar="S", type=seconds, help="seconds for which settled messages stay readable")
+    parser.add_argument(
+        "--label", metavar="NAME=TEXT", type=label, action="append", default=[], help="set a label; may be repeated"
+    )
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
         "--redrive", metavar="DLQ:N", type=redrive, help="a message received N times and not deleted goes to the queue DLQ"
@@ -92,7 +96,8 @@ def _add_settings(parser: Parser) -> Any:
 
 def _changes(args: Namespace) -> dict[str, Any]:
     names = ("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history")
-    return {name: value for name in names if (value := getattr(args, name)) is not None}
+    changes = {name: value for name in names if (value := getattr(args, name)) is not None}
+    return changes | ({"labels": dict(args.label)} if args.label else {})
 
 
 def overview(broker: Broker, names: Iterable[str], *, missing_ok: bool) -> list[tuple[str, Stats]]:
@@ -144,6 +149,8 @@ def run_queues(args: Namespace, broker: Broker) -> int:
 def run_settings(args: Namespace, broker: Broker) -> int:
     queue = broker.queue(args.name)
     changes = _changes(args) | ({"redrive": None} if args.no_redrive else {})
+    if args.no_label:
+        changes["labels"] = {**changes.get("labels", {}), **dict.fromkeys(args.no_label)}
     settings = queue.update(**changes) if changes else queue.settings
     if args.json:
         emit({"name": args.name, **settings_json(settings)})

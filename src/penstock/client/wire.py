@@ -24,7 +24,22 @@ from typing import Any
 
 from penstock import errors
 from penstock.errors import BadInput, PenstockError, QueueExists, QueueNotFound
-from penstock.message import Claim, Death, Draft, Message, Mode, Pulse, Receipt, Redrive, Redriven, Sent, Settings, State, Stats
+from penstock.message import (
+    Claim,
+    Death,
+    Draft,
+    Labels,
+    Message,
+    Mode,
+    Pulse,
+    Receipt,
+    Redrive,
+    Redriven,
+    Sent,
+    Settings,
+    State,
+    Stats,
+)
 
 CONTENT_TYPE = "application/vnd.penstock"
 LENGTH = Struct(">I")
@@ -108,7 +123,7 @@ def pack(value: Any, bodies: list[bytes] | None = None) -> Any:
 
 def _pack_other(value: Any, bodies: list[bytes] | None) -> Any:
     kind = type(value).__name__
-    if isinstance(value, dict):
+    if isinstance(value, dict | Labels):
         return {"map": {key: pack(item, bodies) for key, item in value.items()}}
     if type(value) in ENUMS.values():
         return {kind: value.value}

@@ -87,7 +87,10 @@ add_body = crc32
 
 @lru_cache(maxsize=1024)
 def pack_settings(settings: Settings) -> str:
-    return json.dumps(asdict(settings))
+    """A queue without labels is stored as it was before there were labels."""
+    fields = asdict(settings)
+    labels = dict(fields.pop("labels"))
+    return json.dumps(fields | {"labels": labels} if labels else fields)
 
 
 @lru_cache(maxsize=1024)

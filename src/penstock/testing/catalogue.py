@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock import Broker, Queue, QueueExists, QueueNotFound, Redrive, Settings, StoreClosed
+from penstock import BadSetting, Broker, Queue, QueueExists, QueueNotFound, Redrive, Settings, StoreClosed
 from penstock.broker import LocalBroker
 from penstock.testing.clock import FakeClock
 
@@ -86,6 +86,45 @@ class CatalogueChapter:
         assert queue.update(visibility=5) == Settings(visibility=5)
         assert queue.update(delay=2, deduplicate=True) == Settings(visibility=5, delay=2, deduplicate=True)
         assert broker["orders"].settings == Settings(visibility=5, delay=2, deduplicate=True)
+
+    def test_a_queue_keeps_its_labels_whatever_else_changes(self, broker: Broker) -> None:
+        broker.create("dead")
+        labels = {"team": "möbel 🪑", "policy": '{"a": ["\\n", "x"]}\n\x00', "empty": "", "a.b/c:d": " "}
+        queue = broker.create("orders", labels=labels, redrive=("dead", 1))
+        assert queue.settings.labels == labels
+        queue.update(visibility=5)
+        broker.delete("dead")
+        assert broker["orders"].settings == Settings(visibility=5, labels=labels)
+
+    def test_an_update_changes_only_the_labels_that_it_names(self, broker: Broker) -> None:
+        queue = broker.create("orders", labels={"a": "1", "b": "2", "none": None})
+        assert queue.update(labels={"b": "3", "c": "4"}).labels == {"a": "1", "b": "3", "c": "4"}
+        assert queue.update(labels={"a": None, "nobody": None}).labels == {"b": "3", "c": "4"}
+        assert queue.update(labels={}).labels == broker["orders"].settings.labels == {"b": "3", "c": "4"}
+        assert queue.update(labels={"b": None, "c": None}) == broker["orders"].settings == Settings()
+
+    def test_a_queue_can_have_as_many_labels_as_the_limit_says(self, broker: Broker) -> None:
+        most = {f"{number:03}" + "é" * 60: "漢" * (205 // 3) for number in range(200)}
+        assert sum(len((name + text).encode()) for name, text in most.items()) == 65_400
+        queue = broker.create("orders", labels=most)
+        assert broker["orders"].settings.labels == most
+        with pytest.raises(BadSetting, match="201 labels, the limit is 200"):
+            queue.update(labels={"one more": ""})
+        with pytest.raises(BadSetting, match="65583 bytes, the limit is 65536"):
+            queue.update(labels={"000" + "é" * 60: "x" * 387})
+        assert broker["orders"].settings.labels == most
+
+    def test_labels_change_nothing_for_messages(self, broker: LocalBroker, clock: FakeClock) -> None:
+        queue = broker.create("orders", labels={"b": "2", "a": "1"})
+        other = LocalBroker(broker.store, clock=clock)["orders"]
+        for turn in range(3):
+            queue.send_many([b"x", b"y"])
+            other.send(b"z")
+            received = queue.receive(2) + other.receive(2)
+            assert sorted(message.body for message in received) == [b"x", b"y", b"z"]
+            assert (queue if turn else other).delete_many(received) == [True] * 3
+            other.update(labels={"a": str(turn), "turn": "x"})
+        assert queue.stats().messages == 0
 
     def test_changed_settings_touch_a_message_on_its_next_receive(self, broker: Broker, queue: Queue, clock: FakeClock) -> None:
         queue.send(b"1")

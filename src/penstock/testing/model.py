@@ -50,6 +50,7 @@ members = st.sampled_from(["a", b"b"])
 updates = st.one_of(
     st.sampled_from([{"visibility": 0}, {"retention": 20}, {"redrive": None}, {"history": 0}]),
     st.sampled_from([{"deduplicate": False}, {"deduplicate": True}, {"deduplicate": 20}]),
+    st.sampled_from([{"labels": {"a": "1"}}, {"labels": {"a": None}}, {"labels": {"b": "2", "a": "3"}, "delay": 0}]),
 )
 # The steps of a plan. A message is chosen by its place among those received so far.
 steps = st.one_of(
@@ -83,6 +84,7 @@ configurations = st.fixed_dictionaries(
         "delay": st.sampled_from([0, 0, 5]),
         "deduplicate": st.sampled_from([False, True, 20]),
         "history": st.sampled_from([0, 60]),
+        "labels": st.sampled_from([{}, {"b": "x"}]),
         "groups": st.booleans(),
         "mode": st.sampled_from(["at_least_once", "at_least_once", "at_most_once"]),
         "most": st.sampled_from([1, 2]),  # receives before a message becomes a dead letter
@@ -147,7 +149,8 @@ class Player:
         self.clock.advance(seconds)
 
     def play_update(self, changes: dict[str, Any]) -> object:
-        return self.main.update(**changes).visibility
+        settings = self.main.update(**changes)
+        return settings.visibility, dict(settings.labels)
 
     def play_sadd(self, member: str | bytes) -> object:
         self.clock.advance(self.pause)
@@ -171,6 +174,7 @@ class Player:
                 self.plain(queue.peek(100)),
                 self.plain(queue.settled()),
                 dataclasses.asdict(queue.stats()),
+                dict(queue.settings.labels),
                 queue.scard(),
                 self.claims(queue),
             )

@@ -111,9 +111,10 @@ class MqsQueues:
         assert http("POST", "/queues/orders", b"{").status == 404
 
     def test_an_update_keeps_what_this_dialect_cannot_say(self, http: Http, broker: Broker) -> None:
-        broker.create("orders", deduplicate=300, history=60)
-        http("POST", "/queues/orders", {**QUEUE, "message_deduplication": True})
-        assert (broker["orders"].settings.deduplicate, broker["orders"].settings.history) == (300, 60)
+        broker.create("orders", deduplicate=300, history=60, labels={"team": "a"})
+        assert http("POST", "/queues/orders", {**QUEUE, "message_deduplication": True}).status == 200
+        settings = broker["orders"].settings
+        assert (settings.deduplicate, settings.history, settings.labels) == (300, 60, {"team": "a"})
 
     def test_a_deleted_queue_is_shown_once_more_and_gone(self, http: Http) -> None:
         http("PUT", "/queues/orders", QUEUE)

@@ -616,4 +616,34 @@ FAULTS = [
         "handler",
         ("stores/callers.py", "and _is_handler(frame.f_code)", "and False"),
     ),
+    mutant(
+        "an update forgets the labels that it does not name",
+        "only_the_labels_that_it_names",
+        ("policy.py", "{**labels, **changes}.items() if text", "changes.items() if text"),
+    ),
+    mutant(
+        "a label that is removed stays as None",
+        "only_the_labels_that_it_names",
+        ("policy.py", "{**labels, **changes}.items() if text is not None}", "{**labels, **changes}.items()}"),
+    ),
+    mutant(
+        "a queue without labels is stored in a new way",
+        "versions_without_labels",
+        ("stores/encoding.py", '{"labels": labels} if labels else fields', '{"labels": labels}'),
+    ),
+    mutant(
+        "settings that differ only in their labels count as equal",
+        "keeps_its_labels or only_the_labels",
+        (MESSAGE, '"mode", "history", "labels")', '"mode", "history")'),
+    ),
+    mutant(
+        "equal labels are stored in the order in which they were given",
+        "versions_without_labels",
+        (MESSAGE, "dict(sorted(dict(labels).items()))", "dict(labels)"),
+    ),
+    mutant(
+        "labels may be as long as one likes",
+        "bad_setting",
+        ("policy.py", "if size > MAX_LABELS_BYTES:", "if False:"),
+    ),
 ]

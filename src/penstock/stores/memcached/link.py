@@ -139,7 +139,8 @@ class Link:
         if "out of memory" in error:
             return StoreFull(f"{self} is full: it has no memory left, and was told not to evict")
         if "too large" in error:
-            return StoreFull(f"{self}: its items are too small for us (-I); they must hold 8 KB at least")
+            needed = "8 KB at least, and more for many queues with long labels"
+            return StoreFull(f"{self}: its items are too small for us (-I); they must hold {needed}")
         return StoreError(f"{self}: {error}")
 
 
