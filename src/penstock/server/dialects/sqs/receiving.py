@@ -34,6 +34,7 @@ class Receiving:
     async def receive_message(self, call: Call) -> dict[str, Any]:
         assert call.queue is not None
         given, request, queue = call.given, call.request, call.queue
+        rules = await self._rules(queue)
         limit = _whole(
             given, "MaxNumberOfMessages", 1, 1, MOST_MESSAGES, f"Must be between 1 and {MOST_MESSAGES}, if provided."
         )
@@ -45,7 +46,6 @@ class Receiving:
         if attempt is not None and not ID.fullmatch(attempt):
             text = "ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. 1 to 128 in length."
             raise invalid("ReceiveRequestAttemptId", attempt, text)
-        rules = await self._rules(queue)
         if attempt is not None and rules.fifo:
             messages = await self._attempts.repeat(call, attempt, visibility)
             if messages:

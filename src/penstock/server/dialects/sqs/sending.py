@@ -54,8 +54,8 @@ class Sending:
 
     async def send_message_batch(self, call: Call) -> dict[str, Any]:
         assert call.queue is not None
-        entries = entries_of(call)
         rules = await self._rules(call.queue)
+        entries = entries_of(call)
         if rules.fifo:
             for entry in entries:
                 _check_fifo(entry, rules, "InvalidParameterValueException")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from penstock.clock import Clock
 from penstock.errors import QueueNotFound
-from penstock.message import Message, Receipt, State, micros
+from penstock.message import SECOND, Message, Receipt, State
 from penstock.queue.queue import LocalQueue
 from penstock.server.dialects.base import Core
 from penstock.server.dialects.sqs.batches import entries_of, failure
@@ -46,29 +46,35 @@ class Settling:
         self._rules = Rulebook(core)
 
     async def delete_message(self, call: Call) -> dict[str, Any]:
-        return _answer(await self._delete(call, [_read(call, call.given)]))
+        fifo = await self._is_fifo(call)
+        return _answer(await self._delete(call, fifo, [_read(call, call.given)]))
 
     async def delete_message_batch(self, call: Call) -> dict[str, Any]:
-        return await _each(call, _read, partial(self._delete, call))
+        fifo = await self._is_fifo(call)
+        return await _each(call, _read, partial(self._delete, call, fifo))
 
     async def change_message_visibility(self, call: Call) -> dict[str, Any]:
-        return _answer(await self._change(call, [_read_change(call, call.given)]))
+        fifo = await self._is_fifo(call)
+        return _answer(await self._change(call, fifo, [_read_change(call, call.given)]))
 
     async def change_message_visibility_batch(self, call: Call) -> dict[str, Any]:
-        return await _each(call, _read_change, partial(self._change, call))
+        fifo = await self._is_fifo(call)
+        return await _each(call, _read_change, partial(self._change, call, fifo))
 
-    async def _delete(self, call: Call, wishes: list[Wish]) -> Sequence[Outcome]:
+    async def _is_fifo(self, call: Call) -> bool:
+        """First of all: that there is no such queue counts more than what is wrong with the rest of the request."""
+        return (await self._rules(call.queue or "")).fifo
+
+    async def _delete(self, call: Call, fifo: bool, wishes: list[Wish]) -> Sequence[Outcome]:
         queue = call.queue or ""
-        rules = await self._rules(queue)
-        act = partial(self._settle, queue, partial(_delete_from_fifo, self.core.broker.clock) if rules.fifo else _delete)
+        act = partial(self._settle, queue, partial(_delete_from_fifo, self.core.broker.clock) if fifo else _delete)
         outcomes: Sequence[Outcome] = await self.core.commits.share(f"sqs delete {queue}", act, wishes)
         self.core.count_deleted(call.request, queue, sum(outcome is True for outcome in outcomes))
         return outcomes
 
-    async def _change(self, call: Call, wishes: list[Wish]) -> Sequence[Outcome]:
+    async def _change(self, call: Call, fifo: bool, wishes: list[Wish]) -> Sequence[Outcome]:
         queue = call.queue or ""
-        rules = await self._rules(queue)
-        act = partial(self._settle, queue, partial(_hide, self.core.broker.clock, rules.fifo))
+        act = partial(self._settle, queue, partial(_hide, self.core.broker.clock, fifo))
         outcomes: Sequence[Outcome] = await self.core.commits.share(f"sqs hide {queue}", act, wishes)
         return outcomes
 
@@ -124,8 +130,7 @@ def _hide(clock: Clock, fifo: bool, home: LocalQueue, wishes: list[Wish]) -> Seq
             outcomes.append(SqsError("MessageNotInflight", "The specified message isn't in flight."))
         else:
             receipt = receipt if message is None else message.receipt
-            since = receipt.delivery or 0
-            beyond = now + micros(wish.seconds) - since > micros(LONGEST_VISIBILITY)
+            beyond = (now - (receipt.delivery or 0)) // SECOND + wish.seconds > LONGEST_VISIBILITY
             outcomes.append(invalid("VisibilityTimeout", wish.seconds, BEYOND) if beyond else True)
         receipts.append(receipt)
     chosen = [place for place, outcome in enumerate(outcomes) if outcome is True]
