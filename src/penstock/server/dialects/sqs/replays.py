@@ -1,4 +1,4 @@
-"""Signatures that were seen, so that somebody who has recorded a request cannot send it again. See decision 0201."""
+"""Signatures that were seen, so that somebody who has recorded a request cannot send it again. See decision 0206."""
 
 from __future__ import annotations
 

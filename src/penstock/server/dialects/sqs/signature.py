@@ -31,6 +31,8 @@ SERVICE, TERMINATOR = "sqs", "aws4_request"
 SKEW = 15 * 60
 """Seconds that a client's clock may be wrong."""
 LONGEST_EXPIRY = 7 * 24 * 60 * 60
+HEADER_PARTS = ("Credential", "Signature", "SignedHeaders")
+QUERY_PARTS = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
 PAYLOAD = "x-amz-content-sha256"
 ONCE = frozenset({"amz-sdk-invocation-id", "amz-sdk-request"})
 """Headers that differ for each request that an SDK sends. If both are signed, no two genuine requests have one signature."""
@@ -181,13 +183,12 @@ def _read_header(request: Request) -> Given:
     values: dict[str, str] = {}
     for part in rest.split(","):
         name, equals, value = part.strip(" \t").partition("=")
-        if not equals or name in values:
-            text = f"'{name:.40}' not a valid key=value pair (missing equal-sign, or twice) in Authorization header."
+        if not equals or name in values or name not in HEADER_PARTS:
+            text = f"'{name:.40}' not a valid key=value pair (missing equal-sign, unknown, or twice) in Authorization header."
             raise SqsError("IncompleteSignatureException", text)
         values[name] = value
     date = request.headers.get("x-amz-date") or _of_date(request.headers.get("date", ""))
-    names = ("Credential", "Signature", "SignedHeaders")
-    missing = [f"Authorization header requires '{name}' parameter. " for name in names if not values.get(name)]
+    missing = [f"Authorization header requires '{name}' parameter. " for name in HEADER_PARTS if not values.get(name)]
     if not date:
         missing.append("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header. ")
     if missing:
@@ -214,12 +215,10 @@ def _read_query(request: Request) -> Given:
         if key.startswith("X-Amz-") and key in values:
             raise SqsError("IncompleteSignatureException", f"AWS query-string parameters must not include '{key:.40}' twice.")
         values[key] = text
-    names = ("Credential", "Date", "Expires", "SignedHeaders", "Signature")
-    missing = [
-        f"AWS query-string parameters must include 'X-Amz-{name}'. " for name in names if not values.get(f"X-Amz-{name}")
-    ]
+    missing = [name for name in QUERY_PARTS if not values.get(f"X-Amz-{name}")]
     if missing:
-        raise SqsError("IncompleteSignatureException", "".join(missing) + "Re-examine the query-string parameters.")
+        text = "".join(f"AWS query-string parameters must include 'X-Amz-{name}'. " for name in missing)
+        raise SqsError("IncompleteSignatureException", text + "Re-examine the query-string parameters.")
     if values["X-Amz-Algorithm"] != ALGORITHM:
         text = f"Unsupported AWS 'algorithm': '{values['X-Amz-Algorithm']:.40}' (only {ALGORITHM} for now). "
         raise SqsError("IncompleteSignatureException", text)
@@ -227,7 +226,7 @@ def _read_query(request: Request) -> Given:
     if not re.fullmatch("[0-9]{1,6}", expires) or not 1 <= int(expires) <= LONGEST_EXPIRY:
         text = f"X-Amz-Expires is '{expires:.40}'; it must be between 1 and {LONGEST_EXPIRY} seconds, a week"
         raise SqsError("IncompleteSignatureException", text)
-    credential, date, _, signed, signature = (values[f"X-Amz-{name}"] for name in names)
+    _, credential, date, _, signed, signature = (values[f"X-Amz-{name}"] for name in QUERY_PARTS)
     return Given(credential, date, signed, signature, int(expires))
 
 
@@ -269,7 +268,7 @@ def _check_signed(names: list[str], headers: Mapping[str, str]) -> None:
 
 
 def _parse_query(query: str) -> list[tuple[str, str]]:
-    pairs = [part.partition("=") for part in query.split("&") if part]
+    pairs = [part.partition("=") for part in query.split("&")]
     return [(_encode(name), _encode(value)) for name, _, value in pairs]
 
 
