@@ -6,7 +6,8 @@ from penstock.testing.http import ServerFixtures
 from penstock.testing.mqcore import MqCoreChapter
 from penstock.testing.mqs import MqsMessages, MqsQueues
 from penstock.testing.serving import ServingChapter
+from penstock.testing.sqs import SqsQueues
 
 
-class DialectContract(MqsQueues, MqsMessages, MqCoreChapter, ServingChapter, ServerFixtures):
+class DialectContract(MqsQueues, MqsMessages, MqCoreChapter, SqsQueues, ServingChapter, ServerFixtures):
     """Give it a fixture ``url`` that names a new, empty store."""

@@ -37,6 +37,7 @@ class Http:
 
     def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
         parts = urlsplit(url)
+        self.host = parts.netloc
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
         self._headers = headers or {}
 

@@ -63,7 +63,7 @@ class Queues:
             self._check_deleted(queue)
             attributes.settle(changes, Settings())
             now = str(self._now())
-            settings = {"groups": True, "deduplicate": attributes.WINDOW} if fifo else {}
+            settings: dict[str, Any] = {"groups": True, "deduplicate": attributes.WINDOW} if fifo else {}
             changes.labels |= {CREATED: now, MODIFIED: now, **labels}
             try:
                 self.broker.create(queue, **settings, **changes.as_arguments())
