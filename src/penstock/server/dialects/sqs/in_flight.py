@@ -12,9 +12,9 @@ class InFlight:
     """Owns, for each queue, the last count and what this server has received since. The store is only asked to count if these
     together come to the limit: mostly after as many messages as the limit is."""
 
-    def __init__(self, core: Core, limit: int = MOST) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self.limit = limit
+        self.limit = MOST
         self._taken: dict[str, int] = {}
 
     async def is_full(self, queue: str) -> bool:
