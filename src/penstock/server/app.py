@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from functools import partial
+from urllib.parse import urlsplit
 
 from penstock.broker import LocalBroker
 from penstock.clock import MachineClock
@@ -36,8 +37,8 @@ logger = logging.getLogger("penstock.server")
 
 Dialects = tuple[type[Dialect], ...]
 DIALECTS: Dialects = (Mqs, Native)
-"""The dialects with paths of their own. SQS says by itself which requests it claims; MQ-Core, whose queues are at the root, gets
-all other paths."""
+"""The dialects with paths of their own. SQS says by itself which requests are its own; MQ-Core, whose queues are at the root,
+gets all other paths."""
 NO_PAGE = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "sandbox"))
 """A message may be a web page of its sender: a browser that shows it must not run it as a page of this server."""
 
@@ -57,7 +58,7 @@ class App:
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
         self.guard = Guard(
-            settings.tokens, settings.host, settings.hosts, sqs_keys=settings.sqs_keys, tls=bool(settings.tls_cert)
+            settings.tokens, settings.host, _hosts(settings), sqs_keys=settings.sqs_keys, tls=bool(settings.tls_cert)
         )
         self._broker = broker
         self._log = log
@@ -173,3 +174,9 @@ class App:
         await self.commits.stop()
         self.offload.stop()
         self._log.flush()
+
+
+def _hosts(settings: ServerSettings) -> str:
+    """The names of this server; clients of SQS send requests to the address in the URLs of their queues, too."""
+    own = urlsplit(settings.sqs_url.replace("{region}", "*")).hostname or ""
+    return f"{settings.hosts},{own}"

@@ -10,6 +10,7 @@ import penstock
 from penstock.message import MAX_NUMBER
 from penstock.policy import MAX_HOLDER
 from penstock.server.dialects.native import BROKER_VERBS, VERBS
+from penstock.server.dialects.sqs.shapes import OPERATIONS
 from penstock.server.http.request_response import JSON, REASONS
 
 Spec = dict[str, Any]
@@ -156,6 +157,30 @@ def _mqcore() -> Spec:
     }  # fmt: skip
 
 
+def _sqs() -> Spec:
+    """The operations are AWS's, which describes them itself; here are the addresses and the forms of an answer."""
+    types = ("text/xml", "application/x-amz-json-1.0", JSON)
+    codes = (200, 400, 401, 403, 404, 408, 413, 417, 429, 431, 500, 503, 505)
+    responses = {str(code): {"description": REASONS[code], "content": {kind: {} for kind in types}} for code in codes}
+    target = {"name": "X-Amz-Target", "in": "header", "schema": {"enum": [f"AmazonSQS.{name}" for name in OPERATIONS]}}
+    action = {"name": "Action", "in": "query", "schema": {"enum": list(OPERATIONS)}}
+    account = {**_path("account"), "schema": {"type": "string", "pattern": "^[0-9]{12}$"}, "example": "000000000000"}
+    queue = {**_path("queue"), "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,80}$"}}
+    text = "An operation of Amazon SQS, in JSON 1.0 (X-Amz-Target) or as a form (Action)"
+    bodies = {
+        kind: {"schema": {"type": "object"}} for kind in ("application/x-amz-json-1.0", "application/x-www-form-urlencoded")
+    }
+    post = {
+        "tags": ["sqs"],
+        "summary": text,
+        "responses": responses,
+        "parameters": [target],
+        "requestBody": {"content": bodies},
+    }
+    get = {"tags": ["sqs"], "summary": "The same, in the address", "responses": responses, "parameters": [action]}
+    return {"/": {"post": post}, "/{account}/{queue}": {"parameters": [account, queue], "get": get, "post": post}}
+
+
 def _native() -> Spec:
     call = {"requestBody": {"required": True, **_body(CALL)}}
     answer = _response(200, "What the verb answers", {"type": "object", "required": ["answer"]})
@@ -193,6 +218,11 @@ def _operators() -> Spec:
     }
 
 
+def _with(some: Spec, others: Spec) -> Spec:
+    """The paths of both; one of them, /, has methods in both."""
+    return {path: {**others.get(path, {}), **some.get(path, {})} for path in {**some, **others}}
+
+
 @cache
 def document(max_wait: int) -> Spec:
     return {
@@ -200,7 +230,7 @@ def document(max_wait: int) -> Spec:
         "info": {"title": "Penstock", "version": penstock.__version__, "description": "A durable message queue, in dialects."},
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
-        "paths": {**_mqs(max_wait), **_mqcore(), **_native(), **_operators()},
+        "paths": {**_mqs(max_wait), **_mqcore(), **_native(), **_with(_sqs(), _operators())},
     }
 
 

@@ -253,10 +253,10 @@ class Dialect(ABC):
         """What the sender of a request may do, by its head; `NOBODY` if `Request.prove` tells it later."""
         return guard.grant(request.headers)
 
-    def answer_refused(self, request: Request, refusal: Refused) -> Response:  # noqa: ARG002
+    def answer_refused(self, request: Request, refusal: Refused) -> Response:
         return answer_error(refusal.status, str(refusal), refusal.headers)
 
-    def refuse(self, request: Request, error: PenstockError) -> Response:  # noqa: ARG002
+    def refuse(self, request: Request, error: PenstockError) -> Response:
         status = next(status for kind, status in self.errors if isinstance(error, kind))
         return answer_error(status, str(error), {"Retry-After": RETRY_AFTER} if status == 503 else None)
 
