@@ -240,7 +240,7 @@ def test_a_digest_in_the_head_is_checked_before_the_body_comes() -> None:
     assert known.prove(claim, digest).name == ID
 
 
-def presigned(now: float, expires: int = 600) -> list[str]:
+def presigned(now: float, expires: int = 600, host: str = "localhost") -> list[str]:
     """As botocore makes it, for another time."""
     date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     scope = f"{date[:8]}/eu-west-1/sqs/aws4_request"
@@ -253,12 +253,12 @@ def presigned(now: float, expires: int = 600) -> list[str]:
         "X-Amz-SignedHeaders": "host",
     }
     told = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-    canonical = f"GET\n/\n{told}\nhost:localhost\n\nhost\n{hashlib.sha256(b'').hexdigest()}"
+    canonical = f"GET\n/\n{told}\nhost:{host}\n\nhost\n{hashlib.sha256(b'').hexdigest()}"
     text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     made = f"AWS4{SECRET}".encode()
     for part in (*scope.split("/"), text):
         made = hmac.new(made, part.encode(), hashlib.sha256).digest()
-    return [f"GET /?{told}&X-Amz-Signature={made.hex()} HTTP/1.1", "Host: localhost"]
+    return [f"GET /?{told}&X-Amz-Signature={made.hex()} HTTP/1.1", f"Host: {host}"]
 
 
 # time
@@ -581,6 +581,15 @@ def test_a_signed_request_is_served_and_an_altered_one_refused(served: Backgroun
     assert answer.headers["content-type"] == "application/x-amz-json-1.0"
     assert answer.headers["x-amzn-requestid"]
     assert send(served, lines, b"{}").json["QueueUrls"] == [url]
+
+
+def test_a_pre_signed_url_is_served(served: BackgroundServer) -> None:
+    assert call(served, "CreateQueue", b'{"QueueName": "mail-in"}').status == 200
+    lines = presigned(time.time(), host=urlsplit(served.url).netloc)
+    for _ in range(2):
+        assert b"<ListQueuesResult" in send(served, lines, b"").body
+    answer = send(served, [lines[0].replace("ListQueues", "PurgeQueue"), *lines[1:]], b"")
+    assert (answer.status, b"<Code>SignatureDoesNotMatch</Code>" in answer.body) == (403, True)
 
 
 def test_a_refusal_is_told_in_the_protocol_of_the_request(served: BackgroundServer) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from planted import Mutant
 
-from faults import access, databases, files, memcached, others, service, spark, sqlite, workers
+from faults import access, databases, files, memcached, others, service, spark, sqlite, sqs, workers
 
-MUTANTS: list[Mutant] = [
-    fault for part in (access, databases, files, memcached, others, service, spark, sqlite, workers) for fault in part.FAULTS
-]
+PARTS = (access, databases, files, memcached, others, service, spark, sqlite, sqs, workers)
+MUTANTS: list[Mutant] = [fault for part in PARTS for fault in part.FAULTS]
