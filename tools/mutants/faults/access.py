@@ -115,7 +115,7 @@ FAULTS = [
     watched(
         "a guessed receipt settles",
         "no_other_can_settle",
-        ("server/receipts.py", "hmac.compare_digest(given.to_bytes(8), proof.to_bytes(8))", "proof"),
+        ("server/receipts.py", "hmac.compare_digest(given.to_bytes(8), known.to_bytes(8))", "known"),
     ),
     watched(
         "a receipt without a proof settles",
@@ -134,7 +134,7 @@ FAULTS = [
     watched(
         "a new receipt is proven with the old secret",
         "change_of_the_secret",
-        ("server/receipts.py", "_proof(grant.keys[-1],", "_proof(grant.keys[0],"),
+        ("server/receipts.py", "proof(grant.keys[-1],", "proof(grant.keys[0],"),
     ),
     watched(
         "the server forgets the receipt without its proof",
