@@ -55,9 +55,7 @@ class Receiving:
                 return {}
             raise SqsError("OverLimit", f"The queue has {self._in_flight.limit} messages in flight, the limit.")
         seconds = min(rules.wait if wait is None else wait, self.core.settings.max_wait)
-        messages = await self.core.receive(
-            request, queue, limit or 1, _shortened(seconds), visibility=visibility, **({"together": True} if rules.fifo else {})
-        )
+        messages = await self.core.receive(request, queue, limit or 1, _shortened(seconds), visibility=visibility)
         if not messages:
             return {}
         self._in_flight.received(queue, len(messages))
