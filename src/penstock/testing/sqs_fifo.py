@@ -16,7 +16,7 @@ from penstock.server.dialects.sqs import in_flight
 from penstock.testing.clock import FakeClock
 from penstock.testing.sqs_client import ACCOUNT
 from penstock.testing.sqs_receiving import GONE, bodies
-from penstock.testing.sqs_sending import ID_RULE, INVALID, SqsClient, SqsFixtures, text
+from penstock.testing.sqs_sending import ID_RULE, INVALID, SqsClient, SqsMessageFixtures, text
 
 QUEUE = "orders.fifo"
 NO_GROUP = "The request must contain the parameter MessageGroupId."
@@ -60,7 +60,7 @@ class Fifo:
         self("SetQueueAttributes", Attributes=attributes)
 
 
-class SqsFifoFixtures(SqsFixtures):
+class SqsFifoFixtures(SqsMessageFixtures):
     @pytest.fixture
     def fifo(self, sqs: SqsClient) -> Iterator[Fifo]:
         yield Fifo(sqs)
@@ -407,7 +407,7 @@ class SqsFifoReceiving(SqsFifoFixtures):
             assert fifo.bodies() == ["g3-m1"]
 
 
-class SqsWithoutGroups(SqsFixtures):
+class SqsWithoutGroups(SqsMessageFixtures):
     def test_a_store_without_groups_has_no_fifo_queues(self, sqs: SqsClient) -> None:
         code, told = sqs.refusal("CreateQueue", QueueName=QUEUE, Attributes={"FifoQueue": "true"})
         assert code == "AWS.SimpleQueueService.UnsupportedOperation"

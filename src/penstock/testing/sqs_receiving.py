@@ -17,7 +17,7 @@ from penstock.server.dialects.sqs import in_flight
 from penstock.testing.clock import START, FakeClock
 from penstock.testing.serving import until
 from penstock.testing.sqs_client import ACCOUNT
-from penstock.testing.sqs_sending import INVALID, SqsClient, SqsFixtures, text
+from penstock.testing.sqs_sending import INVALID, SqsClient, SqsMessageFixtures, text
 
 GONE = "Message does not exist or is not available for visibility timeout change."
 NOT_IN_FLIGHT = ("AWS.SimpleQueueService.MessageNotInflight", "The specified message isn't in flight.")
@@ -33,7 +33,7 @@ def receive(sqs: SqsClient, queue: str = "orders", **members: Any) -> dict[str, 
     return dict(message)
 
 
-class SqsReceiving(SqsFixtures):
+class SqsReceiving(SqsMessageFixtures):
     def test_nothing_is_an_answer_without_messages(self, sqs: SqsClient) -> None:
         assert sqs("ReceiveMessage", "orders") == {}
 
@@ -97,17 +97,20 @@ class SqsReceiving(SqsFixtures):
         clock.advance(2)
         receive(sqs, VisibilityTimeout=1)
         clock.advance(3)
+        every: dict[str, Any] = {parameter: ["All"]}
+        some: dict[str, Any] = {parameter: ["SenderId", "SequenceNumber"]}
+        none: dict[str, Any] = {parameter: ["SequenceNumber"]}
         sent, first = START // 1000, START // 1000 + 2000
-        assert receive(sqs, **{parameter: ["All"]})["Attributes"] == {
+        assert receive(sqs, **every)["Attributes"] == {
             "SenderId": ACCOUNT,
             "SentTimestamp": str(sent),
             "ApproximateReceiveCount": "2",
             "ApproximateFirstReceiveTimestamp": str(first),
         }
         clock.advance(30)
-        assert receive(sqs, **{parameter: ["SenderId", "SequenceNumber"]})["Attributes"] == {"SenderId": ACCOUNT}
+        assert receive(sqs, **some)["Attributes"] == {"SenderId": ACCOUNT}
         clock.advance(30)
-        assert "Attributes" not in receive(sqs, **{parameter: ["SequenceNumber"]})
+        assert "Attributes" not in receive(sqs, **none)
 
     def test_given_both_parameters_aws_looks_at_one(self, sqs: SqsClient) -> None:
         sqs("SendMessage", "orders", MessageBody="msg")
@@ -115,9 +118,7 @@ class SqsReceiving(SqsFixtures):
         assert len(message["Attributes"]) == (4 if sqs.protocol == "json" else 1)
 
     def test_the_sender_of_another_account_is_told(self, server: BackgroundServer, sqs: SqsClient) -> None:
-        signed = (
-            "AWS4-HMAC-SHA256 Credential=123456789012/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
-        )
+        signed = "AWS4-HMAC-SHA256 Credential=123456789012/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
         other = SqsClient(server.url, sqs.protocol, {"Authorization": signed})
         other("SendMessage", "orders", MessageBody="x")
         assert receive(sqs, AttributeNames=["SenderId"])["Attributes"]["SenderId"] in ("123456789012", ACCOUNT)
@@ -237,7 +238,7 @@ class SqsReceiving(SqsFixtures):
             assert sqs.refusal("ReceiveMessage", "orders")[0] == "OverLimit"
 
 
-class SqsSettling(SqsFixtures):
+class SqsSettling(SqsMessageFixtures):
     def test_a_deleted_message_is_gone_and_may_be_deleted_again(self, sqs: SqsClient, broker: Broker) -> None:
         sqs("SendMessage", "orders", MessageBody="x")
         handle = receive(sqs)["ReceiptHandle"]
@@ -352,7 +353,7 @@ class SqsSettling(SqsFixtures):
         assert bodies(sqs("ReceiveMessage", "orders", MaxNumberOfMessages=3)) == ["2"]
 
 
-class SqsNumbered(SqsFixtures):
+class SqsNumbered(SqsMessageFixtures):
     """On stores whose ids tell the numbers of their messages, which can be looked up."""
 
     def test_the_visibility_of_a_message_that_is_not_in_flight_cannot_be_changed(
@@ -374,7 +375,7 @@ class SqsNumbered(SqsFixtures):
         attributes = {"a": text("v", "String.custom"), "n": text("1.0", "Number")}
         trace = {"AWSTraceHeader": text("Root=1")}
         sent = sqs("SendMessage", "orders", MessageBody="x", MessageAttributes=attributes, MessageSystemAttributes=trace)
-        everything = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"], "VisibilityTimeout": 0}
+        everything: dict[str, Any] = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"], "VisibilityTimeout": 0}
         before = receive(sqs, **everything)
         receive(sqs, VisibilityTimeout=0)
         clock.advance(10)

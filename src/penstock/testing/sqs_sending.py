@@ -63,7 +63,7 @@ class SqsClient:
         return found.value.code, found.value.text
 
 
-class SqsFixtures(ServerFixtures):
+class SqsMessageFixtures(ServerFixtures):
     @pytest.fixture(params=PROTOCOLS)
     def protocol(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
@@ -75,7 +75,7 @@ class SqsFixtures(ServerFixtures):
         yield client
 
 
-class SqsSending(SqsFixtures):
+class SqsSending(SqsMessageFixtures):
     @pytest.mark.parametrize("body", ["x", "\t\n\r", "a\r\nb", '{"a": "&quot;<>\'"}', "é\ud7ff\ue000\ufffd𐀀\U0010ffff"])
     def test_a_message_arrives_as_it_was_sent(self, sqs: SqsClient, body: str) -> None:
         sent = sqs("SendMessage", "orders", MessageBody=body)
@@ -283,7 +283,7 @@ class SqsSending(SqsFixtures):
         assert sqs.refusal("SendMessage", "orders", MessageBody="x", MessageDeduplicationId="d") == expected
 
 
-class SqsBatches(SqsFixtures):
+class SqsBatches(SqsMessageFixtures):
     def test_a_batch_arrives_in_one_commit(self, sqs: SqsClient, server: BackgroundServer) -> None:
         attributes = {"a": text("v")}
         entries: list[dict[str, Any]] = [{"Id": f"m-{number}", "MessageBody": f"body {number}"} for number in range(10)]
