@@ -97,7 +97,8 @@ class SqsQueues(SqsFixtures):
         names = [url.rpartition("/")[2] for url in sqs("ListQueues")["QueueUrls"]]
         assert names[:4] == ["a-1", "a-2", "a-3", "b-1"]
         assert "NextToken" not in sqs("ListQueues", QueueNamePrefix="a-")
-        seen, token = [], {}
+        seen: list[str] = []
+        token: dict[str, str] = {}
         for _ in range(3):
             page = sqs("ListQueues", QueueNamePrefix="a-", MaxResults=1, **token)
             seen += page["QueueUrls"]

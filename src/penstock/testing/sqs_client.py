@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 from xml.etree import ElementTree
 
-from penstock.server.dialects.sqs.shapes import OPERATIONS, Blob, List, Map, Shape, Structure, Truth, Whole
+from penstock.server.dialects.sqs.shapes import OPERATIONS, Blob, List, Map, MemberShape, Structure, Truth, Whole
 from penstock.testing.http import Http, HttpAnswer
 
 PROTOCOLS = ("json", "query")
@@ -97,7 +97,7 @@ def _flatten(shape: Structure, members: dict[str, Any], path: str, parameters: d
                 _put(member, value, f"{path}{name}", parameters)
 
 
-def _put(shape: Shape, value: Any, name: str, parameters: dict[str, str]) -> None:
+def _put(shape: MemberShape, value: Any, name: str, parameters: dict[str, str]) -> None:
     if isinstance(shape, Structure):
         _flatten(shape, value, f"{name}.", parameters)
     else:
@@ -135,7 +135,7 @@ def _parsed(shape: Structure, tree: ElementTree.Element) -> dict[str, Any]:
     return found
 
 
-def _value(shape: Shape, tree: ElementTree.Element) -> Any:
+def _value(shape: MemberShape, tree: ElementTree.Element) -> Any:
     text = tree.text or ""
     match shape:
         case Structure():

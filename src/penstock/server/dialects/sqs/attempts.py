@@ -14,7 +14,7 @@ MOST_ATTEMPTS = 10_000
 """Attempts that are remembered, which takes about 20 MB if each has received ten messages."""
 
 
-class Held(NamedTuple):
+class HeldMessage(NamedTuple):
     """A message that was received: its number, its receipt, and until when it was hidden then."""
 
     number: int
@@ -27,7 +27,7 @@ class Attempts:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._kept: OrderedDict[tuple[str, str, str], tuple[int, list[Held]]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, str], tuple[int, list[HeldMessage]]] = OrderedDict()
 
     def keep(self, call: Call, attempt: str, messages: list[Message]) -> None:
         now = self._core.broker.clock()
@@ -36,7 +36,7 @@ class Attempts:
             if len(self._kept) < MOST_ATTEMPTS and now - at <= WINDOW:
                 break
             del self._kept[oldest]
-        held = [Held(message.number, message.receipt, message.visible_at) for message in messages]
+        held = [HeldMessage(message.number, message.receipt, message.visible_at) for message in messages]
         self._kept[_key(call, attempt)] = now, held
 
     async def repeat(self, call: Call, attempt: str, visibility: int | None) -> list[Message]:
@@ -54,7 +54,7 @@ class Attempts:
             self.keep(call, attempt, messages)
         return messages
 
-    def _read(self, queue: str, held: list[Held], visibility: int | None) -> list[Message]:
+    def _read(self, queue: str, held: list[HeldMessage], visibility: int | None) -> list[Message]:
         """In a thread of commits."""
         home = self._core.broker.queue(queue)
         now = self._core.broker.clock()

@@ -8,7 +8,7 @@ from penstock.broker import LocalBroker
 from penstock.message import Redrive
 from penstock.server.dialects.sqs.attributes import LABEL, read_document, value_error
 from penstock.server.dialects.sqs.errors import SqsError
-from penstock.server.dialects.sqs.names import FIFO, Names, Place
+from penstock.server.dialects.sqs.names import FIFO, Names, QueueAddress
 
 MOST_RECEIVES = 1000
 COUNT = re.compile(r"[0-9]{1,4}")
@@ -21,7 +21,7 @@ class RedrivePolicies:
         self._broker = broker
         self._names = names
 
-    def read(self, text: str, source: Place) -> Redrive:
+    def read(self, text: str, source: QueueAddress) -> Redrive:
         """The RedrivePolicy of the queue ``source``."""
         policy = read_document(text)
         if not isinstance(policy, dict):
@@ -37,7 +37,7 @@ class RedrivePolicies:
             raise _invalid(text, "Only following attributes are supported: [maxReceiveCount, deadLetterTargetArn].")
         return Redrive(self._target(text, arn, source), int(count))
 
-    def _target(self, text: str, arn: object, source: Place) -> str:
+    def _target(self, text: str, arn: object, source: QueueAddress) -> str:
         parts = arn.split(":") if isinstance(arn, str) else []
         if len(parts) != 6 or parts[0] != "arn":
             raise _invalid(text, "Invalid value for deadLetterTargetArn.")

@@ -14,16 +14,16 @@ from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route
 from penstock.server.dialects.native_values import weigh_json
 from penstock.server.dialects.sqs import json_protocol, query_protocol
 from penstock.server.dialects.sqs.call import Call
-from penstock.server.dialects.sqs.errors import SqsError, missing, of_refusal, translate
+from penstock.server.dialects.sqs.errors import SqsError, denied, missing, of_refusal, translate
 from penstock.server.dialects.sqs.names import Names
-from penstock.server.dialects.sqs.queues import Queues
-from penstock.server.dialects.sqs.receiving import Receiving
-from penstock.server.dialects.sqs.sending import Sending
-from penstock.server.dialects.sqs.settling import Settling
-from penstock.server.dialects.sqs.shapes import Operation
+from penstock.server.dialects.sqs.queues import QueueOperations
+from penstock.server.dialects.sqs.receiving import ReceiveOperations
+from penstock.server.dialects.sqs.sending import SendOperations
+from penstock.server.dialects.sqs.settling import SettleOperations
+from penstock.server.dialects.sqs.shapes import OperationShape
 from penstock.server.http.request_response import JSON, Grant, Refused, Request, Response, Scope
 
-Handler = Callable[[Call], Awaitable[dict[str, Any]]]
+Handle = Callable[[Call], Awaitable[dict[str, Any]]]
 FORM = "application/x-www-form-urlencoded"
 AMAZON_JSON = "application/x-amz-json"
 UNWEIGHED = 4096
@@ -45,9 +45,14 @@ class Sqs(Dialect):
         self._handlers = self._bind()
         self._ids = map((str(uuid.uuid4())[:24] + "{:012x}").format, count(1))
 
-    def _bind(self) -> dict[str, tuple[Handler, Scope | None]]:
+    def _bind(self) -> dict[str, tuple[Handle, Scope | None]]:
         """The handler of each operation, and the scope that its caller needs for the queue."""
-        queues, sending, receiving, settling = Queues(self.core), Sending(self.core), Receiving(self.core), Settling(self.core)
+        queues, sending, receiving, settling = (
+            QueueOperations(self.core),
+            SendOperations(self.core),
+            ReceiveOperations(self.core),
+            SettleOperations(self.core),
+        )
         return {
             "CreateQueue": (queues.create_queue, None),
             "DeleteQueue": (queues.delete_queue, Scope.ADMIN),
@@ -113,7 +118,7 @@ class Sqs(Dialect):
             given = query_protocol.read(operation, tree)
         return await self._perform(request, operation, given, f"/{account}/{queue}" if queue else "")
 
-    async def _perform(self, request: Request, operation: Operation, given: dict[str, Any], path: str) -> Response:
+    async def _perform(self, request: Request, operation: OperationShape, given: dict[str, Any], path: str) -> Response:
         account, region = self.names.caller(request)
         found = self._handlers.get(operation.name)
         if found is None:
@@ -125,15 +130,15 @@ class Sqs(Dialect):
             if not url:
                 raise missing("QueueUrl")
             request.queue = name = self.names.queue_of_url(url, account, region)
-            if scope is not None:
-                request.grant.check(scope, name)
+            if scope is not None and not request.grant.allows(scope, name):
+                raise denied(request.grant, account, operation.name, self.names.arn(name))
         call = Call(request, operation.name, given, account, region, name, self.names.base(request, region))
         output = await handler(call)
         response = await self._write(request, operation, output)
         response.undo = call.undo
         return response
 
-    async def _write(self, request: Request, operation: Operation, output: dict[str, Any]) -> Response:
+    async def _write(self, request: Request, operation: OperationShape, output: dict[str, Any]) -> Response:
         request_id = next(self._ids)
         write = json_protocol.write if is_json(request) else partial(query_protocol.write, as_json=wants_json(request))
         messages = output.get("Messages")

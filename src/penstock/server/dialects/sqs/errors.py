@@ -14,7 +14,7 @@ from penstock.errors import (
     StoreError,
     Unsupported,
 )
-from penstock.server.http.request_response import Refused
+from penstock.server.http.request_response import Grant, Refused
 
 _SIMPLE = "AWS.SimpleQueueService."
 _OF_SQS = (
@@ -103,6 +103,13 @@ def invalid(name: str, value: object, reason: str) -> SqsError:
 
 def missing(name: str) -> SqsError:
     return SqsError("MissingRequiredParameterException", f"The request must contain the parameter {name}.")
+
+
+def denied(grant: Grant, account: str, operation: str, arn: str) -> SqsError:
+    action = f"sqs:{operation.lower().removesuffix('batch')}"
+    user = f"arn:aws:iam::{grant.account or account}:user/{grant.name}"
+    text = f"User: {user} is not authorized to perform: {action} on resource: {arn}"
+    return SqsError("AccessDeniedException", f"{text} because no identity-based policy allows the {action} action")
 
 
 def translate(error: PenstockError) -> SqsError:

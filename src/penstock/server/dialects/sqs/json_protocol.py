@@ -10,7 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.server.dialects.sqs.errors import ACCESS, SqsError, missing
-from penstock.server.dialects.sqs.shapes import OPERATIONS, Blob, List, Map, Operation, Shape, Structure, Text, Truth, Whole
+from penstock.server.dialects.sqs.shapes import (
+    OPERATIONS,
+    Blob,
+    List,
+    Map,
+    MemberShape,
+    OperationShape,
+    Structure,
+    Text,
+    Truth,
+    Whole,
+)
 from penstock.server.http.request_response import Request, Response
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
@@ -19,7 +30,7 @@ ERROR_PREFIX = "com.amazonaws.sqs#"
 COMMON_PREFIX = "com.amazon.coral.service#"
 COMMON = frozenset({"UnknownOperationException", "SerializationException", *ACCESS})
 """Errors that all of AWS's services have."""
-Reader = Callable[[Any], Any]
+ReadValue = Callable[[Any], Any]
 LARGEST = 2**63 - 1
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
@@ -28,7 +39,7 @@ class Absent(Exception):
     """A member of a structure is missing: its path in the words of the Query protocol, which both use for this."""
 
 
-def find_operation(request: Request) -> Operation:
+def find_operation(request: Request) -> OperationShape:
     target = request.headers.get("x-amz-target", "")
     operation = OPERATIONS.get(target[len(PREFIX) :]) if target.startswith(PREFIX) else None
     if operation is None:
@@ -36,7 +47,7 @@ def find_operation(request: Request) -> Operation:
     return operation
 
 
-def read(operation: Operation, body: bytes) -> dict[str, Any]:
+def read(operation: OperationShape, body: bytes) -> dict[str, Any]:
     """The members of a request."""
     try:
         given = json.loads(body) if body else {}
@@ -100,7 +111,7 @@ def _blob(value: Any) -> bytes:
         raise SqsError("SerializationException", "A blob is not written in base64.") from None
 
 
-def _structure(shape: Structure) -> Reader:
+def _structure(shape: Structure) -> ReadValue:
     readers, needed = {name: _reader(member) for name, member in shape.members.items()}, shape.needed
 
     def read_structure(value: Any) -> dict[str, Any]:
@@ -118,7 +129,7 @@ def _structure(shape: Structure) -> Reader:
     return read_structure
 
 
-def _list(shape: List) -> Reader:
+def _list(shape: List) -> ReadValue:
     read_item = _reader(shape.item)
 
     def read_list(value: Any) -> list[Any]:
@@ -135,7 +146,7 @@ def _list(shape: List) -> Reader:
     return read_list
 
 
-def _map(shape: Map) -> Reader:
+def _map(shape: Map) -> ReadValue:
     read_value = _reader(shape.value)
 
     def read_map(value: Any) -> dict[str, Any]:
@@ -146,7 +157,7 @@ def _map(shape: Map) -> Reader:
     return read_map
 
 
-def _reader(shape: Shape) -> Reader:
+def _reader(shape: MemberShape) -> ReadValue:
     match shape:
         case Text():
             return _text
@@ -177,7 +188,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_b
 EMPTY: tuple[Any, ...] = (None, [], {})
 
 
-def write(operation: Operation, output: dict[str, Any], request_id: str) -> Response:  # noqa: ARG001
+def write(operation: OperationShape, output: dict[str, Any], request_id: str) -> Response:  # noqa: ARG001
     """Members that are empty are left out."""
     members = {name: value for name, value in output.items() if value or value not in EMPTY}
     body = _encode(members).encode("utf-8", "replace") if members else b"{}"

@@ -28,7 +28,7 @@ LONGEST_URL = 1000
 LONGEST_SCOPE = 300
 
 
-class Place(NamedTuple):
+class QueueAddress(NamedTuple):
     """Where a queue is in SQS."""
 
     account: str
@@ -71,22 +71,22 @@ class Names:
             return self._url.replace("{region}", region)
         return f"{self._scheme}://{request.headers.get('host', 'localhost')}"
 
-    def queue_of(self, place: Place) -> str:
+    def queue_of(self, place: QueueAddress) -> str:
         """The core's name of a queue."""
         account, region, name = place
         if account != self.account:
             return f"{name}@{region}@{account}"
         return name if region == self.region else f"{name}@{region}"
 
-    def place_of(self, queue: str) -> Place | None:
+    def place_of(self, queue: str) -> QueueAddress | None:
         """Where one of the core's queues is in SQS; None if SQS cannot express its name."""
         name, _, rest = queue.partition("@")
         if not NAME.fullmatch(name):
             return None
         if not rest:
-            return Place(self.account, self.region, name) if name == queue else None
+            return QueueAddress(self.account, self.region, name) if name == queue else None
         region, mark, account = rest.partition("@")
-        place = Place(account if mark else self.account, region, name)
+        place = QueueAddress(account if mark else self.account, region, name)
         proper = REGION.fullmatch(region) and ACCOUNT.fullmatch(place.account)
         return place if proper and self.queue_of(place) == queue else None
 
@@ -97,7 +97,7 @@ class Names:
             raise no_queue()
         return self.queue_of(place)
 
-    def _read_url(self, url: str, account: str, region: str) -> Place | None:
+    def _read_url(self, url: str, account: str, region: str) -> QueueAddress | None:
         try:
             parts = urlsplit(url)
         except ValueError:
@@ -106,7 +106,7 @@ class Names:
         if not NAME.fullmatch(name):
             raise SqsError("InvalidAddress", f"The address {url} is not valid for this endpoint.") if not name else no_queue()
         found = REGION_IN_HOST.match(parts.netloc)
-        return Place(owner if ACCOUNT.fullmatch(owner) else account, found[1] if found else region, name)
+        return QueueAddress(owner if ACCOUNT.fullmatch(owner) else account, found[1] if found else region, name)
 
     def queue_of_arn(self, arn: object) -> str | None:
         """The core's name of the queue that an ARN names; None if it is no ARN of a queue."""
@@ -115,14 +115,14 @@ class Names:
         parts = arn.split(":")
         if len(parts) != 6 or parts[:3] != ["arn", "aws", "sqs"] or not NAME.fullmatch(parts[5]):
             return None
-        place = Place(parts[4], parts[3], parts[5])
+        place = QueueAddress(parts[4], parts[3], parts[5])
         return self.queue_of(place) if ACCOUNT.fullmatch(place.account) and REGION.fullmatch(place.region) else None
 
     def arn(self, queue: str) -> str:
         """The ARN of one of the core's queues; of one that SQS cannot express, with the core's name."""
         place = self.place_of(queue)
-        return (place or Place(self.account, self.region, queue)).arn
+        return (place or QueueAddress(self.account, self.region, queue)).arn
 
     def url(self, base: str, queue: str) -> str:
-        place = self.place_of(queue) or Place(self.account, self.region, queue)
+        place = self.place_of(queue) or QueueAddress(self.account, self.region, queue)
         return f"{base}/{place.account}/{place.name}"

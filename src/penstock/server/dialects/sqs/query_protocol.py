@@ -13,7 +13,17 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from penstock.server.dialects.sqs.errors import SqsError, missing
-from penstock.server.dialects.sqs.shapes import OPERATIONS, Blob, List, Map, Operation, Shape, Structure, Truth, Whole
+from penstock.server.dialects.sqs.shapes import (
+    OPERATIONS,
+    Blob,
+    List,
+    Map,
+    MemberShape,
+    OperationShape,
+    Structure,
+    Truth,
+    Whole,
+)
 from penstock.server.http.request_response import JSON, Request, Response
 
 CONTENT_TYPE = "text/xml"
@@ -59,7 +69,7 @@ def _plant(tree: Tree, parts: list[str], value: str) -> None:
     tree.setdefault(last, value)
 
 
-def find_operation(tree: Tree, *, on_queue: bool) -> Operation:
+def find_operation(tree: Tree, *, on_queue: bool) -> OperationShape:
     name = tree.get("Action")
     if type(name) is not str or not name:
         raise SqsError("UnknownOperationException", "", status=404)
@@ -69,7 +79,7 @@ def find_operation(tree: Tree, *, on_queue: bool) -> Operation:
     return operation
 
 
-def read(operation: Operation, tree: Tree) -> dict[str, Any]:
+def read(operation: OperationShape, tree: Tree) -> dict[str, Any]:
     """The members of a request."""
     return _read_structure(operation.input, tree, "")
 
@@ -86,7 +96,7 @@ def _read_structure(shape: Structure, tree: Tree, path: str) -> dict[str, Any]:
     return members
 
 
-def _read(shape: Shape, node: str | Tree, path: str) -> Any:
+def _read(shape: MemberShape, node: str | Tree, path: str) -> Any:
     match shape:
         case List():
             return _read_list(shape, node, path)
@@ -153,7 +163,7 @@ def escape(text: str) -> str:
     return SPECIAL.sub(lambda found: ESCAPES.get(found[0], "\ufffd"), text)
 
 
-def _element(name: str, shape: Shape, value: Any) -> str:
+def _element(name: str, shape: MemberShape, value: Any) -> str:
     match shape:
         case List():
             return "".join(_element(shape.query, shape.item, item) for item in value)
@@ -177,7 +187,7 @@ def _members(shape: Structure, output: dict[str, Any]) -> str:
     )
 
 
-def write(operation: Operation, output: dict[str, Any], request_id: str, *, as_json: bool = False) -> Response:
+def write(operation: OperationShape, output: dict[str, Any], request_id: str, *, as_json: bool = False) -> Response:
     if as_json:
         shown = {f"{operation.name}Result": _as_json(operation.output, output)} if operation.output.members else {}
         return _answer_json(
@@ -212,7 +222,7 @@ LOWER = {"Messages": "messages", "QueueUrls": "queueUrls"}
 """Members that AWS writes otherwise in the JSON of this protocol."""
 
 
-def _as_json(shape: Shape, value: Any) -> Any:
+def _as_json(shape: MemberShape, value: Any) -> Any:
     """A value as the JSON of this protocol has it: maps are lists of pairs, and absent members null."""
     if value is None:
         return None

@@ -15,7 +15,7 @@ from penstock.server.dialects.sqs.attributes import CREATED, LABEL, MODIFIED, PU
 from penstock.server.dialects.sqs.call import Call
 from penstock.server.dialects.sqs.dead_letters import RedrivePolicies
 from penstock.server.dialects.sqs.errors import SqsError, invalid, missing, no_queue
-from penstock.server.dialects.sqs.names import ACCOUNT, FIFO, NAME, Names, Place
+from penstock.server.dialects.sqs.names import ACCOUNT, FIFO, NAME, Names, QueueAddress
 from penstock.server.http.request_response import Scope
 
 TAG = "sqs.tag."
@@ -32,7 +32,7 @@ FIFO_RULE = (
 )
 
 
-class Queues:
+class QueueOperations:
     """Owns the names of queues that were deleted in the last minute, if the server keeps SQS's waits."""
 
     def __init__(self, core: Core) -> None:
@@ -50,7 +50,7 @@ class Queues:
 
     async def create_queue(self, call: Call) -> dict[str, Any]:
         given, tags = call.given.get("Attributes", {}), call.given.get("tags", {})
-        place = Place(call.account, call.region, call.given["QueueName"])
+        place = QueueAddress(call.account, call.region, call.given["QueueName"])
         fifo = _check_name(place.name, given)
         queue = call.request.queue = self.names.queue_of(place)
         call.request.grant.check(Scope.ADMIN, queue)
@@ -84,7 +84,7 @@ class Queues:
             raise SqsError("QueueNameExists", text)
         return True
 
-    def _redrive(self, call: Call, text: str, place: Place) -> Redrive:
+    def _redrive(self, call: Call, text: str, place: QueueAddress) -> Redrive:
         redrive = self._policies.read(text, place)
         # Naming a dead letter queue needs the same right as redriving to it, because messages then move there.
         call.request.grant.check(Scope.ADMIN, redrive.dead_letter_queue)
@@ -126,7 +126,7 @@ class Queues:
         account, name = call.given.get("QueueOwnerAWSAccountId") or call.account, call.given["QueueName"]
         if not NAME.fullmatch(name) or not ACCOUNT.fullmatch(account):
             raise no_queue()
-        queue = call.request.queue = self.names.queue_of(Place(account, call.region, name))
+        queue = call.request.queue = self.names.queue_of(QueueAddress(account, call.region, name))
         # Whoever may use a queue in any way may know its address.
         if not call.request.grant.knows(queue):
             raise no_queue()
@@ -280,8 +280,8 @@ class Queues:
         tags = {name[len(TAG) :]: text for name, text in settings.labels.items() if name.startswith(TAG)}
         return {"Tags": tags}
 
-    def _place(self, queue: str) -> Place:
-        return self.names.place_of(queue) or Place(self.names.account, self.names.region, queue)
+    def _place(self, queue: str) -> QueueAddress:
+        return self.names.place_of(queue) or QueueAddress(self.names.account, self.names.region, queue)
 
 
 def _queue(call: Call) -> str:

@@ -23,7 +23,7 @@ EARLY = 0.005
 """By this part of its time, and by at least twice so many seconds, a long poll ends early: then its client gives up."""
 
 
-class Receiving:
+class ReceiveOperations:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._rules = Rulebook(core)

@@ -30,7 +30,7 @@ TRACE_HEADER = "x-amzn-trace-id"
 NOT_HERE = "The request include parameter that is not valid for this queue type."
 
 
-class Prepared(NamedTuple):
+class PreparedMessage(NamedTuple):
     """A message that may be sent, and the digests of the answer."""
 
     draft: Draft
@@ -38,7 +38,7 @@ class Prepared(NamedTuple):
     digests: dict[str, str]
 
 
-class Sending:
+class SendOperations:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._rules = Rulebook(core)
@@ -80,14 +80,14 @@ class Sending:
                 successful.append({"Id": entry["Id"], **self._answer(call.queue, one, next(sent), rules)})
         return {"Successful": successful, "Failed": failed}
 
-    def _prepare_entry(self, call: Call, entry: dict[str, Any], rules: Rules) -> Prepared | SqsError:
+    def _prepare_entry(self, call: Call, entry: dict[str, Any], rules: Rules) -> PreparedMessage | SqsError:
         try:
             return self._prepare(call, entry, rules)
         except SqsError as error:
             error.__traceback__ = None  # its frames have the whole request
             return error
 
-    def _prepare(self, call: Call, given: dict[str, Any], rules: Rules) -> Prepared:
+    def _prepare(self, call: Call, given: dict[str, Any], rules: Rules) -> PreparedMessage:
         """Check a message against every limit but that of its size."""
         body = given.get("MessageBody")
         if not body:
@@ -106,7 +106,7 @@ class Sending:
         delay = _read_delay(given, rules)
         draft = self._draft(call, given, rules, raw, attached, trace)
         draft.delay = delay
-        return Prepared(draft, len(raw) + attached.size, digests)
+        return PreparedMessage(draft, len(raw) + attached.size, digests)
 
     def _draft(
         self, call: Call, given: dict[str, Any], rules: Rules, raw: bytes, attached: Attached, trace: str | None
@@ -133,7 +133,7 @@ class Sending:
             attributes = remember(attached, trace=trace, sender=sender, deduplication=deduplication)
         return Draft(raw, TEXT, attributes, key=key, group=group)
 
-    def _answer(self, queue: str, prepared: Prepared, sent: Sent, rules: Rules) -> dict[str, Any]:
+    def _answer(self, queue: str, prepared: PreparedMessage, sent: Sent, rules: Rules) -> dict[str, Any]:
         answer = {"MessageId": self.core.broker.store.uuids.of(queue, sent.id), **prepared.digests}
         if rules.fifo:
             answer["SequenceNumber"] = sequence(number_of(sent.id) or 0)

@@ -35,12 +35,12 @@ class Wish(NamedTuple):
     seconds: int = 0
 
 
-Outcome = SqsError | bool
+EntryOutcome = SqsError | bool
 """Why a wish is refused, or whether it has changed anything."""
-Perform = Callable[[list[Wish]], Awaitable[Sequence[Outcome]]]
+Perform = Callable[[list[Wish]], Awaitable[Sequence[EntryOutcome]]]
 
 
-class Settling:
+class SettleOperations:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._rules = Rulebook(core)
@@ -65,22 +65,22 @@ class Settling:
         """First of all: that there is no such queue counts more than what is wrong with the rest of the request."""
         return (await self._rules(call.queue or "")).fifo
 
-    async def _delete(self, call: Call, fifo: bool, wishes: list[Wish]) -> Sequence[Outcome]:
+    async def _delete(self, call: Call, fifo: bool, wishes: list[Wish]) -> Sequence[EntryOutcome]:
         queue = call.queue or ""
         act = partial(self._settle, queue, partial(_delete_from_fifo, self.core.broker.clock) if fifo else _delete)
-        outcomes: Sequence[Outcome] = await self.core.commits.share(f"sqs delete {queue}", act, wishes)
+        outcomes: Sequence[EntryOutcome] = await self.core.commits.share(f"sqs delete {queue}", act, wishes)
         self.core.count_deleted(call.request, queue, sum(outcome is True for outcome in outcomes))
         return outcomes
 
-    async def _change(self, call: Call, fifo: bool, wishes: list[Wish]) -> Sequence[Outcome]:
+    async def _change(self, call: Call, fifo: bool, wishes: list[Wish]) -> Sequence[EntryOutcome]:
         queue = call.queue or ""
         act = partial(self._settle, queue, partial(_hide, self.core.broker.clock, fifo))
-        outcomes: Sequence[Outcome] = await self.core.commits.share(f"sqs hide {queue}", act, wishes)
+        outcomes: Sequence[EntryOutcome] = await self.core.commits.share(f"sqs hide {queue}", act, wishes)
         return outcomes
 
     def _settle(
-        self, queue: str, act: Callable[[LocalQueue, list[Wish]], Sequence[Outcome]], asked: list[list[Wish]]
-    ) -> list[list[Outcome]]:
+        self, queue: str, act: Callable[[LocalQueue, list[Wish]], Sequence[EntryOutcome]], asked: list[list[Wish]]
+    ) -> list[list[EntryOutcome]]:
         """In a thread of commits: what several requests wish, in one call."""
         try:
             home = self.core.commits.queue(queue)
@@ -91,12 +91,12 @@ class Settling:
         return [list(islice(outcomes, len(wishes))) for wishes in asked]
 
 
-def _delete(home: LocalQueue, wishes: list[Wish]) -> Sequence[Outcome]:
+def _delete(home: LocalQueue, wishes: list[Wish]) -> Sequence[EntryOutcome]:
     """In a standard queue, an old handle deletes nothing, and its holder is told of success."""
     return home.delete_many([wish.receipt for wish in wishes])
 
 
-def _delete_from_fifo(clock: Clock, home: LocalQueue, wishes: list[Wish]) -> Sequence[Outcome]:
+def _delete_from_fifo(clock: Clock, home: LocalQueue, wishes: list[Wish]) -> Sequence[EntryOutcome]:
     """In a FIFO queue, a message that is visible again keeps its place: its old receiver must not delete it."""
     found, now = _look_up(home, wishes), clock()
     held = [
@@ -107,7 +107,7 @@ def _delete_from_fifo(clock: Clock, home: LocalQueue, wishes: list[Wish]) -> Seq
         and message.delivery == wish.receipt.delivery
     ]
     deleted = {receipt.id for receipt, done in zip(held, home.delete_many(held), strict=True) if done}
-    outcomes: list[Outcome] = []
+    outcomes: list[EntryOutcome] = []
     for wish in wishes:
         id = wish.receipt.id
         refused = id in found and id not in deleted
@@ -115,10 +115,10 @@ def _delete_from_fifo(clock: Clock, home: LocalQueue, wishes: list[Wish]) -> Seq
     return outcomes
 
 
-def _hide(clock: Clock, fifo: bool, home: LocalQueue, wishes: list[Wish]) -> Sequence[Outcome]:
+def _hide(clock: Clock, fifo: bool, home: LocalQueue, wishes: list[Wish]) -> Sequence[EntryOutcome]:
     """Hide messages that are in flight. As at AWS, an old handle is good for that in a standard queue."""
     found, now = _look_up(home, wishes), clock()
-    outcomes: list[Outcome] = []
+    outcomes: list[EntryOutcome] = []
     receipts: list[Receipt] = []
     for wish in wishes:
         receipt = wish.receipt
@@ -175,7 +175,7 @@ def _read_change(call: Call, given: dict[str, Any]) -> Wish:
     return _read(call, given)._replace(seconds=seconds)
 
 
-def _answer(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _answer(outcomes: Sequence[EntryOutcome]) -> dict[str, Any]:
     (outcome,) = outcomes
     if isinstance(outcome, SqsError):
         raise outcome
@@ -185,7 +185,7 @@ def _answer(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 async def _each(call: Call, read: Callable[[Call, dict[str, Any]], Wish], perform: Perform) -> dict[str, Any]:
     """A batch: what is wrong with one entry fails only that."""
     entries = entries_of(call)
-    outcomes: list[Wish | Outcome] = []
+    outcomes: list[Wish | EntryOutcome] = []
     for entry in entries:
         try:
             outcomes.append(read(call, entry))

@@ -32,7 +32,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    members: Mapping[str, Shape] = field(default_factory=dict)
+    members: Mapping[str, MemberShape] = field(default_factory=dict)
     needed: tuple[str, ...] = ()
 
 
@@ -53,11 +53,11 @@ class Map:
     key: str = "Name"
 
 
-Shape = Text | Whole | Truth | Blob | Structure | List | Map
+MemberShape = Text | Whole | Truth | Blob | Structure | List | Map
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OperationShape:
     name: str
     input: Structure
     output: Structure = Structure()
@@ -77,7 +77,7 @@ VALUE = Structure(
     }
 )
 MESSAGE_ATTRIBUTES = Map("MessageAttribute", VALUE)
-DRAFT: dict[str, Shape] = {
+DRAFT: dict[str, MemberShape] = {
     "MessageBody": TEXT,
     "DelaySeconds": WHOLE,
     "MessageAttributes": MESSAGE_ATTRIBUTES,
@@ -85,7 +85,7 @@ DRAFT: dict[str, Shape] = {
     "MessageDeduplicationId": TEXT,
     "MessageGroupId": TEXT,
 }
-SENT: dict[str, Shape] = {
+SENT: dict[str, MemberShape] = {
     "MessageId": TEXT,
     "MD5OfMessageBody": TEXT,
     "MD5OfMessageAttributes": TEXT,
@@ -103,11 +103,11 @@ MESSAGE = Structure(
         "MessageAttributes": MESSAGE_ATTRIBUTES,
     }
 )
-HANDLE: dict[str, Shape] = {"ReceiptHandle": TEXT}
+HANDLE: dict[str, MemberShape] = {"ReceiptHandle": TEXT}
 FAILED = List(
     "BatchResultErrorEntry", Structure({"Id": TEXT, "SenderFault": TRUTH, "Code": TEXT, "Message": TEXT}, ("Id", "Code"))
 )
-PAGE: dict[str, Shape] = {"NextToken": TEXT, "MaxResults": WHOLE}
+PAGE: dict[str, MemberShape] = {"NextToken": TEXT, "MaxResults": WHOLE}
 TASK = Structure(
     {
         "TaskHandle": TEXT,
@@ -123,43 +123,45 @@ TASK = Structure(
 )
 
 
-def _on_queue(members: Mapping[str, Shape] | None = None, *needed: str) -> Structure:
+def _on_queue(members: Mapping[str, MemberShape] | None = None, *needed: str) -> Structure:
     return Structure({**URL, **(members or {})}, ("QueueUrl", *needed))
 
 
-def _batch(name: str, entry: Mapping[str, Shape], needed: tuple[str, ...], done: Mapping[str, Shape]) -> Operation:
+def _batch(
+    name: str, entry: Mapping[str, MemberShape], needed: tuple[str, ...], done: Mapping[str, MemberShape]
+) -> OperationShape:
     """An operation on up to ten entries. If there are none, its handler says so."""
     entries = List(f"{name}RequestEntry", Structure({"Id": TEXT, **entry}, ("Id", *needed)))
     successful = List(f"{name}ResultEntry", Structure({"Id": TEXT, **done}))
-    return Operation(name, _on_queue({"Entries": entries}), Structure({"Successful": successful, "Failed": FAILED}))
+    return OperationShape(name, _on_queue({"Entries": entries}), Structure({"Successful": successful, "Failed": FAILED}))
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, OperationShape] = {
     operation.name: operation
     for operation in (
-        Operation(
+        OperationShape(
             "CreateQueue",
             Structure({"QueueName": TEXT, "Attributes": ATTRIBUTES, "tags": TAGS}, ("QueueName",)),
             Structure(URL),
         ),
-        Operation("DeleteQueue", _on_queue()),
-        Operation(
+        OperationShape("DeleteQueue", _on_queue()),
+        OperationShape(
             "GetQueueUrl", Structure({"QueueName": TEXT, "QueueOwnerAWSAccountId": TEXT}, ("QueueName",)), Structure(URL)
         ),
-        Operation(
+        OperationShape(
             "ListQueues",
             Structure({"QueueNamePrefix": TEXT, **PAGE}),
             Structure({"QueueUrls": List("QueueUrl", TEXT), "NextToken": TEXT}),
         ),
-        Operation(
+        OperationShape(
             "GetQueueAttributes",
             _on_queue({"AttributeNames": List("AttributeName", TEXT)}),
             Structure({"Attributes": ATTRIBUTES}),
         ),
-        Operation("SetQueueAttributes", _on_queue({"Attributes": ATTRIBUTES}, "Attributes")),
-        Operation("SendMessage", _on_queue(DRAFT, "MessageBody"), Structure(SENT)),
+        OperationShape("SetQueueAttributes", _on_queue({"Attributes": ATTRIBUTES}, "Attributes")),
+        OperationShape("SendMessage", _on_queue(DRAFT, "MessageBody"), Structure(SENT)),
         _batch("SendMessageBatch", DRAFT, ("MessageBody",), SENT),
-        Operation(
+        OperationShape(
             "ReceiveMessage",
             _on_queue(
                 {
@@ -174,23 +176,23 @@ OPERATIONS: dict[str, Operation] = {
             ),
             Structure({"Messages": List("Message", MESSAGE)}),
         ),
-        Operation("DeleteMessage", _on_queue(HANDLE, "ReceiptHandle")),
+        OperationShape("DeleteMessage", _on_queue(HANDLE, "ReceiptHandle")),
         _batch("DeleteMessageBatch", HANDLE, ("ReceiptHandle",), {}),
-        Operation(
+        OperationShape(
             "ChangeMessageVisibility",
             _on_queue({**HANDLE, "VisibilityTimeout": WHOLE}, "ReceiptHandle", "VisibilityTimeout"),
         ),
         _batch("ChangeMessageVisibilityBatch", {**HANDLE, "VisibilityTimeout": WHOLE}, ("ReceiptHandle",), {}),
-        Operation("PurgeQueue", _on_queue()),
-        Operation(
+        OperationShape("PurgeQueue", _on_queue()),
+        OperationShape(
             "ListDeadLetterSourceQueues",
             _on_queue(PAGE),
             Structure({"queueUrls": List("QueueUrl", TEXT), "NextToken": TEXT}),
         ),
-        Operation("TagQueue", _on_queue({"Tags": TAGS}, "Tags")),
-        Operation("UntagQueue", _on_queue({"TagKeys": List("TagKey", TEXT)}, "TagKeys")),
-        Operation("ListQueueTags", _on_queue(), Structure({"Tags": TAGS})),
-        Operation(
+        OperationShape("TagQueue", _on_queue({"Tags": TAGS}, "Tags")),
+        OperationShape("UntagQueue", _on_queue({"TagKeys": List("TagKey", TEXT)}, "TagKeys")),
+        OperationShape("ListQueueTags", _on_queue(), Structure({"Tags": TAGS})),
+        OperationShape(
             "AddPermission",
             _on_queue(
                 {"Label": TEXT, "AWSAccountIds": List("AWSAccountId", TEXT), "Actions": List("ActionName", TEXT)},
@@ -199,18 +201,18 @@ OPERATIONS: dict[str, Operation] = {
                 "Actions",
             ),
         ),
-        Operation("RemovePermission", _on_queue({"Label": TEXT}, "Label")),
-        Operation(
+        OperationShape("RemovePermission", _on_queue({"Label": TEXT}, "Label")),
+        OperationShape(
             "StartMessageMoveTask",
             Structure({"SourceArn": TEXT, "DestinationArn": TEXT, "MaxNumberOfMessagesPerSecond": WHOLE}, ("SourceArn",)),
             Structure({"TaskHandle": TEXT}),
         ),
-        Operation(
+        OperationShape(
             "ListMessageMoveTasks",
             Structure({"SourceArn": TEXT, "MaxResults": WHOLE}, ("SourceArn",)),
             Structure({"Results": List("ListMessageMoveTasksResultEntry", TASK)}),
         ),
-        Operation(
+        OperationShape(
             "CancelMessageMoveTask",
             Structure({"TaskHandle": TEXT}, ("TaskHandle",)),
             Structure({"ApproximateNumberOfMessagesMoved": WHOLE}),

@@ -5,7 +5,7 @@
     signature          =  HMAC with a key made of the secret, day, region and service
 
 `Signatures.read` checks all that the head of a request tells, and the signature too if the head has the body's digest; so that
-strangers are refused before they send a body. `Claim.prove` does the rest when the body is there, before any handler runs.
+strangers are refused before they send a body. `SignedClaim.prove` does the rest when the body is there, before any handler.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SignedClaim:
     """A request whose head is in order, by a key that is known."""
 
     key: SqsKey
@@ -90,7 +90,7 @@ class Signatures:
         self._keys = {key.id: key for key in keys}
         self._derive.cache_clear()  # it holds old secrets
 
-    def read(self, request: Request) -> Claim:
+    def read(self, request: Request) -> SignedClaim:
         """Check what the head of a request tells, or raise `SqsError`."""
         given = _read_query(request) if "X-Amz-Algorithm=" in request.query else _read_header(request)
         now = self._clock()
@@ -114,12 +114,12 @@ class Signatures:
                 "",
             ]
         )
-        claim = Claim(key, given, day, region, canonical, request.headers.get(PAYLOAD))
+        claim = SignedClaim(key, given, day, region, canonical, request.headers.get(PAYLOAD))
         if claim.payload is not None:
             self._compare(claim, claim.payload)
         return claim
 
-    def prove(self, claim: Claim, digest: str) -> Grant:
+    def prove(self, claim: SignedClaim, digest: str) -> Grant:
         """What the sender may do, now that the body with this SHA-256 is there."""
         if claim.payload is None:
             self._compare(claim, digest)
@@ -132,7 +132,7 @@ class Signatures:
                 raise SqsError("InvalidSignatureException", "This request was sent before: sign it anew to send it again.")
         return claim.key.grant
 
-    def _compare(self, claim: Claim, payload: str) -> None:
+    def _compare(self, claim: SignedClaim, payload: str) -> None:
         told = hashlib.sha256((claim.canonical + payload).encode("latin-1")).hexdigest()
         scope = f"{claim.day}/{claim.region}/{SERVICE}/{TERMINATOR}"
         text = f"{ALGORITHM}\n{claim.given.date}\n{scope}\n{told}".encode()
