@@ -9,7 +9,7 @@ SIGNATURE = "server/dialects/sqs/signature.py"
 
 def signed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in the signatures of SQS requests."""
-    return Mutant(name, tests, changes, ("tests/test_sqs_signature.py",))
+    return Mutant(name, tests, changes, ("tests/test_sqs_signature.py", "tests/test_sqs_keys.py"))
 
 
 SIGNATURES = [
