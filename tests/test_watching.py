@@ -82,6 +82,9 @@ class World:
         self.looks.append(self.now)
         return self._version
 
+    def listen(self, bell: Callable[[], None]) -> None:
+        pass  # its file tells
+
     def traces(self, _: list[str]) -> list[str]:
         return ["wal"]
 

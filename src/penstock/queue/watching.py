@@ -1,14 +1,14 @@
 """The watcher: a thread that looks for changes by other processes, as long as somebody waits.
 
-It asks the store for its version, which is cheap: when a file that others write has changed (inotify), and now and then in any
-case. If the version has changed, it asks each queue at which somebody waits when its first message is due. Nobody else looks,
-however many wait.
+It asks the store for its version, which is cheap: when a file that others write has changed (inotify), when the store has heard
+of a change, and now and then in any case. If the version has changed, it asks each queue at which somebody waits when its first
+message is due. Nobody else looks, however many wait.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Lock, RLock, Thread, current_thread
 from typing import Protocol
 
@@ -67,6 +67,10 @@ class Watcher:
         self._traces: list[str] = []
         self._end = Lock()
         self._end.acquire()
+        self._bell = Lock()
+        """Free once the store has heard of a change."""
+        self._bell.acquire()
+        store.listen(self._ring)
 
     def begin(self) -> None:
         """Somebody waits: see to it that the thread runs."""
@@ -83,6 +87,7 @@ class Watcher:
             thread = self._thread
         if not closed:
             self._end.release()
+        self._ring()
         if self._watch is not None:
             self._watch.wake()
         if thread is not None:
@@ -90,11 +95,16 @@ class Watcher:
 
     def forked(self) -> None:
         """In a child, which does not have its parent's thread."""
-        self._lock, self._thread, self._end = RLock(), None, Lock()
+        self._lock, self._thread, self._end, self._bell = RLock(), None, Lock(), Lock()
         self._end.acquire()
+        self._bell.acquire()
         if self._watch is not None:
             self._watch.disown()
             self._watch = None
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()
 
     def _run(self) -> None:
         with closing(FileWatch()) as watch:
@@ -131,11 +141,12 @@ class Watcher:
         queues = self._lines.queues()
         if queues:  # otherwise somebody will soon wait there again
             self._traces = self._store.traces(queues)
-        follows = watch.follow(self._traces)
-        if follows and not deaf:
+        if not watch.follow(self._traces):
+            return self._bell.acquire(timeout=seconds)
+        if not deaf:
             return watch.wait(seconds)
         self._end.acquire(timeout=seconds)
-        return follows and watch.wait(0)
+        return watch.wait(0)
 
     def _leave(self) -> bool:
         """Whether the thread may end. Somebody who comes now is seen here, or starts another."""
