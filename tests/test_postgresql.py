@@ -16,13 +16,18 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.broker import LocalBroker, open_local
 from penstock.publishing import segments
-from penstock.stores.postgresql.driver import PLANNING, Copy
+from penstock.queue import watching
+from penstock.stores.postgresql import listener
+from penstock.stores.postgresql.driver import CHANNEL, PLANNING, Copy
+from penstock.stores.postgresql.listener import NotificationListener, Notifications
 from penstock.stores.postgresql.shortcuts import PostgresqlShortcuts
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
 from penstock.testing.interrupted import Handled, Interrupted
 from penstock.testing.servers import PostgresqlServer
+from penstock.testing.serving import until
 
 
 class TestPostgresql(StoreContract, SharedStoreContract, Interrupted, Handled, Forked):
@@ -354,3 +359,52 @@ def test_an_error_that_the_server_did_not_report_is_a_lost_connection(
     with pytest.raises(penstock.StoreUnreachable), driver._translating(session):
         raise psycopg.OperationalError("connection socket closed")
     assert session.connection.closed
+
+
+class TestNotifications:
+    """No look now and then helps here: they come so seldom that it would take minutes."""
+
+    @pytest.fixture(autouse=True)
+    def seldom(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(watching, "LOOK_EVERY", 100.0)
+        monkeypatch.setattr(listener, "LOOK_EVERY", 100.0)
+
+    def wait_and_listen(self, broker: LocalBroker) -> NotificationListener:
+        """Have a thread wait until a message comes. Returns when others' messages would wake it."""
+        threading.Thread(target=lambda: broker["orders"].receive(wait=90), daemon=True).start()
+        until(lambda: (found := notifications(broker)._listener) is not None and found.heard > 0)
+        heard = notifications(broker)._listener
+        assert heard is not None
+        return heard
+
+    def test_a_message_of_another_process_wakes_by_its_notification(self, postgresql: PostgresqlServer) -> None:
+        url = postgresql.new_url()
+        with open_local(url) as broker, penstock.open(url) as other:
+            broker.create("orders")
+            for _ in range(3):
+                self.wait_and_listen(broker)
+                until(lambda: not broker.waiting.is_empty())
+                other["orders"].send(b"x")
+                until(broker.waiting.is_empty)
+
+    def test_the_announcements_of_a_process_cost_it_no_look(self, postgresql: PostgresqlServer) -> None:
+        url = postgresql.new_url()
+        with open_local(url) as broker, open_local(url) as other, psycopg.connect(url, autocommit=True) as witness:
+            broker.create("orders")
+            busy, heard = broker.create("busy"), self.wait_and_listen(broker)
+            witness.execute(f"LISTEN {CHANNEL}")
+            before = heard.heard
+            for _ in range(5):
+                busy.send(b"x")
+                assert list(witness.notifies(timeout=60, stop_after=1))
+            assert heard.heard == before
+            other["busy"].send(b"x")
+            until(lambda: heard.heard == before + 1)
+            other["orders"].send(b"x")
+            until(broker.waiting.is_empty)
+
+
+def notifications(broker: LocalBroker) -> Notifications:
+    found = broker.store.database._listening  # type: ignore[attr-defined]
+    assert isinstance(found, Notifications)
+    return found

@@ -254,31 +254,6 @@ def test_a_message_of_another_process_wakes_by_the_file_that_it_changes(
             sender.stdin.close()
 
 
-def test_a_process_that_changes_the_file_itself_stops_listening_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_local(f"sqlite:///{tmp_path}/queue.db") as broker:
-        queue, other = broker.create("orders"), broker.create("other")
-        looks, version = [0], broker.store.version
-
-        def look() -> int:
-            looks[0] += 1
-            return version()
-
-        monkeypatch.setattr(broker.store, "version", look)
-        waiter = Thread(target=lambda: queue.receive(wait=60))
-        waiter.start()
-        until(lambda: looks[0] > 0)
-        for _ in range(watching.MOST_IN_VAIN):  # each change of the file is looked into
-            seen = looks[0]
-            other.send(b"x")
-            until(lambda seen=seen: looks[0] > seen + 2)  # type: ignore[misc]
-        began, seen = time.monotonic(), looks[0]
-        while time.monotonic() - began < 0.7:
-            other.send(b"x")
-        assert looks[0] - seen < 20 + 9 * watching.MOST_IN_VAIN
-        queue.send(b"x")
-        waiter.join(30)
-
-
 def test_descriptors_are_given_back_when_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "LINGER", 0.01)
     with open_local(f"sqlite:///{tmp_path}/queue.db") as broker:

@@ -47,6 +47,7 @@ MAX_BODY = 1024 * 1024
 SEPARATORS = frozenset("/\\:")
 MAX_NAME = 128
 MAX_NAME_BYTES = 200
+MAX_GROUP = 128
 MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTES_BYTES = 64 * 1024
 MAX_LABELS = 200
@@ -221,7 +222,7 @@ def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_
     if draft.visibility is not None:
         check_seconds(draft.visibility, "visibility")
     if draft.group is not None:
-        check_name(draft.group, "group")
+        _check_group(draft.group)
     key = None if draft.key is None else _check_key(draft.key)
     mark, mark_until = (None, 0) if settings.deduplicate is False else _mark(body, key, settings, now)
     return Entry(
@@ -320,6 +321,13 @@ def _check_key(key: object) -> bytes:
     if not 1 <= len(raw) <= MAX_KEY:
         raise BadMessage(f"key {key!r:.80} has {len(raw)} bytes, it must have 1 to {MAX_KEY}")
     return raw
+
+
+def _check_group(group: object) -> None:
+    if not isinstance(group, str):
+        raise BadMessage(f"a group is text, not {type(group).__name__}: {group!r:.200}")
+    if not 1 <= len(group) <= MAX_GROUP or not group.isprintable():
+        raise BadMessage(f"group {group!r:.80} has {len(group)} characters; it must have 1 to {MAX_GROUP}, all printable")
 
 
 def _check_content_type(value: object) -> str:

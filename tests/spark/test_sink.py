@@ -141,7 +141,10 @@ def test_a_bad_row_fails_the_batch_with_its_reason_and_sends_nothing(spark: Spar
         ("'fine' as body, 'orders' as queue union all select 'x', 'nowhere'", "there is no queue 'nowhere'"),
         ("'fine' as body, 'orders' as queue union all select repeat('x', 1048577), 'orders'", "1048577 bytes"),
         ("'fine' as body, 'orders' as queue, 1 as delay union all select 'x', 'orders', -1", "delay -1.0"),
-        ("'fine' as body, 'orders' as queue, 'g' as `group` union all select 'x', 'orders', 'a/b'", "a/b"),
+        (
+            "'fine' as body, 'orders' as queue, 'g' as `group` union all select 'x', 'orders', repeat('g', 129)",
+            "129 characters",
+        ),
     ):
         with pytest.raises(PySparkException, match=reason):
             write(spark.sql(f"select {rows}"), url, queue=None)

@@ -1,14 +1,14 @@
 """The watcher: a thread that looks for changes by other processes, as long as somebody waits.
 
-It asks the store for its version, which is cheap: when a file that others write has changed (inotify), and now and then in any
-case. If the version has changed, it asks each queue at which somebody waits when its first message is due. Nobody else looks,
-however many wait.
+It asks the store for its version, which is cheap: when a file that others write has changed (inotify), when the store has heard
+of a change, and now and then in any case. If the version has changed, it asks each queue at which somebody waits when its first
+message is due. Nobody else looks, however many wait.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Lock, RLock, Thread, current_thread
 from typing import Protocol
 
@@ -21,10 +21,10 @@ LOOK_EVERY = 0.035
 """Seconds between two looks if nothing can be watched, or nothing has happened there; we promise 50 ms."""
 SETTLING = (0.001, 0.001, 0.002, 0.002, 0.003, 0.004, 0.006, 0.01)
 """Seconds between the looks after a file has changed: its change is committed when the disk has it."""
-MOST_IN_VAIN = 5
-"""Changes of a file after which no other process had changed anything: it is this process that writes it."""
+MOST_IN_VAIN = 45
+"""Looks in vain, while the files change, after which it is this process that changes them."""
 LOOK_PAUSE = 0.002
-"""Seconds, at least, between two looks while other processes change the store all the time."""
+"""Seconds, at least, from a look that has found something to the next, and between two events while nobody waits."""
 LOOK_SHARE = 4
 """After a look, the watcher rests for so many times as long as it took."""
 LOOK_AGAIN = 1.0
@@ -67,6 +67,10 @@ class Watcher:
         self._traces: list[str] = []
         self._end = Lock()
         self._end.acquire()
+        self._bell = Lock()
+        """Free once the store has heard of a change."""
+        self._bell.acquire()
+        store.listen(self._ring)
 
     def begin(self) -> None:
         """Somebody waits: see to it that the thread runs."""
@@ -83,6 +87,7 @@ class Watcher:
             thread = self._thread
         if not closed:
             self._end.release()
+        self._ring()
         if self._watch is not None:
             self._watch.wake()
         if thread is not None:
@@ -90,11 +95,16 @@ class Watcher:
 
     def forked(self) -> None:
         """In a child, which does not have its parent's thread."""
-        self._lock, self._thread, self._end = RLock(), None, Lock()
+        self._lock, self._thread, self._end, self._bell = RLock(), None, Lock(), Lock()
         self._end.acquire()
+        self._bell.acquire()
         if self._watch is not None:
             self._watch.disown()
             self._watch = None
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()
 
     def _run(self) -> None:
         with closing(FileWatch()) as watch:
@@ -102,42 +112,41 @@ class Watcher:
             self._look_until_nobody_waits(watch)
 
     def _look_until_nobody_waits(self, watch: FileWatch) -> None:
-        left_at, pause, in_vain = time.monotonic(), 0.0, 0
+        left_at, pause, pauses, in_vain = time.monotonic(), 0.0, iter(SETTLING), 0
         while not self._closed:
-            heard = self._rest(watch, pause, in_vain)
+            heard = self._rest(watch, pause, deaf=in_vain >= MOST_IN_VAIN)
+            if heard:
+                pauses = iter(SETTLING)  # also if nobody waits now: somebody may, before the change is committed
+            elif pause >= LOOK_EVERY:
+                in_vain = 0
+            pause = next(pauses, LOOK_EVERY) if in_vain < MOST_IN_VAIN else LOOK_EVERY
             began = time.monotonic()
             if self._lines.is_empty():
                 if began - left_at > LINGER and self._leave():
                     return
-                pause = LOOK_EVERY
+                if heard:
+                    self._end.acquire(timeout=LOOK_PAUSE)
                 continue
             left_at = began
-            found = self._look_for_a_while() if heard and in_vain < MOST_IN_VAIN else self._look()
-            in_vain = in_vain + 1 if heard and not found else 0
-            pause = LOOK_AGAIN if found is None else LOOK_EVERY
-            if found:
+            found = self._look()
+            in_vain = 0 if found else in_vain + 1
+            if found is None:
+                pause = LOOK_AGAIN
+            elif found:
                 self._end.acquire(timeout=max(LOOK_PAUSE, LOOK_SHARE * (time.monotonic() - began)))
 
-    def _rest(self, watch: FileWatch, seconds: float, in_vain: int) -> bool:
-        """Rest for so long, or until another process may have changed something; whether it may. After many looks in vain, it
-        is this process that changes the store: then rest the whole time."""
+    def _rest(self, watch: FileWatch, seconds: float, *, deaf: bool) -> bool:
+        """Rest for so long, or until another process may have changed something; whether it may. If it is this process that
+        changes the store, be deaf: rest the whole time."""
         queues = self._lines.queues()
         if queues:  # otherwise somebody will soon wait there again
             self._traces = self._store.traces(queues)
-        follows = watch.follow(self._traces)
-        if follows and in_vain < MOST_IN_VAIN:
+        if not watch.follow(self._traces):
+            return self._bell.acquire(timeout=seconds)
+        if not deaf:
             return watch.wait(seconds)
         self._end.acquire(timeout=seconds)
-        return follows and watch.wait(0)
-
-    def _look_for_a_while(self) -> bool | None:
-        """A file changes before its change is committed: look again until it is."""
-        found = self._look()
-        for pause in SETTLING:
-            if found is not False or self._end.acquire(timeout=pause):
-                break
-            found = self._look()
-        return found
+        return watch.wait(0)
 
     def _leave(self) -> bool:
         """Whether the thread may end. Somebody who comes now is seen here, or starts another."""

@@ -181,6 +181,9 @@ class Store(ABC):
         them, and then asks for the version. Without any, it asks again and again."""
         return []
 
+    def listen(self, bell: Callable[[], None]) -> None:  # noqa: B027 (most stores hear nothing)
+        """Ring this bell, in any thread, when the version has changed, if the store hears of that by itself."""
+
     def clock(self) -> Clock:
         """The default clock. It must not step when this machine's wall clock is set, and all processes that share the store
         must agree on it. This one is for a store that lives in one process."""

@@ -47,6 +47,15 @@ class Groups:
             lines.delete_many(messages)
         assert order == [b"%d" % number for number in range(9)]
 
+    def test_a_group_is_any_printable_text(self, lines: Queue) -> None:
+        names = ["a/b", "a:b", "../up", ".a", " a", "a", "a ", "A", "é", "e\u0301", "%_'\"\\", "\U0001f680" * 128]
+        lines.send_many([Draft(b"%d%d" % (turn, place), group=name) for turn in (1, 2) for place, name in enumerate(names)])
+        for turn in (1, 2):
+            messages = lines.receive(30)
+            assert [message.group for message in messages] == names
+            assert {message.body[:1] for message in messages} == {b"%d" % turn}
+            lines.delete_many(messages)
+
     def test_a_message_without_a_group_stands_alone(self, lines: Queue) -> None:
         lines.send_many([b"1", b"2", Draft(b"a", group="a"), Draft(b"b", group="a")])
         assert bodies(lines.receive(9)) == [b"1", b"2", b"a"]

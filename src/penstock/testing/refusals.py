@@ -90,7 +90,11 @@ BAD_DRAFTS: list[tuple[Any, str]] = [
     (Draft(b"", key="x" * 257), "257 bytes"),
     (Draft(b"", key="\udcff"), "key.*UTF-8"),
     (Draft(b"", key=5), "not int: 5"),  # type: ignore[arg-type]
-    (Draft(b"", group="a/b"), "'a/b'"),
+    (Draft(b"", group=""), "group ''.*1 to 128"),
+    (Draft(b"", group="x" * 129), "129 characters.*128"),
+    (Draft(b"", group="a\nb"), "group 'a.*printable"),
+    (Draft(b"", group="\ud800"), "ud800"),
+    (Draft(b"", group=5), "group is text, not int: 5"),  # type: ignore[arg-type]
 ]
 
 

@@ -39,13 +39,15 @@ class SendingChapter:
             "bytes": b"\x00\xff",
             "empty": "",
         }
-        sent = queue.send(b"hello", content_type="text/plain", attributes=attributes, group="g", visibility=90, deadline=600)
+        sent = queue.send(
+            b"hello", content_type="text/plain", attributes=attributes, group=" ../g:漢", visibility=90, deadline=600
+        )
         clock.advance(1)
         (message,) = queue.receive()
         assert (message.id, message.body, message.content_type, message.text) == (sent.id, b"hello", "text/plain", "hello")
         assert message.attributes == attributes
         assert [type(message.attributes[name]) for name in attributes] == [type(value) for value in attributes.values()]
-        assert (message.group, message.visibility, message.key) == ("g", 90, None)
+        assert (message.group, message.visibility, message.key) == (" ../g:漢", 90, None)
         assert message.sent_at == clock.now - SECOND
         assert message.deadline_at == clock.now - SECOND + 600 * SECOND
         assert (message.receives, message.first_received_at, message.received_at) == (1, clock.now, clock.now)

@@ -36,6 +36,16 @@ def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant
 
 
 FAULTS = [
+    exchanged(
+        "a notification rings no bell",
+        "wakes_by_its_notification",
+        ("stores/postgresql/listener.py", "                        self._ring()\n", ""),
+    ),
+    exchanged(
+        "a process hears its own announcements",
+        "cost_it_no_look",
+        ("stores/postgresql/listener.py", "not self._is_ours(notification.be_pid)", "True"),
+    ),
     interrupted(
         "an interrupted connection is used again",
         "mariadb and unread",

@@ -18,7 +18,7 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 def waited(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in waiting and waking."""
-    return Mutant(name, tests, changes, ("tests/test_waiting.py",))
+    return Mutant(name, tests, changes, ("tests/test_waiting.py", "tests/test_watching.py"))
 
 
 def benched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -60,8 +60,36 @@ FAULTS = [
     ),
     waited(
         "a process listens to itself",
-        "stops_listening",
-        ("queue/watching.py", "in_vain + 1 if heard and not found else 0", "0"),
+        "writes_all_the_time",
+        ("queue/watching.py", "0 if found else in_vain + 1", "0"),
+    ),
+    waited(
+        "the watcher rests for as long as a commit took",
+        "writes_in_between",
+        ("queue/watching.py", "max(LOOK_PAUSE, LOOK_SHARE * (time.monotonic() - began))", "LOOK_SHARE * sum(SETTLING)"),
+    ),
+    waited(
+        "a change is not looked into anew while an older one is",
+        "writes_in_between",
+        (
+            "queue/watching.py",
+            "            if heard:\n                pauses",
+            "            if heard and pause >= LOOK_EVERY:\n                pauses",
+        ),
+    ),
+    waited(
+        "a change that began while nobody waited is forgotten",
+        "before_the_consumer_waited",
+        (
+            "queue/watching.py",
+            "            if heard:\n                pauses",
+            "            if heard and self._lines.queues():\n                pauses",
+        ),
+    ),
+    waited(
+        "a watcher for whom nobody waits follows every write",
+        "while_nobody_waits",
+        ("queue/watching.py", "                    self._end.acquire(timeout=LOOK_PAUSE)\n", "                    pass\n"),
     ),
     waited(
         "a thread that has ended keeps its descriptor",

@@ -646,4 +646,14 @@ FAULTS = [
         "bad_setting",
         ("policy.py", "if size > MAX_LABELS_BYTES:", "if False:"),
     ),
+    mutant(
+        "a group is refused as if it were a name",
+        "any_printable_text",
+        ("policy.py", "        _check_group(draft.group)\n", '        check_name(draft.group, "group")\n'),
+    ),
+    mutant(
+        "a group may be as long as one likes",
+        "bad_draft",
+        ("policy.py", "if not 1 <= len(group) <= MAX_GROUP or", "if not group or"),
+    ),
 ]

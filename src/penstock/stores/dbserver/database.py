@@ -51,6 +51,9 @@ CHANGE_QUEUES = frozenset({"add_queue", "change_queue", "drop_queue"})
 class Listening(ABC):
     """How a process learns that others have changed something."""
 
+    bell: Callable[[], None] | None = None
+    """See `Store.listen`."""
+
     @abstractmethod
     def version(self) -> int:
         """See `Store.version`."""
@@ -285,6 +288,9 @@ class ServerDatabase(Database):
 
     def version(self) -> int:
         return self._listening.version()
+
+    def listen(self, bell: Callable[[], None]) -> None:
+        self._listening.bell = bell
 
     def clock(self) -> Clock:
         return self._clock

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
+from typing import Any
 
 from penstock.errors import StoreClosed, StoreError, StoreUnreachable
 from penstock.stores.dbserver.driver import Driver, Session
@@ -46,6 +47,12 @@ class SideConnection:
         self._driver = driver
         self._connector = connector
         self._session: Session | None = None
+
+    @property
+    def server_id(self) -> Any:
+        """The server's id for the connection, if there is one now."""
+        session = self._session
+        return None if session is None else session.server_id
 
     def do(self, act: Callable[[Session], Answer]) -> Answer:
         """Retries if the connection had been lost."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -33,9 +34,18 @@ class Notifications(Listening):
             with self._database.side.lock:
                 if self._listener is None:
                     self._database.pool.check_open()
-                    self._listener = NotificationListener(self._database.driver)
+                    self._listener = NotificationListener(self._database.driver, self._is_ours, self._ring)
         listener = self._listener
         return 0 if listener is None else listener.heard
+
+    def _is_ours(self, backend: int) -> bool:
+        """Whether this process has announced it, which needs no look: its own receivers are told without the server."""
+        ours = self._database.side.server_id
+        return ours is not None and ours[0] == backend
+
+    def _ring(self) -> None:
+        if self.bell is not None:
+            self.bell()
 
     def close(self) -> None:
         listener, self._listener = self._listener, None
@@ -44,9 +54,14 @@ class Notifications(Listening):
 
 
 class NotificationListener:
-    def __init__(self, driver: Driver) -> None:
+    """Owns a connection that listens, and its thread."""
+
+    def __init__(self, driver: Driver, is_ours: Callable[[int], bool], ring: Callable[[], None]) -> None:
+        """``is_ours``: whether the server's process of this number announces for us."""
         self.heard = 0
         self._driver = driver
+        self._is_ours = is_ours
+        self._ring = ring
         self._closed = False
         self._wake, self._woken = socket.socketpair()
         self._thread = Thread(target=self._run, name="penstock listener", daemon=True)
@@ -61,25 +76,29 @@ class NotificationListener:
                 continue
             try:
                 session.connection.execute(f"LISTEN {CHANNEL}")
+                news = True
                 while not self._closed:
-                    self.heard += 1
-                    self._rest(session.connection)
+                    if news:
+                        self.heard += 1
+                        self._ring()
+                    news = self._rest(session.connection)
             except Exception:  # noqa: S110  whatever it is of psycopg's: the connection is of no use any more
                 pass
             finally:
                 self._driver.shut(session)
 
-    def _rest(self, connection: Any) -> None:
-        """Wait until there is a notification, or the pause is over."""
+    def _rest(self, connection: Any) -> bool:
+        """Wait until there is a notification, or the pause is over. Whether a receiver must look."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             if connection is not None:
                 selector.register(connection.fileno(), selectors.EVENT_READ)
-            selector.select(LOOK_EVERY)
+            news = not selector.select(LOOK_EVERY)
         if connection is not None:
             connection.pgconn.consume_input()
-            while connection.pgconn.notifies():
-                pass
+            while notification := connection.pgconn.notifies():
+                news = news or not self._is_ours(notification.be_pid)
+        return news
 
     def close(self) -> None:
         self._closed = True

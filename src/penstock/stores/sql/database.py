@@ -137,6 +137,9 @@ class Database(ABC):
         """See `Store.traces`."""
         return []
 
+    def listen(self, bell: Callable[[], None]) -> None:  # noqa: B027
+        """See `Store.listen`."""
+
     @abstractmethod
     def clock(self) -> Clock: ...
 

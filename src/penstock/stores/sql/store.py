@@ -75,6 +75,9 @@ class SqlStore(Store):
     def traces(self, queues: Sequence[str]) -> list[str]:  # noqa: ARG002
         return self.database.traces()
 
+    def listen(self, bell: Callable[[], None]) -> None:
+        self.database.listen(bell)
+
     def clock(self) -> Clock:
         return self.database.clock()
 
