@@ -282,6 +282,31 @@ def test_a_key_without_scopes_for_it_does_nothing(tmp_path: Path, operation: str
         assert (broker["other"].settings, broker["other"].stats().visible) == before
 
 
+def test_a_key_settles_only_what_it_has_received(tmp_path: Path) -> None:
+    keys = "".join(f"[[sqs_key]]\nid = '{id}'\nsecret = '{SECRET}{id}'\nscopes = ['receive']\n" for id in ("one", "two"))
+    with penstock.open("memory:") as broker, BackgroundServer(broker, settings_of(tmp_path, keys)) as server:
+        queue = broker.create("orders")
+        queue.send(b"x")
+        one, two = ({"id": id, "secret": SECRET + id} for id in ("one", "two"))
+        url = {"QueueUrl": f"{server.url}/000000000000/orders"}
+        handle = call(server, "ReceiveMessage", json.dumps(url).encode(), **one).json["Messages"][0]["ReceiptHandle"]
+        body = json.dumps({**url, "ReceiptHandle": handle}).encode()
+        assert call(server, "DeleteMessage", body, **two).status in (403, 404)
+        assert queue.stats().in_flight == 1
+        assert call(server, "DeleteMessage", body, **one).status == 200
+        assert queue.stats().messages == 0
+
+
+def test_a_key_has_its_limits(tmp_path: Path) -> None:
+    text = f"[[sqs_key]]\nid = '{ID}'\nsecret = '{SECRET}'\nmax_rate = 0.001\n[[token]]\nsecret = '{TOKEN}'"
+    with penstock.open("memory:") as broker, BackgroundServer(broker, settings_of(tmp_path, text)) as server:
+        assert call(server, "ListQueues").status == 200
+        answer = call(server, "ListQueues")
+        assert (answer.headers["x-amzn-query-error"], answer.headers["retry-after"]) == ("RequestThrottled;Sender", "1000")
+        for _ in range(3):  # somebody without the secret uses nothing of it
+            assert call(server, "ListQueues", secret=NEW).headers["x-amzn-query-error"] == "SignatureDoesNotMatch;Sender"
+
+
 def test_a_stranger_is_refused_before_it_sends_a_body(served: BackgroundServer) -> None:
     host = urlsplit(served.url).netloc
     for lines in (
