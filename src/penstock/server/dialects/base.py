@@ -95,12 +95,12 @@ class Core:
         return answers
 
     async def purge(self, queue: str, *, forget: bool = False) -> int:
-        """In parts, so that others need not wait for all of it. ``forget``: what was sent before makes no more duplicates."""
+        """In parts, so that others need not wait for all of it. ``forget``: in a queue with groups, what was sent
+        before makes no more duplicates."""
 
         def purge() -> int:
-            self.broker.queue(queue)
-            stored = self.broker.store.queue(queue)
-            if forget:
+            known, stored = self.broker.queue(queue).known, self.broker.store.queue(queue)
+            if forget and known is not None and known.groups:
                 stored.forget_marks()
             return stored.purge(PART)
 

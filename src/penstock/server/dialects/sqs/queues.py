@@ -16,6 +16,7 @@ from penstock.server.dialects.sqs.call import Call
 from penstock.server.dialects.sqs.dead_letters import RedrivePolicies
 from penstock.server.dialects.sqs.errors import SqsError, invalid, missing, no_queue
 from penstock.server.dialects.sqs.names import ACCOUNT, FIFO, NAME, Names, QueueAddress
+from penstock.server.dialects.sqs.rules import change_scope
 from penstock.server.http.request_response import Scope
 
 TAG = "sqs.tag."
@@ -109,7 +110,7 @@ class QueueOperations:
         queue = _queue(call)
         if self._waits:
             await self.core.run(lambda: self._begin_purge(queue))
-        await self.core.purge(queue)
+        await self.core.purge(queue, forget=True)
         return {}
 
     def _begin_purge(self, queue: str) -> None:
@@ -214,6 +215,8 @@ class QueueOperations:
         def change(settings: Settings) -> attributes.Changes:
             changes = attributes.read(given, settings.groups, lambda text: self._redrive(call, text, place))
             attributes.settle(changes, settings)
+            if "DeduplicationScope" in given:
+                changes.labels |= change_scope(settings, given["DeduplicationScope"], self.broker.clock())
             return changes
 
         return await self._update(queue, change)
