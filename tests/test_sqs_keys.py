@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import sqs_clients
 from sqs_signing import ID, NEW, NOW, SECRET, TOKEN, key, parse, presigned, sign
 from test_serve import serving
 
@@ -21,8 +22,8 @@ from penstock import BadSetting
 from penstock.server import BackgroundServer, ServerSettings, read_settings
 from penstock.server.auth import Guard
 from penstock.server.dialects.sqs.errors import SqsError
-from penstock.server.http.request_response import EVERYTHING, NOBODY, Refused, Scope
-from penstock.server.sqs_keys import KEY_SETTINGS
+from penstock.server.http.request_response import EVERYTHING, NOBODY, Grant, Refused, Scope
+from penstock.server.sqs_keys import KEY_SETTINGS, SqsKey
 from penstock.testing.http import Http, HttpAnswer
 
 # keys in the file
@@ -392,3 +393,22 @@ def test_a_form_of_another_sites_page_does_nothing() -> None:
             assert not list(broker)
             assert http("POST", "/", body, **form).status == 200
             assert [queue.name for queue in broker] == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "program"),
+    [
+        pytest.param(sqs_clients.NEW, "with_boto3.py", id="boto3, JSON"),
+        pytest.param(sqs_clients.OLD, "with_boto3.py", id="boto3 1.26, Query"),
+        pytest.param(sqs_clients.NEW, "with_kombu.py", id="kombu"),
+        pytest.param(sqs_clients.NODE, "with_javascript.mjs", id="client-sqs, sqs-consumer and sqs-producer"),
+    ],
+)
+def test_a_real_client_with_its_key_finds_what_it_expects(interpreter: Path, program: str, tmp_path: Path) -> None:
+    """Each signs with a library of its own, or in a way of its own."""
+    sqs_clients.require_clients()
+    its_own = SqsKey("test", ("test",), Grant("test", frozenset(Scope), ("*",), keys=(b"any",)))
+    settings = ServerSettings(port=0, access_log=False, sqs_keys=(its_own,))
+    with penstock.open(f"sqlite:///{tmp_path}/queue.db") as broker, BackgroundServer(broker, settings) as server:
+        assert Http(server.url)("POST", "/", b"Action=ListQueues").status == 403
+        sqs_clients.run(interpreter, program, server.url, tmp_path)
