@@ -352,21 +352,7 @@ class SqsSettling(SqsMessageFixtures):
         clock.advance(30)
         assert bodies(sqs("ReceiveMessage", "orders", MaxNumberOfMessages=3)) == ["2"]
 
-
-class SqsNumbered(SqsMessageFixtures):
-    """On stores whose ids tell the numbers of their messages, which can be looked up."""
-
-    def test_the_visibility_of_a_message_that_is_not_in_flight_cannot_be_changed(
-        self, sqs: SqsClient, clock: FakeClock
-    ) -> None:
-        sqs("SendMessage", "orders", MessageBody="x")
-        handle = receive(sqs, VisibilityTimeout=1)["ReceiptHandle"]
-        clock.advance(1)
-        assert sqs.refusal("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=5) == NOT_IN_FLIGHT
-        handle = receive(sqs)["ReceiptHandle"]
-        sqs("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=0)
-        assert sqs.refusal("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=5) == NOT_IN_FLIGHT
-        receive(sqs)
+    # dead letters
 
     def test_a_dead_letter_is_the_same_message_and_its_receives_go_on(self, sqs: SqsClient, clock: FakeClock) -> None:
         sqs("CreateQueue", QueueName="dead")
@@ -388,3 +374,19 @@ class SqsNumbered(SqsMessageFixtures):
         assert dead["Attributes"] == {**before["Attributes"], "ApproximateReceiveCount": "3", **source}
         again = receive(sqs, "dead", AttributeNames=["ApproximateReceiveCount"])
         assert again["Attributes"] == {"ApproximateReceiveCount": "4"}
+
+
+class SqsNumbered(SqsMessageFixtures):
+    """On stores whose ids tell the numbers of their messages, which can be looked up."""
+
+    def test_the_visibility_of_a_message_that_is_not_in_flight_cannot_be_changed(
+        self, sqs: SqsClient, clock: FakeClock
+    ) -> None:
+        sqs("SendMessage", "orders", MessageBody="x")
+        handle = receive(sqs, VisibilityTimeout=1)["ReceiptHandle"]
+        clock.advance(1)
+        assert sqs.refusal("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=5) == NOT_IN_FLIGHT
+        handle = receive(sqs)["ReceiptHandle"]
+        sqs("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=0)
+        assert sqs.refusal("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=5) == NOT_IN_FLIGHT
+        receive(sqs)

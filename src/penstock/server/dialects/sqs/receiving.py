@@ -79,8 +79,9 @@ class ReceiveOperations:
 
     def _show(self, call: Call, message: Message, wanted: Filter, system: frozenset[str], rules: Rules) -> dict[str, Any]:
         text, raw, encoded = body_of(message)
+        sent_to = message.queue if message.death is None else message.death.queue
         shown: dict[str, Any] = {
-            "MessageId": self.core.broker.store.uuids.of(message.queue, message.id),
+            "MessageId": self.core.broker.store.uuids.of(sent_to, message.id),
             "ReceiptHandle": handle_of(call.request.grant, message),
             "MD5OfBody": md5(raw).hexdigest(),
             "Body": text,
