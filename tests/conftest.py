@@ -78,6 +78,7 @@ SERVERS = {"postgresql", "mariadb", "memcached"}
 WITH_SERVERS = {
     "test_bench",
     "test_bench_brokers",
+    "test_bench_sqs",
     "test_docs",
     "test_mysql",
     "test_nodes",
