@@ -66,7 +66,7 @@ def finish(process: subprocess.Popen[str]) -> None:
         assert process.stdout
         output = process.stdout.read()
     late.cancel()
-    assert process.returncode == 0, f"exit code {process.returncode}\n{output}"
+    assert process.returncode == 0, f"exit code {process.returncode}\n{output[-8000:]}"
 
 
 def run(interpreter: Path, program: str, url: str, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Celery under load, while the test kills the server and starts it again: every task that was sent is done.
 
-Two workers with two processes each. A task is sent until the client has an answer; it says how many were sent and how many are done."""
+Two workers with two processes each. A task is sent until the client has an answer."""
 
 from __future__ import annotations
 

@@ -121,8 +121,11 @@ async function fifo() {
   };
   const options = { queueUrl: queue, sqs, batchSize: 10, handleMessageBatch, suppressFifoWarning: true, waitTimeSeconds: 1 };
   const consumer = Consumer.create(options);
+  let stopped = false;
+  consumer.on("error", (error) => expect("an error while consuming in order", stopped ? "" : String(error), ""));
   consumer.start();
   await until("all messages of the group", () => seen.length >= wanted.length);
+  stopped = true;
   consumer.stop({ abort: true });
   expect("the order of the group", seen, wanted);
 }
