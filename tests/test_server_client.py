@@ -78,6 +78,16 @@ def test_random_calls_through_http_are_answered_as_by_the_library() -> None:
         run()
 
 
+def test_megabytes_of_attributes_pass_through_http(server: BackgroundServer) -> None:
+    attributes = {"text": "é\n" * 200_000, "bytes": bytes(400_000)}
+    with penstock.open(server.url) as remote:
+        queue = remote.create("orders")
+        queue.send_many([Draft(b"x", attributes=attributes)] * 2)
+        (message,) = queue.receive()
+        for found in (message, *queue.peek(2), *queue.scan(0)):
+            assert found.attributes == attributes
+
+
 def test_local_and_remote_queues_keep_one_protocol_and_share_nothing_else() -> None:
     for protocol, local, remote, of_local, of_remote in [
         (Queue, LocalQueue, RemoteQueue, {"send_batches"}, {"arrow"}),

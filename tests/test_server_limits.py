@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import Broker
+from penstock import Broker, Draft
 from penstock.policy import MAX_BODY
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.http.listening import TLS_BYTES
@@ -147,6 +147,14 @@ def test_answers_count_until_the_kernel_has_them(broker: Broker) -> None:
             client.close()
         until(lambda: queue.stats().visible == clients * each)
         assert server.app.polls.given_back == claimed
+        until(lambda: server.app.budget.used == 0)
+
+
+def test_attributes_count_as_bodies_do(broker: Broker) -> None:
+    broker["orders"].send_many([Draft(b"", attributes={"a": "x" * MAX_BODY})] * 8)
+    with BackgroundServer(broker, ServerSettings(port=0, max_memory=4 * MAX_BODY)) as server:
+        assert Http(server.url)("GET", "/messages/orders", x_mqs_max_messages="8").status == 200
+        assert broker["orders"].stats().in_flight == 3
         until(lambda: server.app.budget.used == 0)
 
 

@@ -170,6 +170,18 @@ class Entry(NamedTuple):
     mark_until: int
 
 
+def weigh(message: Entry | Message) -> int:
+    """Bytes of its body and attributes in memory, roughly."""
+    return len(message.body) + (sum(map(_weigh, message.attributes.items())) if message.attributes else 0)
+
+
+def _weigh(attribute: tuple[str, Attribute]) -> int:
+    name, value = attribute
+    if not isinstance(value, str | bytes):
+        return len(name) + 20
+    return len(name) + (4 * len(value) if isinstance(value, str) and not value.isascii() else len(value))
+
+
 class Sent(NamedTuple):
     """The answer to a send: the message's id, and whether it was a duplicate of the message that has this id."""
 

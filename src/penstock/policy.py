@@ -49,7 +49,8 @@ MAX_NAME = 128
 MAX_NAME_BYTES = 200
 MAX_GROUP = 128
 MAX_ATTRIBUTES = 64
-MAX_ATTRIBUTES_BYTES = 64 * 1024
+MAX_MESSAGE = MAX_BODY + 64 * 1024
+"""Bytes of a body and its attributes together: a dialect that counts attributes as part of the body has some for its own."""
 MAX_LABELS = 200
 MAX_LABEL_NAME = 256
 MAX_LABELS_BYTES = 64 * 1024
@@ -228,7 +229,7 @@ def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_
     return Entry(
         body,
         _check_content_type(draft.content_type),
-        _check_attributes(draft.attributes) if draft.attributes or type(draft.attributes) is not dict else {},
+        _check_attributes(draft.attributes, len(body)) if draft.attributes or type(draft.attributes) is not dict else {},
         now,
         visible_at,
         expires_at,
@@ -338,7 +339,8 @@ def _check_content_type(value: object) -> str:
     return value
 
 
-def _check_attributes(attributes: object) -> Mapping[str, Attribute]:
+def _check_attributes(attributes: object, body: int) -> Mapping[str, Attribute]:
+    """``body``: how many bytes that has."""
     if not isinstance(attributes, Mapping):
         raise BadMessage(f"attributes are a mapping, not {type(attributes).__name__}: {attributes!r:.200}")
     if len(attributes) > MAX_ATTRIBUTES:
@@ -354,8 +356,8 @@ def _check_attributes(attributes: object) -> Mapping[str, Attribute]:
         if isinstance(value, int) and abs(value) >= 10**38:
             raise BadMessage(f"attribute {name!r} has more than 38 digits")
         size += len(_utf8(name, "attribute name")) + _size(name, value)
-    if size > MAX_ATTRIBUTES_BYTES:
-        raise BadMessage(f"the attributes have {size} bytes, the limit is {MAX_ATTRIBUTES_BYTES}")
+    if size + body > MAX_MESSAGE:
+        raise BadMessage(f"the attributes have {size} bytes and the body {body}, the limit of both together is {MAX_MESSAGE}")
     return dict(attributes)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from penstock import policy
 from penstock.errors import ClaimLapsed, ReaderSetBack
-from penstock.message import Claim, Message, Mode, State, micros
+from penstock.message import Claim, Message, Mode, State, micros, weigh
 from penstock.policy import check_count, check_seconds, settlement
 from penstock.queue.opened import OpenQueue
 from penstock.queue.receiving import Receiving
@@ -172,5 +172,5 @@ def _binding(claim: Claim) -> bool:
 
 def _further(messages: list[Message], max_bytes: int) -> int:
     """How many more messages are likely to fit, by the average size so far. Never many at a time, as the next may be larger."""
-    taken = sum(len(message.body) for message in messages)
+    taken = sum(map(weigh, messages))
     return min(max(0, max_bytes - taken) * len(messages) // max(1, taken), len(messages), 1000) if taken < max_bytes else 0

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreError
-from penstock.message import Message, Mode
-from penstock.policy import MAX_BODY
+from penstock.message import Message, Mode, weigh
+from penstock.policy import MAX_BODY, MAX_MESSAGE
 from penstock.queue.queue import LocalQueue
 from penstock.server.budget import Budget
 from penstock.server.commits import Commits
@@ -76,7 +76,7 @@ class Taking:
         for request, limit, _ in polls:
             share = [left.popleft() for _ in range(min(limit, len(left)))]
             while len(share) < limit and not empty:
-                asked = min(wanted - len(share), self._step, max(1, self._budget.left // MAX_BODY))
+                asked = min(wanted - len(share), self._step, max(1, self._budget.left // MAX_MESSAGE))
                 try:
                     more = self._ask(how, asked, partial(_take, how, asked))
                 except (StoreError, QueueNotFound, Refused) as error:
@@ -89,17 +89,17 @@ class Taking:
                 missing = limit - len(share)
                 share += more[:missing]
                 left.extend(more[missing:])
-                if again or sum(len(message.body) for message in share) >= self._max_bytes:
+                if again or sum(map(weigh, share)) >= self._max_bytes:
                     break
             wanted -= limit
-            request.held += sum(len(message.body) for message in share)
+            request.held += sum(map(weigh, share))
             shares.append(failure if failure is not None and not share else share)
         return shares
 
     def exchange(self, how: How, request: Request, held: Sequence[Any], limit: int) -> tuple[list[bool], list[Message]]:
         """Settle messages, and receive others; the first of them in the same commit."""
         settled: list[bool] = []
-        asked = min(limit, self._step, max(1, self._budget.left // MAX_BODY))
+        asked = min(limit, self._step, max(1, self._budget.left // MAX_MESSAGE))
 
         def settle_and_receive(queue: LocalQueue) -> list[Message]:
             done, messages = queue.exchange(held, asked, visibility=how.visibility, holder=how.holder)
@@ -107,7 +107,7 @@ class Taking:
             return messages
 
         messages = self._ask(how, asked, settle_and_receive)
-        request.held += sum(len(message.body) for message in messages)
+        request.held += sum(map(weigh, messages))
         if len(messages) == asked < limit:
             with suppress(StoreError, QueueNotFound, Refused):  # the first part is done; the next receive says what is wrong
                 (more,) = self._receive(how._replace(mode=Mode.AT_LEAST_ONCE), [Asked(request, limit - asked, False)])
@@ -117,15 +117,15 @@ class Taking:
     def _ask(self, how: How, limit: int, act: Callable[[LocalQueue], list[Message]]) -> list[Message]:
         """Claim up to ``limit`` messages, for which the budget must have room."""
         size = 0
-        self._budget.take(limit * MAX_BODY)
+        self._budget.take(limit * MAX_MESSAGE)
         try:
             more = act(self._commits.queue(how.queue))
-            size = sum(len(message.body) for message in more)
+            size = sum(map(weigh, more))
         except QueueNotFound:
             self._commits.forget(how.queue)
             raise
         finally:
-            self._budget.give(limit * MAX_BODY - size)
+            self._budget.give(limit * MAX_MESSAGE - size)
         return more
 
 

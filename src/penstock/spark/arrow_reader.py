@@ -39,8 +39,8 @@ from penstock.stores.sql.runs import Run
 from penstock.stores.sql.statements import read_sql
 from penstock.stores.sqlite import words as sqlite
 
-SQLITE_ROWS = 2000
-"""Rows of one batch from SQLite, which must stay below 2 GiB of bodies."""
+SQLITE_ROWS = 1000
+"""Rows of one batch from SQLite, which must stay below 2 GiB of bodies, or of heads, where bytes grow by a third."""
 POSTGRESQL_BYTES = 2 * 1024 * 1024
 """Bytes of one batch from PostgreSQL: larger ones are no faster, and do not fit into the processor's cache."""
 OPTIONS = {

@@ -18,7 +18,7 @@ from penstock.arrow import schema_of, to_batch
 from penstock.broker import Broker
 from penstock.client.queue import RemoteQueue
 from penstock.errors import StoreError
-from penstock.message import Message
+from penstock.message import Message, weigh
 from penstock.queue.protocol import Queue
 from penstock.spark import arrow_reader
 from penstock.spark.filters import Wanted
@@ -99,7 +99,7 @@ def _fetch(home: Queue, verb: str, schema: pa.Schema, arguments: dict[str, Any],
         batch = home.arrow(verb, schema, **arguments)
         return batch, _rows(batch.nbytes, batch.num_rows) if batch.num_rows else rows
     messages: list[Message] = getattr(home, verb)(**arguments)
-    return to_batch(messages, schema), _rows(sum(len(message.body) for message in messages), len(messages))
+    return to_batch(messages, schema), _rows(sum(map(weigh, messages)), len(messages))
 
 
 def _rows(weight: int, count: int) -> int:

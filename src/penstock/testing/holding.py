@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Broker, Message, Queue, Receipt
+from penstock import Broker, Message, Queue, Receipt, State
+from penstock.message import SECOND
 from penstock.policy import MAX_HOLDER
 from penstock.testing.clock import FakeClock
 
@@ -32,6 +33,24 @@ class Holding:
             queue.receive(visibility=5, holder=holder)
             assert holders(queue.peek()) == [holder]
             clock.advance(6)
+
+    def test_a_message_is_looked_up_by_its_number(self, queue: Queue, clock: FakeClock) -> None:
+        """Whoever has received a message can ask how it is, without receiving it."""
+        queue.send_many([b"1", b"2", b"3"])
+        _, held, _ = queue.receive(3, visibility=5)
+
+        def now() -> list[Message]:
+            return queue.scan(held.number, held.number + 1, 1)
+
+        assert now() == [held]
+        assert (held.received_at, held.state) == (clock.now, State.CONSUMED)
+        held.extend(60)
+        assert [message.visible_at for message in now()] == [clock.now + 60 * SECOND]
+        held.release()
+        (released,) = now()
+        assert (released.id, released.state, released.delivery) == (held.id, State.QUEUED, held.delivery)
+        held.delete()
+        assert now() == []
 
     def test_an_extension_keeps_the_holder(self, queue: Queue) -> None:
         queue.send(b"x")

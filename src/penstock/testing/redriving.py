@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock import Broker, Draft, Queue
+from penstock.broker import LocalBroker
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -31,6 +32,15 @@ class Redriving:
         """A queue that refuses equal messages and has a dead letter queue."""
         broker.create("dead")
         return broker.create("once", deduplicate=True, redrive=("dead", 1))
+
+    def test_a_letter_has_the_uuid_that_it_had_where_it_died(self, broker: LocalBroker, once: Queue) -> None:
+        uuids = broker.store.uuids
+        sent = [once.send(b"1").id, once.send(b"2").id]
+        bury(once)
+        letters = broker["dead"].receive(2)
+        deaths = [letter.death.queue for letter in letters if letter.death is not None]
+        assert deaths == ["once", "once"]
+        assert {uuids.of("once", letter.id) for letter in letters} == {uuids.of("once", id) for id in sent}
 
     # deadlines
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import BadMessage, Broker, Draft, Queue
 from penstock.message import SECOND
-from penstock.policy import MAX_BODY
+from penstock.policy import MAX_BODY, MAX_MESSAGE
 from penstock.testing.clock import FakeClock
 
 
@@ -51,6 +51,22 @@ class SendingChapter:
         assert message.sent_at == clock.now - SECOND
         assert message.deadline_at == clock.now - SECOND + 600 * SECOND
         assert (message.receives, message.first_received_at, message.received_at) == (1, clock.now, clock.now)
+
+    def test_attributes_may_be_as_long_as_a_body(self, broker: Broker) -> None:
+        dead = broker.create("dead")
+        queue = broker.create("orders", redrive=("dead", 1), visibility=0)
+        blob = {"blob": os.urandom(MAX_MESSAGE - 6)}
+        texts = {f"text {place}": '"\\é\n\x01' * 18_000 for place in range(10)}
+        texts["rest"] = "x" * (MAX_MESSAGE - 4 - 10 * (6 + 6 * 18_000) - len("body"))
+        sent = [Draft(b"ab", attributes=blob), Draft(b"body", attributes=texts)]
+        for draft in sent:
+            with pytest.raises(BadMessage, match="the limit of both together is 1114112"):
+                queue.send_many([Draft(draft.body + b"!", attributes=draft.attributes)])
+        assert queue.stats().messages == 0
+        queue.send_many(sent)
+        for received in (queue.peek(2), queue.receive(2), queue.receive(2) or dead.receive(2)):
+            found = {message.body: message.attributes for message in received}
+            assert found == {b"ab": blob, b"body": texts}
 
     def test_a_plain_message_has_the_default_type_and_no_attributes(self, queue: Queue) -> None:
         queue.send(b"x")

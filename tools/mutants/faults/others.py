@@ -280,4 +280,10 @@ FAULTS = [
         (("testing/faults.py", '    "renameat2": (316, 276),\n', ""),),
         ("tests/test_faults.py",),
     ),
+    Mutant(
+        "the service does not count attributes",
+        "attributes_count",
+        (("message.py", "(sum(map(_weigh, message.attributes.items())) if message.attributes else 0)", "0"),),
+        ("tests/test_server_limits.py",),
+    ),
 ]

@@ -434,7 +434,7 @@ FAULTS = [
     served(
         "messages are claimed without room for them",
         "does_not_fit",
-        ("server/taking.py", "self._budget.take(limit * MAX_BODY)", "self._budget.count(limit * MAX_BODY)"),
+        ("server/taking.py", "self._budget.take(limit * MAX_MESSAGE)", "self._budget.count(limit * MAX_MESSAGE)"),
     ),
     served(
         "what a request held is given back too soon",

@@ -656,4 +656,14 @@ FAULTS = [
         "bad_draft",
         ("policy.py", "if not 1 <= len(group) <= MAX_GROUP or", "if not group or"),
     ),
+    mutant(
+        "attributes have a limit of their own",
+        "as_long_as_a_body",
+        ("policy.py", "if size + body > MAX_MESSAGE:", "if size > 65536:"),
+    ),
+    mutant(
+        "attributes and body count apart",
+        "bad_draft",
+        ("policy.py", "if size + body > MAX_MESSAGE:", "if size > MAX_MESSAGE:"),
+    ),
 ]

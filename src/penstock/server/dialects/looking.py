@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.message import Message
+from penstock.message import Message, weigh
 from penstock.policy import MAX_BATCH, MAX_CLAIM, check_count
 from penstock.queue.queue import LocalQueue
 from penstock.server.dialects.base import Core
@@ -82,7 +82,7 @@ async def look(
     size, count = 0, FIRST
     while not looking.done and size < core.settings.max_body:
         part = await core.commits.run(_slice(core, looking, queue, count, call), promise=False)
-        weight = sum(map(weigh, part))
+        weight = HEAD * len(part) + sum(map(weigh, part))
         core.budget.take(weight)
         request.held += weight
         messages += part
@@ -94,9 +94,3 @@ async def look(
 
 def _slice(core: Core, looking: PagedLook, queue: str, count: int, call: Callable[..., Any]) -> Callable[[], list[Message]]:
     return lambda: looking.slice(core.broker.queue(queue), count, call)
-
-
-def weigh(message: Message) -> int:
-    attributes = message.attributes
-    texts = sum(len(name) + len(value) if isinstance(value, str | bytes) else 20 for name, value in attributes.items())
-    return HEAD + len(message.body) + texts

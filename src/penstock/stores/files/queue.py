@@ -158,8 +158,8 @@ class FileQueue(StoredQueue):
         with self.opening.visit(durable=False):
             self.folder.refresh()
             index, number = self.folder.index, self.folder.layout.number
-            for place, id in sorted((number(id), id) for id in index):
-                if start <= place < stop and (len(found) < limit or place == found[-1].number):
+            for place, id in sorted((place, id) for id in index if start <= (place := number(id)) < stop):
+                if len(found) < limit or place == found[-1].number:
                     message = self.folder.read(id, index[id])
                     found += [] if message is None else [message]
         return found

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from penstock.message import OCTETS, Entry, Sent, Settings, micros
+from penstock.message import OCTETS, Entry, Sent, Settings, micros, weigh
 from penstock.stores.disk import is_full, sync, sync_file_system
 from penstock.stores.encoding import Head
 from penstock.stores.files.marks import FileMarks, MarkRow
@@ -38,7 +38,7 @@ class FileSending:
         entered = self._transactions.patience.now()
         entries = list(entries)
         with self._opening.visit(check=False):
-            self._transactions.reserve.admit(sum([len(entry.body) for entry in entries]))
+            self._transactions.reserve.admit(sum([weigh(entry) if entry.attributes else len(entry.body) for entry in entries]))
             for attempt in range(ATTEMPTS):
                 try:
                     return self._insert(entries, now, settings, entered, journal)

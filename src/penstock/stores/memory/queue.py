@@ -126,14 +126,14 @@ class MemoryQueue(StoredQueue):
             with self._tables.lock:
                 row = self._tables.find(self._name).rows.get(self._tables.ids.make(start))
                 return [] if row is None else [replace(messages.copied(row.message), blocked=row.blocked)][:limit]
-        return scan_of(self._all(), start, stop, limit)
+        return scan_of(self._all(start, stop), start, stop, limit)
 
     def span(self) -> tuple[int, int, int]:
         return span_of(self._all())
 
-    def _all(self) -> list[Message]:
+    def _all(self, start: int = 0, stop: int = FOREVER) -> list[Message]:
         with self._tables.lock:
-            rows = self._tables.find(self._name).rows.values()
+            rows = [row for row in self._tables.find(self._name).rows.values() if start <= row.message.number < stop]
             return [replace(messages.copied(row.message), blocked=row.blocked) for row in rows]
 
     def marked(self, mark: bytes | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import QueueNotFound, StoreError
 from penstock.marks import FOLLOWS, outlasts
-from penstock.message import BLOCKED, FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
+from penstock.message import BLOCKED, FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State, weigh
 from penstock.stores.encoding import add_body
 from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Alike, Claimed, Claiming, Moving, Swept
@@ -47,7 +47,7 @@ class SqlQueue(StoredQueue):
             if not settings.groups:
                 return database.retry(self._insert_alike, entries, settings)
         else:
-            database.admit(sum([len(entry.body) for entry in entries]))
+            database.admit(sum([weigh(entry) if entry.attributes else len(entry.body) for entry in entries]))
             sent = self._shortcuts.insert(self._name, entries, settings)
             if sent is not None:
                 return sent
