@@ -1,4 +1,5 @@
-"""The head of a request: its first line, which this file reads, and its header fields, which httptools' strict parser reads.
+"""The head of a request: its first line and plain header fields, which this file reads, and all other header fields, which
+httptools' strict parser reads.
 
 Clients repeat themselves, so short lines and blocks of fields are remembered; what is remembered is never changed.
 """
@@ -22,6 +23,11 @@ CHUNKED = -1
 """The length of a body that comes in chunks."""
 SHORT_LINE, SHORT_BLOCK = 256, 2048
 """Only so many bytes are remembered: 256 of each are 2 MB at most, with what is made of them."""
+SHORT_FIELD, MOST_FIELDS = 160, 1000
+"""The same for single fields, at 0.5 MB."""
+PLAIN = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)")
+FRAMING = frozenset({"transfer-encoding", "upgrade"})
+"""What these say depends on other fields; the parser knows how."""
 LINE = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
 IMPLAUSIBLE = re.compile(rb"\A[^A-Z]|(?<!\r)\n|\r(?!\n|\Z)")
 """Found in bytes that cannot become a head, whatever follows. No head has a bare CR or LF."""
@@ -98,16 +104,16 @@ def read_fields(block: bytes, version: bytes) -> Fields:
 def _read_fields(block: bytes, version: bytes) -> Fields:
     """``block`` is every line of a head but the first, with their ends."""
     headers: dict[str, str] = {}
-    for place, (name, value) in enumerate(_parse(block, version)):
-        if place >= MAX_HEADERS:
-            raise Refused(431, f"the request has more than {MAX_HEADERS} headers")
-        key = name.decode("latin-1").lower()
+    fields = _read_plain(block, version)
+    if len(fields) > MAX_HEADERS:
+        raise Refused(431, f"the request has more than {MAX_HEADERS} headers")
+    for key, value in fields:
         if key not in headers:
-            headers[key] = value.decode("latin-1")
+            headers[key] = value
         elif key == "host":
             raise Refused(400, "there are two Host headers")
         else:
-            headers[key] += ", " + value.decode("latin-1")
+            headers[key] += ", " + value
     if version == b"1.1" and "host" not in headers:
         raise Refused(400, "there is no Host header")
     expected = headers.get("expect")
@@ -148,7 +154,30 @@ class _Lines:
         self.whole = True
 
 
-def _parse(block: bytes, version: bytes) -> list[tuple[bytes, bytes]]:
+def _read_plain(block: bytes, version: bytes) -> list[tuple[str, str]]:
+    """The fields of a block. Lines that can be read in one way only need no parser, and most of them were seen before: in a
+    signed request all but two or three."""
+    fields = []
+    lines = block.split(b"\r\n")
+    del lines[-1]
+    for line in lines:
+        field = _known.get(line)
+        if field is None:
+            found = PLAIN.fullmatch(line)
+            if found is None:
+                return _parse(block, version)
+            field = (found[1].decode().lower(), found[2].decode())
+            if field[0] in FRAMING:
+                return _parse(block, version)
+            if len(line) <= SHORT_FIELD:
+                if len(_known) >= MOST_FIELDS:
+                    _known.clear()
+                _known[line] = field
+        fields.append(field)
+    return fields
+
+
+def _parse(block: bytes, version: bytes) -> list[tuple[str, str]]:
     if BARE.search(block):
         raise Refused(400, "malformed request: a line of its head ends with a bare CR or LF")
     lines = _Lines()
@@ -160,8 +189,9 @@ def _parse(block: bytes, version: bytes) -> list[tuple[bytes, bytes]]:
         raise Refused(400, f"malformed request: {error}") from None
     if not lines.whole:
         raise Refused(400, "malformed request: its head does not end")
-    return lines.fields
+    return [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in lines.fields]
 
 
+_known: dict[bytes, tuple[str, str]] = {}
 _short_line = lru_cache(maxsize=256)(_read_line)
 _short_block = lru_cache(maxsize=256)(_read_fields)
