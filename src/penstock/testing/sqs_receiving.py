@@ -166,7 +166,7 @@ class SqsReceiving(SqsMessageFixtures):
 
     # long polls
 
-    def poll(self, server: BackgroundServer, protocol: str, **members: Any) -> tuple[Thread, list[dict[str, Any]]]:
+    def begin(self, server: BackgroundServer, protocol: str, **members: Any) -> tuple[Thread, list[dict[str, Any]]]:
         found: list[dict[str, Any]] = []
 
         def wait() -> None:
@@ -174,6 +174,10 @@ class SqsReceiving(SqsMessageFixtures):
 
         poller = Thread(target=wait)
         poller.start()
+        return poller, found
+
+    def poll(self, server: BackgroundServer, protocol: str, **members: Any) -> tuple[Thread, list[dict[str, Any]]]:
+        poller, found = self.begin(server, protocol, **members)
         until(lambda: server.app.polls.resting == 1)
         return poller, found
 
@@ -187,7 +191,10 @@ class SqsReceiving(SqsMessageFixtures):
 
     def test_a_receiver_may_ask_not_to_wait(self, server: BackgroundServer, sqs: SqsClient) -> None:
         sqs("SetQueueAttributes", "orders", Attributes={"ReceiveMessageWaitTimeSeconds": "20"})
-        assert sqs("ReceiveMessage", "orders", WaitTimeSeconds=0) == {}
+        poller, found = self.begin(server, sqs.protocol, WaitTimeSeconds=0)
+        until(lambda: bool(found) or server.app.polls.resting == 1)
+        assert found == [{}]
+        poller.join()
 
     @pytest.mark.parametrize("hidden_by", ["delay", "visibility", "change"])
     def test_a_long_poll_is_woken_when_a_message_becomes_visible(

@@ -131,9 +131,9 @@ class SqsSending(SqsMessageFixtures):
     def test_a_queue_can_have_a_lower_limit_which_counts_at_once(self, sqs: SqsClient) -> None:
         sqs("SendMessage", "orders", MessageBody="x" * 1025)
         sqs("SetQueueAttributes", "orders", Attributes={"MaximumMessageSize": "1024"})
-        sqs("SendMessage", "orders", MessageBody="x" * 1024)
         expected = (INVALID, "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes.")
         assert sqs.refusal("SendMessage", "orders", MessageBody="x" * 1025) == expected
+        sqs("SendMessage", "orders", MessageBody="x" * 1024)
         sqs("DeleteQueue", "orders")
         sqs("CreateQueue", QueueName="orders")
         sqs("SendMessage", "orders", MessageBody="x" * 1025)
