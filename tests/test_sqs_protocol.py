@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from urllib.parse import urlencode
 from xml.etree import ElementTree
 
 import pytest
 
-from penstock.testing.http import Http, ServerFixtures
+from penstock.broker import LocalBroker
+from penstock.server import BackgroundServer
+from penstock.testing.http import SETTINGS, Http, ServerFixtures
 from penstock.testing.sqs import SqsFixtures, arn, attributes, refused
 from penstock.testing.sqs_client import ACCOUNT, FORM, NAMESPACE, Sqs
 
@@ -115,6 +119,18 @@ class TestProtocols(SqsFixtures, ServerFixtures):
         for names in ("AttributeName=DelaySeconds", "AttributeName.7=DelaySeconds&AttributeName.12=QueueArn"):
             answer = http("POST", "/", f"Action=GetQueueAttributes&QueueUrl=q&{names}", Content_Type=FORM)
             assert b"<Name>DelaySeconds</Name><Value>7</Value>" in answer.body
+
+    def test_what_a_large_request_is_read_into_is_counted_in_the_budget(self, broker: LocalBroker) -> None:
+        with BackgroundServer(broker, replace(SETTINGS, max_memory=1024 * 1024)) as server:
+            http = Http(server.url)
+            body = json.dumps({"QueueUrl": "q", "AttributeNames": ["x"] * 40_000}).encode()
+            fault = Sqs(http, "json").fault(http("POST", "/", body, X_Amz_Target="AmazonSQS.GetQueueAttributes"))
+            assert (fault.status, fault.code) == (503, "ServiceUnavailable")
+            form = "Action=ListQueues&x=" + "x" * 200_000
+            fault = Sqs(http, "query").fault(http("POST", "/", form, Content_Type=FORM))
+            assert (fault.status, fault.code) == (503, "ServiceUnavailable")
+            Sqs(http, "json")("CreateQueue", QueueName="orders")
+            assert server.app.budget.used < 100_000
 
     # addresses
 
