@@ -1048,6 +1048,19 @@ def test_what_lies_above_the_floor_is_sought_and_not_come_to(url: str, name: str
         assert any("visible_at=? AND number>?" in step for step in plan), plan
 
 
+def test_a_message_is_looked_up_by_its_number_and_not_among_all(url: str) -> None:
+    with penstock.open(url) as broker:
+        asked: list[str] = []
+        connection = database(broker).connect()
+        connection.exec_trace = lambda _cursor, text, _values: asked.append(text) or True
+        broker.create("orders").scan(5, 6, 1)
+        connection.exec_trace = None
+        (text,) = (text for text in asked if "number >=" in text)
+        names = ["queue", "start", "stop", "limit"]
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", dict.fromkeys(names, 0))]
+        assert any("penstock_message USING INTEGER PRIMARY KEY" in step for step in plan), plan
+
+
 @pytest.mark.parametrize("error", [StoreBusy, QueueNotFound])
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 def test_what_a_receive_has_taken_is_given_although_its_next_round_fails(

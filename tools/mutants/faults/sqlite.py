@@ -666,4 +666,9 @@ FAULTS = [
         "bad_draft",
         ("policy.py", "if size + body > MAX_MESSAGE:", "if size > MAX_MESSAGE:"),
     ),
+    mutant(
+        "a look-up of one message looks at the whole queue",
+        "not_among_all",
+        (SQL_QUEUE, 'else "scan_few" if few else "scan"', 'else "scan"'),
+    ),
 ]

@@ -155,6 +155,9 @@ SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_settled WHERE queue = :q
 -- name: scan
 SELECT {columns} FROM penstock_message WHERE {by_queue} = :queue {ready} AND number >= :start AND number < :stop {first_of_these}
 
+-- name: scan_few
+SELECT {columns} FROM penstock_message WHERE queue + 0 = :queue {ready} AND number >= :start AND number < :stop {first_of_these}
+
 -- name: scan_settled
 SELECT {all_settled_columns} FROM penstock_settled WHERE {by_queue} = :queue AND number >= :start AND number < :stop {first_of_these}
 

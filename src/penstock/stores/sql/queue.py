@@ -297,7 +297,8 @@ class SqlQueue(StoredQueue):
             queue = self._database.find(self._name).number
             runs = self._runs.all(queue)
             fields = {"queue": queue, "start": start, "stop": stop, "limit": limit}
-            for row in self._database.rows("scan_unsettled" if runs else "scan", fields):
+            few = stop - start <= limit  # then look at these numbers, and not at all that the queue has
+            for row in self._database.rows("scan_unsettled" if runs else "scan_few" if few else "scan", fields):
                 run = next((run for run in runs if run.has(row[1], row[0])), None)
                 held = {} if run is None else {"now": run.run_at, "until": run.lapses_at, "holder": run.reader}
                 messages.append(to_message(ids, self._name, row, **held))  # type: ignore[arg-type]
