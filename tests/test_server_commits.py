@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker, Draft
-from penstock.client.wire import CONTENT_TYPE, join, pack
+from penstock import Broker, Draft, Receipt
+from penstock.client.wire import CONTENT_TYPE, join, pack, split
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer
@@ -349,6 +350,27 @@ def test_one_of_two_deletes_of_a_message_finds_nothing(broker: Broker, monkeypat
         assert in_one_commit(broker, server, *requests) == [204, 404, 204, 404]
     assert len(deletes) == 1
     assert [message.body for message in broker["orders"].peek(10)] == [b"first"]
+
+
+def read_answer(client: socket.socket) -> Any:
+    """The value of an answer to a client's request, or its status."""
+    head, _, body = client.recv(4096).partition(b"\r\n\r\n")
+    return json.loads(split(body)[0])["answer"] if head.startswith(b"HTTP/1.1 200") else int(head[9:12])
+
+
+def test_deletes_of_clients_share_a_call_and_one_of_two_finds_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = broker["orders"]
+    queue.send_many([b"a", b"b", b"c"])
+    a, b, c = (message.receipt for message in queue.receive(3))
+    stale = Receipt("orders", c.id, 1)
+    with BackgroundServer(broker) as server:
+        deletes = count_calls(monkeypatch, broker, "delete")
+        once = [call("delete_many", messages=held) for held in ([a], [b], [stale])]
+        assert in_one_commit(broker, server, *once, read=read_answer) == [[True], [True], [False]]
+        assert len(deletes) == 1
+        again = [call("delete_many", messages=held) for held in ([a, c], [c], ["bad"], [5])]
+        assert in_one_commit(broker, server, *again, read=read_answer) == [[False, True], [False], [False], 400]
+    assert [message.body for message in queue.peek(10)] == [b"first"] * 2
 
 
 def test_receives_that_share_a_claim_keep_what_was_taken_before_it_failed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -94,9 +93,7 @@ class RemoteQueue(Queue):
         _refuse(connection)
         batch = list(check_many(drafts, "send_many", "send"))
         policy.admit_all(batch, PLAIN, system_clock())  # refuse bad input here, with the server's own error text
-        # Tokens that begin with the time are kept near each other, which costs the store less.
-        known = token or f"{time.time_ns():x}{secrets.token_hex(8)}"
-        return list(self._call("send_many", drafts=batch, token=known)) if batch else []
+        return list(self._call("send_many", drafts=batch, token=token or self._line.new_token())) if batch else []
 
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
         self.send_many(drafts, token=token)
