@@ -323,6 +323,29 @@ def test_receives_in_one_commit_share_a_claim_and_no_message(broker: Broker, mon
     assert len(claims) == 1
 
 
+def test_receives_in_one_commit_share_no_group_that_comes_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise two clients would hold messages of one group, and nobody could say which of them are processed first."""
+    broker.delete("orders")
+    lines = broker.create("orders", groups=True)
+    lines.send_many([Draft(name.encode(), group=name[0]) for name in ["a=1", "a=2", "a=3", "a=4", "b=1", "b=2"]])
+    taken: list[list[str]] = []
+    receive = LocalQueue.receive
+
+    def note(*arguments: Any, **how: Any) -> Any:
+        messages = receive(*arguments, **how)
+        taken.append([message.text for message in messages])
+        return messages
+
+    with BackgroundServer(broker) as server:
+        monkeypatch.setattr(LocalQueue, "receive", note)
+        asked = [call("receive", limit=limit, together=True) for limit in (2, 3, 4)]
+        answers = in_one_commit(broker, server, *asked, read=lambda client: client.recv(65536))
+    assert [answer[9:12] for answer in answers] == [b"200"] * 3
+    assert taken == [["a=1", "a=2"], ["b=1", "b=2", "first"], []]
+    shares = [[body for body in (b"a=1", b"a=2", b"b=1", b"b=2") if body in answer] for answer in answers]
+    assert shares == [[b"a=1", b"a=2"], [b"b=1", b"b=2"], []]
+
+
 def test_receives_of_messages_that_stay_visible_do_not_come_back_empty(broker: Broker) -> None:
     broker["orders"].update(visibility=0)
     with BackgroundServer(broker) as server:

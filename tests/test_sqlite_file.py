@@ -757,6 +757,14 @@ def test_a_damaged_group_holds_up_nobody(url: str, path: Path) -> None:
         assert queue.stats().damaged == 1
 
 
+def test_a_damaged_group_with_two_firsts_gives_no_message_twice(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("lines", groups=True)
+        queue.send_many([penstock.Draft(b"%d" % number, group="a") for number in range(4)])
+        apsw.Connection(str(path)).execute("UPDATE penstock_message SET visible_at = -visible_at WHERE number = 2")
+        assert [message.body for message in queue.receive(9, together=True)] == [b"0", b"2", b"3", b"1"]
+
+
 def test_a_folder_that_cannot_be_synced_is_an_error_of_ours(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -28,7 +28,7 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_seconds
-from penstock.queue.arguments import check_each, check_held, check_many, check_taking
+from penstock.queue.arguments import check_each, check_flag, check_held, check_many, check_taking
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class RemoteQueue(Queue):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
         unfinished: bool = False,
+        together: bool = False,
     ) -> list[Message]:
         check_taking(limit, visibility, share, holder)  # the share is a hint, which the protocol does not carry
         check_seconds(wait, "wait")
@@ -115,7 +116,7 @@ class RemoteQueue(Queue):
         while True:
             left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
             arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode, "holder": holder}
-            arguments["unfinished"] = unfinished or None
+            arguments |= {"unfinished": unfinished or None, "together": check_flag(together, "together") or None}
             given = {name: value for name, value in arguments.items() if value is not None}
             messages = self._own(self._line.call(f"{self._path}receive", given, again=False, changes=True, wait=left))
             if messages or time.monotonic() >= give_up_at:

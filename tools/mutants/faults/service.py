@@ -586,7 +586,12 @@ FAULTS = [
     served(
         "a holder is lost over HTTP",
         "give_its_name",
-        ("server/taking.py", "mode=how.mode, holder=how.holder, ", "mode=how.mode, "),
+        ("server/taking.py", "mode=mode, holder=holder, ", "mode=mode, "),
+    ),
+    served(
+        "messages of a group that come together go to several clients",
+        "share_no_group",
+        ("server/taking.py", "limit if how.together else wanted", "wanted"),
     ),
     benched(
         "a server's children outlive the benchmark",

@@ -192,7 +192,7 @@ class Native(Dialect):
         return Response(200, {"Content-Type": ARROW, **({} if more is None else {"Penstock-More": json.dumps(more)})}, packed)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
-        unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder", "unfinished"}
+        unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder", "unfinished", "together"}
         if unknown:
             raise BadInput(f"receive has no argument {min(unknown)!r:.80}")
         wait = given.pop("wait", 0)
