@@ -410,6 +410,14 @@ def test_receive_takes_up_to_the_limit_one_object_a_line(jobs: Shell) -> None:
     assert [message["body"] for message in jobs.json_lines] == ["c"]
 
 
+def test_receive_takes_several_of_a_group_together(shell: Shell) -> None:
+    shell("create lines --groups")
+    shell("send lines 1 2 3 --group a")
+    assert shell("receive lines --limit 2 --together --body") == 0
+    assert shell.out == "12"
+    assert shell("receive lines --limit 2 --together --body") == 1
+
+
 def test_receive_of_nothing_exits_1(jobs: Shell) -> None:
     assert jobs("receive jobs") == 1
     assert (jobs.out, jobs.err) == ("", "penstock: queue 'jobs' has no visible message\n")

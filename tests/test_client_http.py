@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import BadInput, Draft
-from penstock.client import http
+from penstock.client import connections, http
 from penstock.client.http import ClientConnection
 from penstock.client.queue import RemoteQueue
 from penstock.client.wire import CONTENT_TYPE, LENGTH, join, pack, split, unpack
@@ -142,10 +143,24 @@ def test_as_many_threads_as_call_keep_their_connections(server: BackgroundServer
     assert len(opened) <= 40 + 2 * 10
 
 
-@pytest.mark.parametrize("connections", [0, -1, "5", True, None])
-def test_a_bad_number_of_connections_is_refused(connections: Any) -> None:
+def test_no_two_tokens_are_alike_not_even_in_a_child_that_sends_at_the_same_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections.time, "time_ns", lambda: 1)  # type: ignore[attr-defined]
+    line = penstock.open("http://localhost:1")._line  # type: ignore[attr-defined]
+    assert len({line.new_token() for _ in range(100)}) == 100
+    readable, writable = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writable, line.new_token().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writable)
+    with os.fdopen(readable) as written:
+        assert written.read() != line.new_token()
+
+
+@pytest.mark.parametrize("number", [0, -1, "5", True, None])
+def test_a_bad_number_of_connections_is_refused(number: Any) -> None:
     with pytest.raises(penstock.BadURL, match="connections"):
-        penstock.open("http://localhost:1", connections=connections)
+        penstock.open("http://localhost:1", connections=number)
 
 
 def test_an_exchange_is_one_request_and_one_call_of_the_queue(

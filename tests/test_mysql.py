@@ -5,10 +5,11 @@ import pytest
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
 from penstock.testing.interrupted import Handled, Interrupted
+from penstock.testing.port_model import PortModel
 from penstock.testing.servers import MariadbServer
 
 
-class TestMariadb(StoreContract, SharedStoreContract, Interrupted, Handled, Forked):
+class TestMariadb(StoreContract, SharedStoreContract, PortModel, Interrupted, Handled, Forked):
     interrupts = (150, 100)
     handled = 150
 

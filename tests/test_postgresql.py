@@ -26,11 +26,12 @@ from penstock.stores.postgresql.shortcuts import PostgresqlShortcuts
 from penstock.testing import SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
 from penstock.testing.interrupted import Handled, Interrupted
+from penstock.testing.port_model import PortModel
 from penstock.testing.servers import PostgresqlServer
 from penstock.testing.serving import until
 
 
-class TestPostgresql(StoreContract, SharedStoreContract, Interrupted, Handled, Forked):
+class TestPostgresql(StoreContract, SharedStoreContract, PortModel, Interrupted, Handled, Forked):
     interrupts = (150, 100)
     handled = 150
 

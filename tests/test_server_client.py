@@ -599,6 +599,21 @@ def _missing(name: str) -> None:
     raise ImportError(name)
 
 
+def test_a_client_receives_messages_of_a_group_together(server: BackgroundServer, broker: Broker) -> None:
+    broker.create("lines", groups=True).send_many([penstock.Draft(b"%d" % number, group="a") for number in range(4)])
+    with penstock.open(server.url) as remote:
+        lines = remote["lines"]
+        first, second = lines.receive(2, together=True)
+        assert (first.body, second.body) == (b"0", b"1")
+        assert lines.receive(2, together=True) == []
+        assert (first.delete(), second.release()) == (True, True)
+        assert [message.body for message in lines.receive()] == [b"1"], "without it, one of each group"
+        with pytest.raises(penstock.BadInput, match="together must be True or False, not 1"):
+            lines.receive(together=1)  # type: ignore[arg-type]
+    answer = Http(server.url)("POST", "/penstock/queues/lines/receive", {"arguments": {"together": "yes"}})
+    assert (answer.status, "together must be True or False" in answer.json["error"]) == (400, True)
+
+
 def test_an_exchange_that_is_refused_settles_nothing(server: BackgroundServer, broker: Broker) -> None:
     broker.create("shift").send(b"x")
     with penstock.open(server.url) as remote:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker, Draft
-from penstock.client.wire import CONTENT_TYPE, join, pack
+from penstock import Broker, Draft, Receipt
+from penstock.client.wire import CONTENT_TYPE, join, pack, split
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer
@@ -322,6 +323,29 @@ def test_receives_in_one_commit_share_a_claim_and_no_message(broker: Broker, mon
     assert len(claims) == 1
 
 
+def test_receives_in_one_commit_share_no_group_that_comes_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise two clients would hold messages of one group, and nobody could say which of them are processed first."""
+    broker.delete("orders")
+    lines = broker.create("orders", groups=True)
+    lines.send_many([Draft(name.encode(), group=name[0]) for name in ["a=1", "a=2", "a=3", "a=4", "b=1", "b=2"]])
+    taken: list[list[str]] = []
+    receive = LocalQueue.receive
+
+    def note(*arguments: Any, **how: Any) -> Any:
+        messages = receive(*arguments, **how)
+        taken.append([message.text for message in messages])
+        return messages
+
+    with BackgroundServer(broker) as server:
+        monkeypatch.setattr(LocalQueue, "receive", note)
+        asked = [call("receive", limit=limit, together=True) for limit in (2, 3, 4)]
+        answers = in_one_commit(broker, server, *asked, read=lambda client: client.recv(65536))
+    assert [answer[9:12] for answer in answers] == [b"200"] * 3
+    assert taken == [["a=1", "a=2"], ["b=1", "b=2", "first"], []]
+    shares = [[body for body in (b"a=1", b"a=2", b"b=1", b"b=2") if body in answer] for answer in answers]
+    assert shares == [[b"a=1", b"a=2"], [b"b=1", b"b=2"], []]
+
+
 def test_receives_of_messages_that_stay_visible_do_not_come_back_empty(broker: Broker) -> None:
     broker["orders"].update(visibility=0)
     with BackgroundServer(broker) as server:
@@ -349,6 +373,27 @@ def test_one_of_two_deletes_of_a_message_finds_nothing(broker: Broker, monkeypat
         assert in_one_commit(broker, server, *requests) == [204, 404, 204, 404]
     assert len(deletes) == 1
     assert [message.body for message in broker["orders"].peek(10)] == [b"first"]
+
+
+def read_answer(client: socket.socket) -> Any:
+    """The value of an answer to a client's request, or its status."""
+    head, _, body = client.recv(4096).partition(b"\r\n\r\n")
+    return json.loads(split(body)[0])["answer"] if head.startswith(b"HTTP/1.1 200") else int(head[9:12])
+
+
+def test_deletes_of_clients_share_a_call_and_one_of_two_finds_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = broker["orders"]
+    queue.send_many([b"a", b"b", b"c"])
+    a, b, c = (message.receipt for message in queue.receive(3))
+    stale = Receipt("orders", c.id, 1)
+    with BackgroundServer(broker) as server:
+        deletes = count_calls(monkeypatch, broker, "delete")
+        once = [call("delete_many", messages=held) for held in ([a], [b], [stale])]
+        assert in_one_commit(broker, server, *once, read=read_answer) == [[True], [True], [False]]
+        assert len(deletes) == 1
+        again = [call("delete_many", messages=held) for held in ([a, c], [c], ["bad"], [5])]
+        assert in_one_commit(broker, server, *again, read=read_answer) == [[False, True], [False], [False], 400]
+    assert [message.body for message in queue.peek(10)] == [b"first"] * 2
 
 
 def test_receives_that_share_a_claim_keep_what_was_taken_before_it_failed(

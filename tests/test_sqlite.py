@@ -8,9 +8,10 @@ import pytest
 from penstock.testing import DurableStoreContract, SharedStoreContract, StoreContract
 from penstock.testing.forked import Forked
 from penstock.testing.interrupted import Handled, Interrupted
+from penstock.testing.port_model import PortModel
 
 
-class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract, Interrupted, Handled, Forked):
+class TestSqlite(StoreContract, SharedStoreContract, DurableStoreContract, PortModel, Interrupted, Handled, Forked):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/queue.db"

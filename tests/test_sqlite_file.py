@@ -757,6 +757,14 @@ def test_a_damaged_group_holds_up_nobody(url: str, path: Path) -> None:
         assert queue.stats().damaged == 1
 
 
+def test_a_damaged_group_with_two_firsts_gives_no_message_twice(url: str, path: Path) -> None:
+    with penstock.open(url) as broker:
+        queue = broker.create("lines", groups=True)
+        queue.send_many([penstock.Draft(b"%d" % number, group="a") for number in range(4)])
+        apsw.Connection(str(path)).execute("UPDATE penstock_message SET visible_at = -visible_at WHERE number = 2")
+        assert [message.body for message in queue.receive(9, together=True)] == [b"0", b"2", b"3", b"1"]
+
+
 def test_a_folder_that_cannot_be_synced_is_an_error_of_ours(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -1046,6 +1054,19 @@ def test_what_lies_above_the_floor_is_sought_and_not_come_to(url: str, name: str
         explained = f"EXPLAIN QUERY PLAN {database(broker).statements[name]}"
         plan = [row[3] for row in database(broker).connect().execute(explained, dict.fromkeys(names, 0))]
         assert any("visible_at=? AND number>?" in step for step in plan), plan
+
+
+def test_a_message_is_looked_up_by_its_number_and_not_among_all(url: str) -> None:
+    with penstock.open(url) as broker:
+        asked: list[str] = []
+        connection = database(broker).connect()
+        connection.exec_trace = lambda _cursor, text, _values: asked.append(text) or True
+        broker.create("orders").scan(5, 6, 1)
+        connection.exec_trace = None
+        (text,) = (text for text in asked if "number >=" in text)
+        names = ["queue", "start", "stop", "limit"]
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", dict.fromkeys(names, 0))]
+        assert any("penstock_message USING INTEGER PRIMARY KEY" in step for step in plan), plan
 
 
 @pytest.mark.parametrize("error", [StoreBusy, QueueNotFound])

@@ -257,7 +257,7 @@ class LocalBroker(Broker):
             if len(self._queues) >= MOST_QUEUES:  # another process may have deleted many of them
                 self._queues.clear()
             found = self._queues[name] = LocalQueue(name, self.store, self.waiting, self.clock, self._tender, known)
-        elif known is not None:
+        elif known is not None and found.known != known:
             found.known = known
         return found
 

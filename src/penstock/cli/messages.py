@@ -26,6 +26,7 @@ def add(command: Commands) -> None:
     )
     parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="instead of the queue's own mode")
     parser.add_argument("--holder", metavar="TEXT", help="the receiver's name, which peek shows to others")
+    parser.add_argument("--together", action="store_true", help="also those behind the first of their group, in order")
     parser.add_argument("--delete", action="store_true", help="delete them once they are printed")
     parser.add_argument("--body", action="store_true", help="write only the bodies, byte for byte")
 
@@ -69,7 +70,8 @@ def run_receive(args: Namespace, broker: Broker) -> int:
     left, wait, stale, shown = args.limit, args.wait, 0, 0
     while True:
         asked = min(left, RECEIVE_BATCH)
-        messages = queue.receive(asked, wait=wait, visibility=args.visibility, mode=args.mode, holder=args.holder)
+        how = {"visibility": args.visibility, "mode": args.mode, "holder": args.holder, "together": args.together}
+        messages = queue.receive(asked, wait=wait, **how)
         _write(args, messages, after=shown)
         if settle:
             stale += _delete(queue, messages)

@@ -7,6 +7,7 @@ import secrets
 import ssl
 import time
 from contextlib import suppress
+from itertools import count
 from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -94,6 +95,7 @@ class Line:
         self._idle: list[tuple[ClientConnection, float]] = []
         self._lock = Lock()
         self._closed = False
+        self._process, self._tokens = secrets.token_hex(8), count()
         watch(self)
 
     def before_fork(self) -> None:
@@ -104,7 +106,13 @@ class Line:
             for connection, _ in self._idle:  # they belong to the parent, and stay open there
                 connection.close()
             self._idle.clear()
+            self._process = secrets.token_hex(8)
         self._lock.release()
+
+    def new_token(self) -> str:
+        """A token that nobody else has. Those that begin with the time are kept near each other, which costs the store less.
+        To ask the system for a random number each time would cost a change of threads."""
+        return f"{time.time_ns():x}{self._process}{next(self._tokens):x}"
 
     def call(self, path: str, arguments: dict[str, Any], *, again: bool, changes: bool, wait: float = 0) -> Any:
         """The value of the answer.
@@ -228,7 +236,7 @@ def _read(response: HttpResponse, accept: str | None) -> Answer:
             return Answer(response.body, None if more is None else dict(json.loads(more)))
         if accept is None and kind in (CONTENT_TYPE, "application/json"):
             head, bodies = split(response.body) if kind == CONTENT_TYPE else (response.body, None)
-            told = json.loads(head)
+            told = json.loads(head.decode())
             value = unpack(told["answer"], bodies)
             if bodies is not None:
                 bodies.check()

@@ -10,11 +10,15 @@ import re
 import select
 import socket
 import ssl
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_HEAD = 64 * 1024
 MAX_ANSWER = 2**31
 """Bytes of an answer's body. A server bounds its answers by its ``max_body``, which is at most half of this."""
+SHORT_HEAD = 1024
+"""Bytes of a head that is worth remembering."""
 PIECE = 64 * 1024
 STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\r\n]*)?")
 FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
@@ -28,9 +32,36 @@ class BadAnswer(Exception):
 
 class HttpResponse(NamedTuple):
     status: int
-    headers: dict[bytes, bytes]
+    headers: Mapping[bytes, bytes]
     """Names in lower case."""
     body: bytes
+
+
+class Head(NamedTuple):
+    """The first line of an answer, which has the last digit of the version, and its headers."""
+
+    version: bytes
+    status: int
+    headers: Mapping[bytes, bytes]
+
+
+def _parse(head: bytes) -> Head:
+    first, *lines = head.split(b"\r\n")
+    begun = STATUS.fullmatch(first)
+    if begun is None:
+        raise BadAnswer(f"this is not the status of an answer: {first!r:.80}")
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        field = FIELD.fullmatch(line)
+        if field is None:
+            raise BadAnswer(f"this is not a header of an answer: {line!r:.80}")
+        name, value = field[1].lower(), field[2]
+        headers[name] = value if name not in headers else b"%b, %b" % (headers[name], value)
+    return Head(begun[1], int(begun[2]), headers)
+
+
+_parse_again = lru_cache(maxsize=64)(_parse)
+"""Most heads of one second are the same."""
 
 
 class ClientConnection:
@@ -78,7 +109,7 @@ class ClientConnection:
     def _receive(self) -> bytes:
         return self._socket.recv(PIECE)
 
-    def _read_head(self) -> tuple[bytes, int, dict[bytes, bytes]]:
+    def _read_head(self) -> Head:
         got = self._rest or self._receive()
         while (end := got.find(b"\r\n\r\n")) < 0 or end > MAX_HEAD:
             if len(got) > MAX_HEAD:
@@ -88,20 +119,9 @@ class ClientConnection:
                 raise BadAnswer("the server closed the connection")
             got += more
         self._rest = got[end + 4 :]
-        first, *lines = got[:end].split(b"\r\n")
-        begun = STATUS.fullmatch(first)
-        if begun is None:
-            raise BadAnswer(f"this is not the status of an answer: {first!r:.80}")
-        headers: dict[bytes, bytes] = {}
-        for line in lines:
-            field = FIELD.fullmatch(line)
-            if field is None:
-                raise BadAnswer(f"this is not a header of an answer: {line!r:.80}")
-            name, value = field[1].lower(), field[2]
-            headers[name] = value if name not in headers else b"%b, %b" % (headers[name], value)
-        return begun[1], int(begun[2]), headers
+        return (_parse_again if end <= SHORT_HEAD else _parse)(got[:end])
 
-    def _read_body(self, status: int, headers: dict[bytes, bytes]) -> bytes:
+    def _read_body(self, status: int, headers: Mapping[bytes, bytes]) -> bytes:
         if status in NO_BODY:
             return b""
         length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -29,7 +28,7 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_seconds
-from penstock.queue.arguments import check_each, check_held, check_many, check_taking
+from penstock.queue.arguments import check_each, check_flag, check_held, check_many, check_taking
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
@@ -94,9 +93,7 @@ class RemoteQueue(Queue):
         _refuse(connection)
         batch = list(check_many(drafts, "send_many", "send"))
         policy.admit_all(batch, PLAIN, system_clock())  # refuse bad input here, with the server's own error text
-        # Tokens that begin with the time are kept near each other, which costs the store less.
-        known = token or f"{time.time_ns():x}{secrets.token_hex(8)}"
-        return list(self._call("send_many", drafts=batch, token=known)) if batch else []
+        return list(self._call("send_many", drafts=batch, token=token or self._line.new_token())) if batch else []
 
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
         self.send_many(drafts, token=token)
@@ -111,6 +108,7 @@ class RemoteQueue(Queue):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
         unfinished: bool = False,
+        together: bool = False,
     ) -> list[Message]:
         check_taking(limit, visibility, share, holder)  # the share is a hint, which the protocol does not carry
         check_seconds(wait, "wait")
@@ -118,7 +116,7 @@ class RemoteQueue(Queue):
         while True:
             left = max(0.0, min(give_up_at - time.monotonic(), LONGEST_WAIT))
             arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode, "holder": holder}
-            arguments["unfinished"] = unfinished or None
+            arguments |= {"unfinished": unfinished or None, "together": check_flag(together, "together") or None}
             given = {name: value for name, value in arguments.items() if value is not None}
             messages = self._own(self._line.call(f"{self._path}receive", given, again=False, changes=True, wait=left))
             if messages or time.monotonic() >= give_up_at:

@@ -56,11 +56,12 @@ ENUMS: dict[str, type[Enum]] = {"State": State, "Mode": Mode}
 ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)}
 PLAIN = frozenset({type(None), bool, int, float, str})
 BYTES = (bytes, bytearray, memoryview)
+to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def join(head: object, bodies: list[bytes]) -> list[bytes]:
     """The parts of a request or an answer in our own format."""
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = to_json(head).encode()
     return [LENGTH.pack(len(text)), text, *bodies]
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from penstock import policy
 from penstock.errors import BadInput, BadMessage
 from penstock.message import FOREVER, Held, Message, Mode, Receipt, State
-from penstock.policy import check_count, check_seconds
+from penstock.policy import check_count, check_seconds, shown
 from penstock.stores.ports import START
 
 Item = TypeVar("Item")
@@ -48,6 +48,12 @@ def check_taking(limit: int, visibility: float | None, share: tuple[int, int] | 
     if share is not None:
         policy.check_share(share)
     policy.check_holder(holder)
+
+
+def check_flag(value: bool, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadInput(f"{what} must be True or False, not {shown(value)}")
+    return value
 
 
 def check_each(visibility: float | Sequence[float], count: int) -> Sequence[float]:

@@ -14,7 +14,7 @@ from penstock.errors import ClaimLapsed, ReaderSetBack
 from penstock.message import Claim, Message, Mode, State, micros, weigh
 from penstock.policy import check_count, check_seconds, settlement
 from penstock.queue.opened import OpenQueue
-from penstock.queue.receiving import Receiving
+from penstock.queue.receiving import Receiving, Terms
 from penstock.stores.ports import ClaimingReaders
 
 
@@ -66,12 +66,10 @@ class NamedClaims:
                 if size:
                     return Claim(reader, epoch, size, False, lapses_at)
             messages: list[Message] = []
-            limit = min(limit, policy.MAX_BATCH)
+            limit, terms = min(limit, policy.MAX_BATCH), Terms(ttl, Mode.AT_LEAST_ONCE, holder=reader)
             more, part = True, limit if max_bytes is None else 1
             while more and part:
-                delivered, more, _ = self._receiving.claim(
-                    part, self._queue.read_settings(), ttl, Mode.AT_LEAST_ONCE, now, visible_by=visible_by, holder=reader
-                )
+                delivered, more, _ = self._receiving.claim(part, self._queue.read_settings(), terms, now, visible_by)
                 messages += delivered
                 part = limit - len(messages)
                 if max_bytes is not None:

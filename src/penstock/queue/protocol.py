@@ -87,6 +87,7 @@ class Queue(ABC):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
         unfinished: bool = False,
+        together: bool = False,
     ) -> list[Message]:
         """Receive up to ``limit`` messages. If there are none, wait up to ``wait`` seconds for one.
 
@@ -94,6 +95,10 @@ class Queue(ABC):
         mode at_most_once they are already settled. ``share`` is (place, of): receive only this consumer's share among ``of``
         consumers, if the store supports that. ``holder`` is the receiver's name, which `peek` shows while it holds the
         messages.
+
+        In a queue with groups, this receives one message of each group, the first. With ``together``, the receiver also gets
+        those behind it, in the order of sending. Until they have left the queue or are visible again, nobody receives others of
+        that group.
 
         At most once, the history records them as processed. With ``unfinished``, it records them as failed until `finish`
         reports the outcome."""

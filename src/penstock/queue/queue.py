@@ -27,12 +27,21 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_count, check_seconds
-from penstock.queue.arguments import check_each, check_held, check_many, check_mode, check_place, check_state, check_taking
+from penstock.queue.arguments import (
+    check_each,
+    check_flag,
+    check_held,
+    check_many,
+    check_mode,
+    check_place,
+    check_state,
+    check_taking,
+)
 from penstock.queue.dead_letters import DeadLetters, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
 from penstock.queue.protocol import Queue
-from penstock.queue.receiving import Receiving
+from penstock.queue.receiving import Receiving, Terms
 from penstock.queue.retention import Tender, purge
 from penstock.queue.sending import Added, Batch, Sending
 from penstock.queue.sets import Sets
@@ -114,10 +123,12 @@ class LocalQueue(Queue):
         share: tuple[int, int] | None = None,
         holder: str | None = None,
         unfinished: bool = False,
+        together: bool = False,
     ) -> list[Message]:
         check_taking(limit, visibility, share, holder)
         check_seconds(wait, "wait")
-        return self._receiving.receive(limit, wait, visibility, check_mode(mode), share, holder, unfinished)
+        terms = Terms(visibility, check_mode(mode), share, holder, unfinished, check_flag(together, "together"))
+        return self._receiving.receive(limit, wait, terms)
 
     def exchange(
         self,

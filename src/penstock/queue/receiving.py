@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import NamedTuple
 
 from penstock import policy
 from penstock.errors import QueueNotFound, StoreError
@@ -24,6 +25,17 @@ SHARE_PAUSE = 0.05
 """Seconds to pause when there are messages, but none in the requested share."""
 
 
+class Terms(NamedTuple):
+    """On what terms a caller receives: the arguments of `Queue.receive`."""
+
+    visibility: float | None = None
+    mode: Mode | None = None
+    share: tuple[int, int] | None = None
+    holder: str | None = None
+    unfinished: bool = False
+    together: bool = False
+
+
 class Receiving:
     """Receives from one queue. Owns whether the last receive found something."""
 
@@ -34,47 +46,30 @@ class Receiving:
         self._home = home
         self._busy = False
 
-    def receive(
-        self,
-        limit: int,
-        wait: float,
-        visibility: float | None,
-        mode: Mode | None,
-        share: tuple[int, int] | None,
-        holder: str | None,
-        unfinished: bool,
-    ) -> list[Message]:
+    def receive(self, limit: int, wait: float, terms: Terms) -> list[Message]:
         if not wait:
-            return self.take(limit, visibility, mode, share, holder, unfinished)
+            return self.take(limit, terms)
         queue = self._queue
         give_up_at = time.monotonic() + wait
         while True:
             events = queue.waiting.events(queue.name)
-            messages = self.take(limit, visibility, mode, share, holder, unfinished)
+            messages = self.take(limit, terms)
             if messages or time.monotonic() >= give_up_at:
                 return messages
             due = queue.stored.due()
             resume_at = give_up_at
             if due is not None:
-                pause = max((due - queue.clock()) / SECOND, 0 if share is None else SHARE_PAUSE)
+                pause = max((due - queue.clock()) / SECOND, 0 if terms.share is None else SHARE_PAUSE)
                 resume_at = min(resume_at, time.monotonic() + pause)
             queue.waiting.rest(queue.name, events, resume_at)
 
-    def take(
-        self,
-        limit: int,
-        visibility: float | None,
-        mode: Mode | None,
-        share: tuple[int, int] | None = None,
-        holder: str | None = None,
-        unfinished: bool = False,
-    ) -> list[Message]:
+    def take(self, limit: int, terms: Terms) -> list[Message]:
         """Claim and judge until ``limit`` messages can be delivered or none are left. Each round is one commit."""
         kept: list[Message] = []
         more = True
         while more and len(kept) < limit:
             try:
-                delivered, more = self._round(limit - len(kept), visibility, mode, share, holder, unfinished)
+                delivered, more = self._round(limit - len(kept), terms)
             except (StoreError, QueueNotFound):
                 if not kept:
                     raise
@@ -83,15 +78,7 @@ class Receiving:
         self._tend(self._queue.clock())
         return kept
 
-    def _round(
-        self,
-        limit: int,
-        visibility: float | None,
-        mode: Mode | None,
-        share: tuple[int, int] | None,
-        holder: str | None,
-        unfinished: bool,
-    ) -> tuple[list[Message], bool]:
+    def _round(self, limit: int, terms: Terms) -> tuple[list[Message], bool]:
         """Up to ``limit`` messages to deliver, and whether to continue."""
         queue = self._queue
         if not self._busy:
@@ -99,12 +86,12 @@ class Receiving:
             if due is None or due > queue.clock():  # checked without a write lock
                 return [], False
         settings = queue.known or queue.read_settings()
-        chosen = mode or settings.mode
+        chosen = terms.mode or settings.mode
         with queue.store.batch(durable=chosen is Mode.AT_MOST_ONCE):
             now = queue.clock()  # read the clock only now: we may have waited for the lock
-            delivered, more, others = self.claim(limit, settings, visibility, chosen, now, share, holder=holder)
+            delivered, more, others = self.claim(limit, settings, terms, now)
             if chosen is Mode.AT_MOST_ONCE:
-                reason = policy.UNFINISHED if unfinished and settings.history else None
+                reason = policy.UNFINISHED if terms.unfinished and settings.history else None
                 state = State.PROCESSED if reason is None else State.FAILED
                 settled = queue.settle(delivered, settings, state, reason, now)
                 delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
@@ -116,22 +103,15 @@ class Receiving:
         return delivered, more
 
     def claim(
-        self,
-        limit: int,
-        settings: Settings,
-        visibility: float | None,
-        mode: Mode,
-        now: int,
-        share: tuple[int, int] | None = None,
-        *,
-        visible_by: int | None = None,
-        holder: str | None = None,
+        self, limit: int, settings: Settings, terms: Terms, now: int, visible_by: int | None = None
     ) -> tuple[list[Message], bool, bool]:
         """Claim up to ``limit`` messages and carry out the verdicts on them. Returns the messages to deliver, whether to
         continue, and whether any claimed messages were moved or settled instead."""
+        visibility, mode, share, holder, _, together = terms
+        mode = mode or settings.mode
         until = now + micros(settings.visibility if visibility is None else visibility)
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see the claim
-        claiming = Claiming(limit, now, None if at_once else until, settings, holder, share, visible_by)
+        claiming = Claiming(limit, now, None if at_once else until, settings, holder, share, visible_by, together=together)
         answer = self._queue.stored.claim(claiming)
         if answer is None:
             self._queue.known = None  # the settings have changed: retry with the new ones

@@ -6,7 +6,7 @@ from penstock import policy
 from penstock.errors import BadMessage
 from penstock.message import Mode
 from penstock.queue.opened import OpenQueue
-from penstock.queue.receiving import Receiving
+from penstock.queue.receiving import Receiving, Terms
 
 
 class Sets:
@@ -24,7 +24,7 @@ class Sets:
         return not sent[0].duplicate
 
     def pop(self) -> str | bytes | None:
-        for message in self._receiving.take(1, None, Mode.AT_MOST_ONCE):
+        for message in self._receiving.take(1, Terms(mode=Mode.AT_MOST_ONCE)):
             try:
                 return message.text if message.content_type == policy.TEXT else message.body
             except BadMessage:  # a sender labelled bytes as text; they must not be lost

@@ -52,10 +52,11 @@ class Polls:
         mode: str | None = None,
         holder: str | None = None,
         unfinished: bool = False,
+        together: bool = False,
     ) -> list[Message]:
         """Up to ``limit`` messages; if there are none, wait up to ``wait`` seconds for one."""
 
-        how = How(queue, visibility, mode, holder, unfinished)
+        how = How(queue, visibility, mode, holder, unfinished, together)
         key = self._taking.key(how, limit) or f"{id(request)} {queue}"
         take, asked = partial(self._taking.take, how), Asked(request, limit, wait > 0)
         give_up_at = self._loop.time() + wait

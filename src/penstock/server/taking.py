@@ -26,6 +26,7 @@ class How(NamedTuple):
     mode: str | None
     holder: str | None
     unfinished: bool
+    together: bool = False
 
 
 class Asked(NamedTuple):
@@ -76,7 +77,8 @@ class Taking:
         for request, limit, _ in polls:
             share = [left.popleft() for _ in range(min(limit, len(left)))]
             while len(share) < limit and not empty:
-                asked = min(wanted - len(share), self._step, max(1, self._budget.left // MAX_MESSAGE))
+                most = limit if how.together else wanted  # messages of one group that come together go to one poll
+                asked = min(most - len(share), self._step, max(1, self._budget.left // MAX_MESSAGE))
                 try:
                     more = self._ask(how, asked, partial(_take, how, asked))
                 except (StoreError, QueueNotFound, Refused) as error:
@@ -130,5 +132,7 @@ class Taking:
 
 
 def _take(how: How, limit: int, queue: LocalQueue) -> list[Message]:
-    unfinished = how.unfinished is True
-    return queue.receive(limit, visibility=how.visibility, mode=how.mode, holder=how.holder, unfinished=unfinished)
+    _, visibility, mode, holder, unfinished, together = how
+    return queue.receive(
+        limit, visibility=visibility, mode=mode, holder=holder, unfinished=unfinished is True, together=together
+    )

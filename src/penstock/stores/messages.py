@@ -90,12 +90,12 @@ def counts_of(rows: Iterable[tuple[Message, bool]], now: int, in_history: int) -
     for message, is_blocked in rows:
         if message.state is State.DAMAGED:
             damaged += 1
+        elif message.state is State.CONSUMED and message.visible_at > now:
+            in_flight += 1
         elif is_blocked:
             blocked += 1
         elif message.visible_at <= now:
             visible += 1
-        elif message.state is State.CONSUMED:
-            in_flight += 1
         else:
             delayed += 1
         if oldest is None or message.number < oldest.number:

@@ -32,6 +32,9 @@ class Claiming(NamedTuple):
     """Only messages that have been visible since this instant."""
     deleting: Deleting | None = None
     """Delete these first, in the same commit if the store is atomic. Such a claim is durable, and has ``known``."""
+    together: bool = False
+    """In a queue with groups: after the first message of a group, also take those behind it, in the order of sending, until one
+    is hidden. They stay blocked behind the first, so that the group stays locked, and are held like any claimed message."""
 
     @property
     def at(self) -> int:

@@ -31,6 +31,7 @@ from penstock.testing.sending import SendingChapter
 from penstock.testing.settling import SettlingChapter
 from penstock.testing.stepping import Stepping, SteppingAcross
 from penstock.testing.steps import StepCrashes
+from penstock.testing.together import Together
 from penstock.testing.waking import Waking, WakingAcross
 
 
@@ -74,7 +75,7 @@ class _Contract(
     """What every store does."""
 
 
-class StoreContract(_Contract, Groups, RedrivingGroups):
+class StoreContract(_Contract, Groups, Together, RedrivingGroups):
     """The whole contract; give it a fixture ``url`` that names a new, empty store."""
 
 

@@ -143,6 +143,11 @@ class Holding:
         assert name
         assert len(seen) == 2
 
+    def test_of_two_receipts_for_one_message_in_one_call_the_first_deletes_it(self, queue: Queue) -> None:
+        queue.send_many([b"1", b"2"])
+        first, second = (message.receipt for message in queue.receive(2))
+        assert queue.delete_many([first, second, first]) == [True, True, False]
+
     # delivery numbers
 
     def test_a_delivery_is_numbered_by_its_instant_and_never_twice_the_same(self, queue: Queue, clock: FakeClock) -> None:

@@ -224,7 +224,8 @@ class Account:
         self.sent.update(body.decode() for body in bodies)
 
     def receive(self) -> None:
-        self.held += self.chance.choice([self.orders, self.lined or self.orders, self.once]).receive(self.chance.choice([1, 5]))
+        queue = self.chance.choice([self.orders, self.lined or self.orders, self.once])
+        self.held += queue.receive(self.chance.choice([1, 5]), together=self.chance.choice([True, False]))
 
     def wait(self) -> None:
         assert self.quiet.receive(wait=self.chance.choice([0.0005, 0.003])) == []

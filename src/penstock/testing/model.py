@@ -44,7 +44,12 @@ drafts = st.builds(
 queues = st.sampled_from(["main", "dead"])
 sends = st.tuples(st.just("send"), queues, st.lists(drafts, min_size=1, max_size=4))
 receives = st.tuples(
-    st.just("receive"), queues, st.integers(1, 4), st.none() | seconds, st.sampled_from([None, "at_most_once"])
+    st.just("receive"),
+    queues,
+    st.integers(1, 4),
+    st.none() | seconds,
+    st.sampled_from([None, "at_most_once"]),
+    st.booleans(),
 )
 members = st.sampled_from(["a", b"b"])
 updates = st.one_of(
@@ -124,8 +129,9 @@ class Player:
         queue = getattr(self, name)
         return [(self.place(queue.name, sent.id), sent.duplicate) for sent in queue.send_many(batch)]
 
-    def play_receive(self, name: str, limit: int, visibility: float | None, mode: str | None) -> object:
-        messages = getattr(self, name).receive(limit, visibility=visibility, mode=mode, holder=HOLDERS[limit])
+    def play_receive(self, name: str, limit: int, visibility: float | None, mode: str | None, together: bool = False) -> object:
+        how = {"visibility": visibility, "mode": mode, "holder": HOLDERS[limit], "together": together}
+        messages = getattr(self, name).receive(limit, **how)
         self.hands = (messages + self.hands)[:8]
         return messages
 

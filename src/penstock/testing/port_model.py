@@ -23,8 +23,6 @@ from penstock.stores.ports import Store
 from penstock.stores.requests import Claiming, Deleting, Moving
 
 EXAMPLES = 60
-KNOWN, STALE = Settings(), Settings(visibility=31)
-"""The settings of both queues, and settings that they do not have."""
 START = 1_800_000_000 * SECOND
 MARKS = {None: 0, b"c1": FOREVER, b"k2": FOREVER, b"w3": 20}
 """Marks, and the seconds for which each counts."""
@@ -34,11 +32,16 @@ queues = st.sampled_from(["one", "one", "two"])
 places = st.lists(st.integers(0, 5), max_size=3)
 moments = st.sampled_from([0, 1, 5, 30])
 readers = st.sampled_from(["r", "s"])
+groups = st.sampled_from([None, "g", "g", "h"])
 steps = st.one_of(
-    st.tuples(st.just("insert"), queues, st.lists(st.tuples(st.sampled_from(list(MARKS)), moments), min_size=1, max_size=4)),
-    st.tuples(st.just("insert"), st.just("one"), st.lists(st.tuples(st.none(), st.just(0)), min_size=3, max_size=3)),
-    st.tuples(st.just("claim"), queues, st.integers(1, 4), moments, st.none() | moments, st.booleans(), places),
-    st.tuples(st.just("take"), queues, st.integers(1, 3)),
+    st.tuples(
+        st.just("insert"), queues, st.lists(st.tuples(st.sampled_from(list(MARKS)), moments, groups), min_size=1, max_size=4)
+    ),
+    st.tuples(st.just("insert"), st.just("one"), st.lists(st.tuples(st.none(), st.just(0), groups), min_size=3, max_size=3)),
+    st.tuples(
+        *(st.just("claim"), queues, st.integers(1, 4), moments, st.none() | moments, st.booleans(), st.booleans(), places)
+    ),
+    st.tuples(st.just("take"), queues, st.integers(1, 3), st.booleans()),
     st.tuples(st.just("refuse"), queues),
     st.tuples(st.just("extend"), queues, places, moments, st.booleans()),
     st.tuples(st.just("delete"), queues, places, st.none() | moments, st.booleans()),
@@ -59,14 +62,17 @@ plans = st.lists(steps, min_size=10, max_size=40)
 class PortPlayer:
     """Plays a plan on the queues of one store; ids and names are translated to the plan's."""
 
-    def __init__(self, store: Store, suffix: str) -> None:
+    def __init__(self, store: Store, suffix: str, *, grouped: bool) -> None:
         self.store = store
+        self.known = Settings(groups=grouped)
+        self.stale = Settings(groups=grouped, visibility=31)
+        """Settings that no queue has."""
         self.suffix = suffix
         self.now = START
         self.ids: dict[tuple[str, str], int] = {}
         self.hands: dict[str, list[Message]] = {"one": [], "two": []}
         for name in self.hands:
-            store.save(name + suffix, KNOWN, create=True)
+            store.save(name + suffix, self.known, create=True)
         self.queues = {name: store.queue(name + suffix) for name in self.hands}
 
     def play(self, step: tuple[Any, ...]) -> object:
@@ -77,33 +83,34 @@ class PortPlayer:
         except (PenstockError, KeyError) as error:
             return type(error).__name__
 
-    def insert(self, name: str, given: list[tuple[bytes | None, int]]) -> object:
+    def insert(self, name: str, given: list[tuple[bytes | None, int, str | None]]) -> object:
         self.advance(0.01)  # stores whose ids are instants order the messages of two queues by them
         entries = []
-        for number, (mark, delay) in enumerate(given):
+        for number, (mark, delay, group) in enumerate(given):
             counts = MARKS[mark]
             until = counts if counts in (0, FOREVER) else self.at(counts)
             visible_at, body = self.at(delay), b"%d" % number
-            entries.append(Entry(body, "text/plain", {}, self.now, visible_at, self.at(1000), None, None, None, mark, until))
-        sent = self.queues[name].insert(entries, self.now, KNOWN)
+            entries.append(Entry(body, "text/plain", {}, self.now, visible_at, self.at(1000), None, None, group, mark, until))
+        sent = self.queues[name].insert(entries, self.now, self.known)
         return sent and [(self.place(name, each.id), each.duplicate) for each in sent]
 
     def claim(
-        self, name: str, limit: int, hidden: int, since: int | None, knows: bool, places: list[int]
+        self, name: str, limit: int, hidden: int, since: int | None, knows: bool, together: bool, places: list[int]
     ) -> list[Message] | tuple[object, ...]:
         deleting = Deleting(self.chosen(name, places), self.settlement(5)) if places else None
         by = None if since is None else self.now - since * SECOND
-        known = KNOWN if knows or deleting else None
-        claiming = Claiming(limit, self.now, self.at(hidden), known, "h" if knows else None, visible_by=by, deleting=deleting)
+        known = self.known if knows or deleting else None
+        holder = "h" if knows else None
+        claiming = Claiming(limit, self.now, self.at(hidden), known, holder, None, by, deleting, together)
         answer = self.queues[name].claim(claiming)
         assert answer is not None
         self.hands[name] = (answer.messages + self.hands[name])[:6]
         return answer.messages, answer.deleted
 
-    def take(self, name: str, limit: int) -> object:
+    def take(self, name: str, limit: int, together: bool) -> object:
         """Claim and settle in one batch, as a receive at most once does."""
         with self.store.batch():
-            answer = self.queues[name].claim(Claiming(limit, self.now, None, KNOWN))
+            answer = self.queues[name].claim(Claiming(limit, self.now, None, self.known, together=together))
             assert answer is not None
             return answer.messages, self.queues[name].delete(answer.messages, self.settlement(None))
 
@@ -111,20 +118,20 @@ class PortPlayer:
         """By settings that are not the queue's, nothing happens."""
         queue, entry = self.queues[name], Entry(b"", "", {}, self.now, self.now, FOREVER, None, None, None, None, 0)
         answers: list[object] = [
-            queue.insert([entry], self.now, STALE),
-            queue.claim(Claiming(9, self.now, self.at(5), STALE)),
+            queue.insert([entry], self.now, self.stale),
+            queue.claim(Claiming(9, self.now, self.at(5), self.stale)),
         ]
         if self.hands[name]:
             deleting = Deleting(self.hands[name], self.settlement(None))
-            answers.append(queue.claim(Claiming(9, self.now, self.at(5), STALE, deleting=deleting)))
-            answers.append(queue.delete(self.hands[name], self.settlement(None), STALE))
+            answers.append(queue.claim(Claiming(9, self.now, self.at(5), self.stale, deleting=deleting)))
+            answers.append(queue.delete(self.hands[name], self.settlement(None), self.stale))
         return answers
 
     def extend(self, name: str, places: list[int], hidden: int, release: bool) -> object:
         return self.queues[name].extend(self.chosen(name, places), self.at(hidden), release=release)
 
     def delete(self, name: str, places: list[int], keep: int | None, knows: bool) -> object:
-        return self.queues[name].delete(self.chosen(name, places), self.settlement(keep), KNOWN if knows else None)
+        return self.queues[name].delete(self.chosen(name, places), self.settlement(keep), self.known if knows else None)
 
     def move(self, name: str, places: list[int], dies: bool) -> object:
         target = "two" if name == "one" else "one"
@@ -141,7 +148,7 @@ class PortPlayer:
         return self.queues[name].history.amend(self.chosen(name, places), State.FAILED, "late")
 
     def purge(self, name: str, limit: int) -> object:
-        return self.queues[name].purge(limit)
+        return self.queues[name].purge(99 if self.known.groups else limit)  # where some are blocked, no order is promised
 
     def sweep(self, name: str) -> object:
         while self.queues[name].sweep(self.now).more:
@@ -158,7 +165,7 @@ class PortPlayer:
             settled, claims = one.readers.held(reader)
             if (settled is not None and epoch <= settled) or epoch in [claim.epoch for claim in claims]:
                 return None
-            answer = one.claim(Claiming(limit, self.now, self.at(30), KNOWN, reader))
+            answer = one.claim(Claiming(limit, self.now, self.at(30), self.known, reader))
             assert answer is not None
             one.readers.hold(reader, epoch, answer.messages, self.at(30))
         return [self.place("one", each.id) for each in one.readers.read(reader, epoch, 0, 9)]
@@ -237,10 +244,10 @@ class PortModel:
             memory = MemoryStore(ordered=subject.store.ordered, by_arrival=self.by_arrival)
 
             @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-            @given(plans)
-            def run(plan: list[tuple[Any, ...]]) -> None:
-                suffix = f"-{next(serial)}"
-                players = [PortPlayer(store, suffix) for store in (memory, subject.store)]
+            @given(st.booleans(), plans)
+            def run(grouped: bool, plan: list[tuple[Any, ...]]) -> None:
+                suffix, grouped = f"-{next(serial)}", grouped and subject.store.groups
+                players = [PortPlayer(store, suffix, grouped=grouped) for store in (memory, subject.store)]
                 for step in plan:
                     expected, actual = (player.play(step) for player in players)
                     assert actual == expected, step

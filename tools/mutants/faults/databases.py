@@ -46,6 +46,11 @@ FAULTS = [
         "cost_it_no_look",
         ("stores/postgresql/listener.py", "not self._is_ours(notification.be_pid)", "True"),
     ),
+    exchanged(
+        "PostgreSQL's one statement claims the first of each group alone",
+        "of_a_group_together",
+        (SQL_QUEUE, "until is None or together else", "until is None else"),
+    ),
     interrupted(
         "an interrupted connection is used again",
         "mariadb and unread",

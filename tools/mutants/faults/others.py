@@ -199,9 +199,9 @@ FAULTS = [
         "random_verbs",
         (
             (
-                "stores/memory/queue.py",
-                "claiming.limit, claiming.at, claiming.share",
-                "claiming.limit, claiming.now, claiming.share",
+                "stores/memory/table.py",
+                "limit, now = claiming.limit, claiming.at",
+                "limit, now = claiming.limit, claiming.now",
             ),
         ),
         ("tests/test_own_store.py",),

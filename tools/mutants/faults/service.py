@@ -170,6 +170,17 @@ FAULTS = [
         "finds_nothing",
         ("server/dialects/base.py", "gone.pop(uuid, False)", "gone.get(uuid, False)"),
     ),
+    Mutant(
+        "a child makes its parent's tokens",
+        "no_two_tokens",
+        (("client/connections.py", "            self._process = secrets.token_hex(8)\n", ""),),
+        ("tests/test_client_http.py",),
+    ),
+    served(
+        "each client's deletes are a call of their own",
+        "deletes_of_clients_share",
+        ("server/dialects/base.py", "if isinstance(held, list) and len(held) <= FEW", "if isinstance(held, list) and not held"),
+    ),
     served(
         "receives that came together wait for the disk",
         "do_not_wait_for_the_disk",
@@ -209,7 +220,7 @@ FAULTS = [
     served(
         "a send is repeated without its token",
         "answer_is_lost",
-        ("client/queue.py", "drafts=batch, token=known", "drafts=batch, token=None"),
+        ("client/queue.py", "drafts=batch, token=token or self._line.new_token()", "drafts=batch, token=None"),
     ),
     served(
         "a token may do everything",
@@ -293,7 +304,7 @@ FAULTS = [
     served(
         "attempts are counted",
         "what_was_tried",
-        ("server/dialects/native.py", "count_deleted(request, queue, sum(done))", "count_deleted(request, queue, len(done))"),
+        ("server/dialects/base.py", "count_deleted(request, queue, sum(gone))", "count_deleted(request, queue, len(gone))"),
         ("queue/sending.py", "len(sent) - sum([one.duplicate for one in sent])", "len(sent)"),
     ),
     served(
@@ -575,7 +586,12 @@ FAULTS = [
     served(
         "a holder is lost over HTTP",
         "give_its_name",
-        ("server/taking.py", "mode=how.mode, holder=how.holder, ", "mode=how.mode, "),
+        ("server/taking.py", "mode=mode, holder=holder, ", "mode=mode, "),
+    ),
+    served(
+        "messages of a group that come together go to several clients",
+        "share_no_group",
+        ("server/taking.py", "limit if how.together else wanted", "wanted"),
     ),
     benched(
         "a server's children outlive the benchmark",

@@ -18,6 +18,7 @@ from planted import (
 SQLITE_SQL = "stores/sqlite/sqlite.sql"
 SQLITE_ALONE = "stores/sqlite/shortcuts.py"
 DELETING = "stores/sql/deleting.py"
+SQL_GROUPS = "stores/sql/groups.py"
 ROWS = "stores/sql/rows.py"
 SCHEMA = "stores/sql/schema.sql"
 LISTS = "stores/sql/readers.py"
@@ -358,6 +359,54 @@ FAULTS = [
         "the next of a group is not freed", "no_later_one", (DELETING, "visible_at >= 0 and state", "visible_at < 0 and state")
     ),
     mutant(
+        "those that come together are free at once",
+        "gets_messages_of_a_group or in_hand",
+        (
+            COMMON_SQL,
+            "UPDATE {chosen}\nSET visible_at = CASE WHEN visible_at < 0 THEN -:until ELSE :until END",
+            "UPDATE {chosen}\nSET visible_at = :until",
+        ),
+    ),
+    mutant(
+        "extending one in hand frees it",
+        "blocked_message_that_is_in_hand",
+        (
+            COMMON_SQL,
+            "UPDATE penstock_message\nSET visible_at = CASE WHEN visible_at < 0 THEN -:until ELSE :until END",
+            "UPDATE penstock_message\nSET visible_at = :until",
+        ),
+    ),
+    mutant(
+        "what another holds comes together with the first",
+        "come_alone or comes_alone or up_to_one_in_hand or delayed_one",
+        (SQL_GROUPS, "takewhile(lambda row: -row[VISIBLE_AT] <= claiming.at, behind)", "behind"),
+    ),
+    mutant(
+        "the limit counts the first of each group",
+        "limit_counts_all",
+        (SQL_GROUPS, "claiming.limit - len(rows)", "claiming.limit"),
+    ),
+    mutant(
+        "a message that is moved into a group overtakes those in hand",
+        "waits_for_those_in_hand",
+        (SQL_GROUPS, "if entered else []", "if not entered else []"),
+    ),
+    mutant(
+        "what is in hand behind the first is not in flight",
+        "counted_and_shown",
+        (COMMON_SQL, "CASE state WHEN 1 THEN 'in_flight' ELSE 'blocked' END", "'blocked'"),
+    ),
+    mutant(
+        "what was blocked has no place in the history",
+        "left_while_they_were_blocked",
+        (ROWS, "visible_at < 0 and settled_at is None", "visible_at < 0"),
+    ),
+    mutant(
+        "a damaged group comes twice in one answer",
+        "two_firsts",
+        (SQL_GROUPS, "and group not in groups and", "and"),
+    ),
+    mutant(
         "groups are not kept",
         "no_later_one",
         (SQL_QUEUE, "                        visible_at = -visible_at", "                        pass"),
@@ -665,5 +714,10 @@ FAULTS = [
         "attributes and body count apart",
         "bad_draft",
         ("policy.py", "if size + body > MAX_MESSAGE:", "if size > MAX_MESSAGE:"),
+    ),
+    mutant(
+        "a look-up of one message looks at the whole queue",
+        "not_among_all",
+        (SQL_QUEUE, 'else "scan_few" if few else "scan"', 'else "scan"'),
     ),
 ]

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar, TypeVar
 
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
-from penstock.message import OCTETS, Draft, Message, Redrive, Sent, Settings
+from penstock.message import OCTETS, Draft, Message, Receipt, Redrive, Sent, Settings
 from penstock.policy import check_settings
 from penstock.server.auth import Guard
 from penstock.server.budget import Budget
@@ -33,6 +33,8 @@ SLICE = 0.005
 """Seconds of one commit for all requests that look at many queues."""
 PART = 500
 """Messages of a queue that is being deleted, in one commit."""
+FEW = 10
+"""Messages that one request may delete in a call that it shares with others."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 HIDDEN = ":hidden"
 """In place of the name of a queue that a token may not know. No queue can have this name."""
@@ -135,6 +137,21 @@ class Core:
         gone: bool = await self.commits.share(f"delete {queue}", partial(self._delete, queue), given.lower())
         self.count_deleted(request, queue, gone)
         return gone
+
+    async def delete_many(self, request: Request, queue: str, held: Any) -> list[bool]:
+        """Delete messages by receipts and ids, as the client gave them. Few receipts share a call with those of others."""
+        if isinstance(held, list) and len(held) <= FEW and all(type(one) is Receipt for one in held):
+            gone: list[bool] = await self.commits.share(f"settle {queue}", partial(self._delete_held, queue), held)
+        else:
+            gone = await self.commits.run(lambda: self.broker.queue(queue).delete_many(held))
+        self.count_deleted(request, queue, sum(gone))
+        return gone
+
+    def _delete_held(self, queue: str, asked: list[list[Receipt]]) -> list[list[bool]]:
+        """In a thread of commits."""
+        home = self.broker.queue(queue)
+        gone = iter(home.delete_many(list(chain.from_iterable(asked))))
+        return [list(islice(gone, len(held))) for held in asked]
 
     def count_deleted(self, request: Request, queue: str, count: int) -> None:
         self.metrics.count_messages("deleted", queue, count)

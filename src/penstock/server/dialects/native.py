@@ -156,6 +156,10 @@ class Native(Dialect):
         drafts = given.get("drafts")
         if verb == "send_many" and drafts and isinstance(drafts, list) and given.keys() <= {"drafts", "token"}:
             return answer(request, await self.core.send(request, queue, drafts, given.get("token")))
+        if verb == "delete_many":
+            if given.keys() != {"messages"}:
+                raise BadInput(f"delete_many has one argument, messages, not {', '.join(given) or 'none'!r:.80}")
+            return answer(request, await self.core.delete_many(request, queue, given["messages"]))
         if verb == "purge" and not given:
             return answer(request, await self.core.purge(queue))
         if verb == "redrive":
@@ -177,8 +181,6 @@ class Native(Dialect):
             self.core.quotas.received(request.grant, done.size)
         if isinstance(done, Settings):
             done = self.seen(request, done)
-        if verb == "delete_many":
-            self.core.count_deleted(request, queue, sum(done))
         return answer(request, done)
 
     async def _look(self, request: Request, queue: str, verb: str, given: dict[str, Any]) -> Response:
@@ -190,7 +192,7 @@ class Native(Dialect):
         return Response(200, {"Content-Type": ARROW, **({} if more is None else {"Penstock-More": json.dumps(more)})}, packed)
 
     async def _receive(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
-        unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder", "unfinished"}
+        unknown = given.keys() - {"limit", "wait", "visibility", "mode", "holder", "unfinished", "together"}
         if unknown:
             raise BadInput(f"receive has no argument {min(unknown)!r:.80}")
         wait = given.pop("wait", 0)

@@ -53,7 +53,7 @@ class MemoryQueue(StoredQueue):
             self._tables.change(table)
             receipts, settlement = claiming.deleting or ((), None)
             deleted = [table.delete(receipt, settlement) for receipt in receipts] if settlement is not None else []
-            rows = table.first_visible(claiming.limit, claiming.at, claiming.share)
+            rows = table.first_visible(claiming)
             claimed = [table.claim(row, claiming) for row in rows]
             self._tables.done()
             return Claimed(claimed, deleted)

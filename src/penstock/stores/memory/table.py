@@ -107,12 +107,13 @@ class Table:
             heapq.heappop(self._heap)
         return None
 
-    def first_visible(self, limit: int, now: int, share: tuple[int, int] | None) -> list[MemoryRow]:
+    def first_visible(self, claiming: Claiming) -> list[MemoryRow]:
         """The messages that a claim takes. They lose their place in the order: `show` them again."""
+        limit, now = claiming.limit, claiming.at
         if not self._ordered:
             visible = (row for row in self.rows.values() if row.message.visible_at <= now and not row.blocked)
             return heapq.nsmallest(limit, visible, key=lambda row: row.message.number)
-        place, of = share or (0, 1)
+        place, of = claiming.share or (0, 1)
         found: dict[str, MemoryRow] = {}  # the heap names a message twice if it became visible twice at the same instant
         others: list[tuple[int, int, str]] = []
         while len(found) < limit and (due := self.due()) is not None and due <= now:
@@ -120,11 +121,22 @@ class Table:
             _, number, id = first
             if number % of == place:
                 found[id] = self.rows[id]
+                if claiming.together:
+                    found.update((row.message.id, row) for row in self._behind(found[id], limit - len(found), now))
             else:
                 others.append(first)
         for other in others:
             heapq.heappush(self._heap, other)
         return list(found.values())
+
+    def _behind(self, first: MemoryRow, limit: int, now: int) -> Iterator[MemoryRow]:
+        """The messages behind the first of a group, up to one that is hidden."""
+        turns = self._groups.get(first.message.group or "", [])
+        for _, id in turns[1 : limit + 1]:
+            row = self.rows[id]
+            if row.message.visible_at > now:
+                break
+            yield row
 
     def held_ids(self) -> Iterator[str]:
         """The messages of named claims."""
@@ -178,12 +190,13 @@ class Table:
             return False
         self.show(row, messages.set_aside(row.message))
         self._pass_turn(row)
+        row.blocked = False
         return True
 
     def show(self, row: MemoryRow, message: Message) -> None:
-        """Change a message that is not blocked."""
+        """Change a message; if it is not blocked, it has a place in the order."""
         row.message = message
-        if message.visible_at < FOREVER:
+        if message.visible_at < FOREVER and not row.blocked:
             heapq.heappush(self._heap, (message.visible_at, message.number, message.id))
 
     def remove(self, row: MemoryRow) -> None:
@@ -202,11 +215,10 @@ class Table:
         self.rows[message.id] = row  # from here on the message is in the queue: see `mend`
         if turns is not None:
             insort(turns, (message.number, message.id), lo=min(1, len(turns)))
-        if not row.blocked:
-            self.show(row, message)
+        self.show(row, message)
 
     def _pass_turn(self, row: MemoryRow) -> None:
-        """Take a message out of its group's line. If it was first, free the next by number."""
+        """Take a message out of its group's line. If it was first, free the next."""
         group, place = row.message.group or "", (row.message.number, row.message.id)
         turns = self._groups.get(group, [])
         if place not in turns:
@@ -215,9 +227,20 @@ class Table:
         if not turns:
             del self._groups[group]
         elif not row.blocked:
-            following = self.rows[turns[0][1]]
-            following.blocked = False
+            following = self._free_next(turns)
             self.show(following, following.message)
+
+    def _free_next(self, turns: list[tuple[int, str]]) -> MemoryRow:
+        """Give the turn to the next by number. But one that was moved here does not overtake those that are in hand."""
+        following = self.rows[turns[0][1]]
+        if following.message.moved_at is not None and not following.message.receives:
+            received = (turn for turn in turns if self.rows[turn[1]].message.state is State.CONSUMED)
+            turn = next(received, turns[0])
+            turns.remove(turn)
+            turns.insert(0, turn)
+            following = self.rows[turn[1]]
+        following.blocked = False
+        return following
 
     # after an interrupt
 
@@ -243,7 +266,8 @@ class Table:
                 turns = self._groups.setdefault(row.message.group, [])
                 turns.insert(len(turns) if row.blocked else 0, (row.message.number, row.message.id))
         for turns in self._groups.values():
-            self.rows[turns[0][1]].blocked = False
+            if self.rows[turns[0][1]].blocked:
+                self._free_next(turns)
         for reader in self.readers.values():
             for held in reader.claims.values():
                 for row in filter(None, map(self.find, held.receipts)):

@@ -24,6 +24,7 @@ WORDS = {
     "later": "GREATEST",
     "now": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
     "by_ready": "FORCE INDEX (penstock_ready)",
+    "by_group": "FORCE INDEX (penstock_group)",
     "ready": "",
     "only_by_name": "",
     "message_held": "penstock_message",

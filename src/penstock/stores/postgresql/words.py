@@ -22,6 +22,7 @@ WORDS = {
     "later": "GREATEST",
     "now": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     "by_ready": "",
+    "by_group": "",
     "ready": "AND queue >= 0",
     "only_by_name": """
         DROP INDEX penstock_ready;

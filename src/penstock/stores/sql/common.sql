@@ -74,10 +74,18 @@ SELECT COUNT(*) FROM penstock_mark WHERE queue = :queue AND expires_at = :foreve
 SELECT number FROM penstock_message WHERE queue = :queue AND grp = :grp AND state <> 4 LIMIT 1
 
 -- name: next_in_group
-SELECT number FROM penstock_message WHERE queue = :queue AND grp = :grp AND state <> 4 ORDER BY number LIMIT 1
+SELECT number, moved_at IS NOT NULL AND receives = 0 FROM penstock_message
+WHERE queue = :queue AND grp = :grp AND state <> 4 ORDER BY number LIMIT 1
+
+-- name: received_in_group
+SELECT number FROM penstock_message WHERE queue = :queue AND grp = :grp AND state = 1 ORDER BY number LIMIT 1
+
+-- name: behind
+SELECT {columns} FROM penstock_message {by_group}
+WHERE queue = :queue AND grp = :grp AND state <> 4 AND visible_at < 0 ORDER BY number LIMIT :limit
 
 -- name: leaderless
-SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND grp IS NOT NULL AND state <> 4
+SELECT grp FROM penstock_message WHERE queue = :queue AND grp IS NOT NULL AND state <> 4
 GROUP BY grp HAVING MAX(visible_at) < 0
 
 -- name: unblock
@@ -96,7 +104,7 @@ WHERE number = :number
 
 -- name: claim_all
 UPDATE {chosen}
-SET visible_at = :until, state = 1, receives = receives + 1, delivery = {later}(delivery + 1, :now), received_at = :now,
+SET visible_at = CASE WHEN visible_at < 0 THEN -:until ELSE :until END, state = 1, receives = receives + 1, delivery = {later}(delivery + 1, :now), received_at = :now,
     first_received_at = COALESCE(first_received_at, :now), holder = :holder
 WHERE number {among}
 
@@ -104,7 +112,8 @@ WHERE number {among}
 SELECT {columns} FROM penstock_message WHERE queue = :queue AND number = :number {for_update}
 
 -- name: extend
-UPDATE penstock_message SET visible_at = :until, state = :state, holder = CASE :state WHEN 1 THEN holder END
+UPDATE penstock_message
+SET visible_at = CASE WHEN visible_at < 0 THEN -:until ELSE :until END, state = :state, holder = CASE :state WHEN 1 THEN holder END
 WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(:delivery, delivery)
 
 -- name: extend_all
@@ -158,6 +167,9 @@ SELECT COUNT(*), MIN(number), MAX(number) FROM penstock_settled WHERE queue = :q
 -- name: scan
 SELECT {columns} FROM penstock_message WHERE {by_queue} = :queue {ready} AND number >= :start AND number < :stop {first_of_these}
 
+-- name: scan_few
+SELECT {columns} FROM penstock_message WHERE queue + 0 = :queue {ready} AND number >= :start AND number < :stop {first_of_these}
+
 -- name: scan_settled
 SELECT {all_settled_columns} FROM penstock_settled WHERE {by_queue} = :queue AND number >= :start AND number < :stop {first_of_these}
 
@@ -165,7 +177,11 @@ SELECT {all_settled_columns} FROM penstock_settled WHERE {by_queue} = :queue AND
 SELECT 'visible', COUNT(*), MIN(number) FROM penstock_message
 WHERE queue = :queue {ready} AND visible_at >= 0 AND visible_at <= :now HAVING COUNT(*) > 0
 UNION ALL
-SELECT 'blocked', COUNT(*), MIN(number) FROM penstock_message WHERE queue = :queue {ready} AND visible_at < 0 HAVING COUNT(*) > 0
+SELECT 'blocked', COUNT(*), MIN(number) FROM penstock_message
+WHERE queue = :queue {ready} AND visible_at < 0 AND visible_at >= -:now HAVING COUNT(*) > 0
+UNION ALL
+SELECT CASE state WHEN 1 THEN 'in_flight' ELSE 'blocked' END, COUNT(*), MIN(number) FROM penstock_message
+WHERE queue = :queue {ready} AND visible_at < -:now GROUP BY state
 UNION ALL
 SELECT CASE state WHEN 0 THEN 'delayed' WHEN 1 THEN 'in_flight' ELSE 'damaged' END, COUNT(*), MIN(number) FROM penstock_message
 WHERE queue = :queue {ready} AND visible_at > :now GROUP BY state

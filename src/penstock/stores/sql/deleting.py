@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.message import FOREVER, Held, Settlement, State
 from penstock.stores.sql.database import Database, Found
+from penstock.stores.sql.groups import free_next
 from penstock.stores.sql.rows import DELIVERY, Row, number_of, numbers_of
 
 
@@ -74,12 +75,4 @@ def leave(
     if mark is not None:
         database.run("unmark_gone", {"queue": found.number, "mark": mark, "number": number, "forever": FOREVER})
     if group is not None and found.settings.groups and visible_at >= 0 and state != State.DAMAGED:
-        for (following,) in database.rows("next_in_group", {"queue": found.number, "grp": group}):
-            database.run("unblock", {"number": following})
-
-
-def all_groups_have_a_first(database: Database, found: Found) -> None:
-    """After a message whose group may be damaged has left: free each message that waits behind nobody."""
-    if found.settings.groups:
-        for (following,) in database.rows("leaderless", {"queue": found.number}):
-            database.run("unblock", {"number": following})
+        free_next(database, found.number, group)

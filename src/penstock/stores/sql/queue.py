@@ -14,7 +14,8 @@ from penstock.stores.encoding import add_body
 from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Alike, Claimed, Claiming, Moving, Swept
 from penstock.stores.sql.database import Database, Found
-from penstock.stores.sql.deleting import all_groups_have_a_first, delete, find_one, keys_of
+from penstock.stores.sql.deleting import delete, find_one, keys_of
+from penstock.stores.sql.groups import all_groups_have_a_first, with_those_behind
 from penstock.stores.sql.history import SqlHistory
 from penstock.stores.sql.marks import SqlMarks
 from penstock.stores.sql.moving import SqlMover
@@ -133,9 +134,12 @@ class SqlQueue(StoredQueue):
             if until is not None and until <= now:  # before what is in runs, perhaps
                 self._runs.touch(found, until=until)
                 found = database.find(self._name)
-            rows = None if until is None else self._shortcuts.claim(found.number, claiming)
+            together = claiming.together and found.settings.groups
+            rows = None if until is None or together else self._shortcuts.claim(found.number, claiming)
             if rows is None:
                 rows = self._visible(found, claiming)
+                if together:
+                    rows = with_those_behind(database, found, rows, claiming)
                 self._hide(rows, claiming)
             messages = self._as_claimed(rows, claiming)
             if until is None:
@@ -297,7 +301,8 @@ class SqlQueue(StoredQueue):
             queue = self._database.find(self._name).number
             runs = self._runs.all(queue)
             fields = {"queue": queue, "start": start, "stop": stop, "limit": limit}
-            for row in self._database.rows("scan_unsettled" if runs else "scan", fields):
+            few = stop - start <= limit  # then look at these numbers, and not at all that the queue has
+            for row in self._database.rows("scan_unsettled" if runs else "scan_few" if few else "scan", fields):
                 run = next((run for run in runs if run.has(row[1], row[0])), None)
                 held = {} if run is None else {"now": run.run_at, "until": run.lapses_at, "holder": run.reader}
                 messages.append(to_message(ids, self._name, row, **held))  # type: ignore[arg-type]
@@ -316,7 +321,7 @@ class SqlQueue(StoredQueue):
             counts: dict[str, Any] = {"visible": 0, "in_flight": 0, "delayed": 0, "blocked": 0, "damaged": 0}
             firsts = []
             for kind, count, first in database.rows("count", {"queue": found.number, "now": now}):
-                counts[kind] = count
+                counts[kind] += count
                 firsts.append(first)
             counted = Counts(
                 messages=sum(counts.values()),

@@ -14,7 +14,7 @@ COLUMNS = (
     "number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at, "
     "received_at, holder, grp, mark, head, checksum, body"
 )
-DELIVERY, GROUP, MARK = (COLUMNS.split(", ").index(name) for name in ("delivery", "grp", "mark"))
+VISIBLE_AT, DELIVERY, GROUP, MARK = (COLUMNS.split(", ").index(name) for name in ("visible_at", "delivery", "grp", "mark"))
 STATES = {int(state): state for state in State}
 CONSUMED = int(State.CONSUMED)
 INSERTED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at", "grp", "mark", "head", "checksum", "body")
@@ -84,7 +84,7 @@ def to_message(
         ids.make(number), number, queue, body, content_type, attributes, known, receives, delivery, sent_at,
         visible_at if visible_at >= 0 else -visible_at, expires_at, deadline_at, visibility, group,
         key_of(mark) if intact and mark is not None else None, moved_at, first_received_at, received_at, death,
-        settled_at, reason, lapsed, intact, holder, visible_at < 0,
+        settled_at, reason, lapsed, intact, holder, visible_at < 0 and settled_at is None,
     )  # fmt: skip
 
 

@@ -55,7 +55,9 @@ class ReceiveOperations:
                 return {}
             raise SqsError("OverLimit", f"The queue has {self._in_flight.limit} messages in flight, the limit.")
         seconds = min(rules.wait if wait is None else wait, self.core.settings.max_wait)
-        messages = await self.core.receive(request, queue, limit or 1, _shortened(seconds), visibility=visibility)
+        messages = await self.core.receive(
+            request, queue, limit or 1, _shortened(seconds), visibility=visibility, together=rules.fifo
+        )
         if not messages:
             return {}
         self._in_flight.received(queue, len(messages))
