@@ -37,7 +37,7 @@ class HttpResponse(NamedTuple):
     body: bytes
 
 
-class Head(NamedTuple):
+class AnswerHead(NamedTuple):
     """The first line of an answer, which has the last digit of the version, and its headers."""
 
     version: bytes
@@ -45,7 +45,7 @@ class Head(NamedTuple):
     headers: Mapping[bytes, bytes]
 
 
-def _parse(head: bytes) -> Head:
+def _parse(head: bytes) -> AnswerHead:
     first, *lines = head.split(b"\r\n")
     begun = STATUS.fullmatch(first)
     if begun is None:
@@ -57,7 +57,7 @@ def _parse(head: bytes) -> Head:
             raise BadAnswer(f"this is not a header of an answer: {line!r:.80}")
         name, value = field[1].lower(), field[2]
         headers[name] = value if name not in headers else b"%b, %b" % (headers[name], value)
-    return Head(begun[1], int(begun[2]), headers)
+    return AnswerHead(begun[1], int(begun[2]), headers)
 
 
 _parse_again = lru_cache(maxsize=64)(_parse)
@@ -109,7 +109,7 @@ class ClientConnection:
     def _receive(self) -> bytes:
         return self._socket.recv(PIECE)
 
-    def _read_head(self) -> Head:
+    def _read_head(self) -> AnswerHead:
         got = self._rest or self._receive()
         while (end := got.find(b"\r\n\r\n")) < 0 or end > MAX_HEAD:
             if len(got) > MAX_HEAD:
