@@ -314,3 +314,6 @@ class SqsQueues(SqsFixtures):
         assert (found["VisibilityTimeout"], found["ReceiveMessageWaitTimeSeconds"]) == ("8", "3")
         assert sqs("ListQueueTags", QueueUrl=queue) == {"Tags": {"team": "blue"}}
         assert broker["orders"].settings.retention == 60
+        broker["orders"].update(labels={"sqs.MaximumMessageSize": "much", "sqs.CreatedTimestamp": "long ago"})
+        found = attributes(sqs, queue)
+        assert (found["MaximumMessageSize"], found["CreatedTimestamp"]) == ("1048576", "0")

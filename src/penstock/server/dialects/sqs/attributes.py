@@ -84,7 +84,14 @@ def number(settings: Settings, name: str) -> int:
     known = NUMBERS[name]
     if known.setting:
         return int(getattr(settings, known.setting))
-    return int(settings.labels.get(LABEL + name, known.default))
+    text = settings.labels.get(LABEL + name, "")
+    return int(text) if NUMBER.fullmatch(text) else known.default  # other programs can write labels, too
+
+
+def instant(settings: Settings, label: str) -> int:
+    """Seconds since 1970; 0 if nobody knows."""
+    text = settings.labels.get(label, "")
+    return int(text) if NUMBER.fullmatch(text) else 0
 
 
 def choice(settings: Settings, name: str) -> str:
@@ -219,8 +226,8 @@ def show(settings: Settings, arn: str, dead_letters_arn: str | None) -> dict[str
     labels = settings.labels
     shown = {
         "QueueArn": arn,
-        "CreatedTimestamp": labels.get(CREATED, "0"),
-        "LastModifiedTimestamp": labels.get(MODIFIED, labels.get(CREATED, "0")),
+        "CreatedTimestamp": str(instant(settings, CREATED)),
+        "LastModifiedTimestamp": str(instant(settings, MODIFIED)),
         **{name: str(number(settings, name)) for name in NUMBERS if name != "KmsDataKeyReusePeriodSeconds"},
         "SqsManagedSseEnabled": choice(settings, "SqsManagedSseEnabled"),
     }

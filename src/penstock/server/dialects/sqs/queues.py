@@ -115,7 +115,7 @@ class QueueOperations:
 
     def _begin_purge(self, queue: str) -> None:
         home, now = self.broker.queue(queue), self._now()
-        if now - int(home.settings.labels.get(PURGED, 0)) < WAIT:
+        if now - attributes.instant(home.settings, PURGED) < WAIT:
             name = self._place(queue).name
             text = f"Only one PurgeQueue operation on {name} is allowed every {WAIT} seconds."
             raise SqsError("PurgeQueueInProgress", text)
@@ -131,8 +131,11 @@ class QueueOperations:
         # Whoever may use a queue in any way may know its address.
         if not call.request.grant.knows(queue):
             raise no_queue()
-        await self.core.look(f"at {queue}", lambda: self.broker.queue(queue).settings)
+        await self._settings(queue)
         return {"QueueUrl": self.names.url(call.base, queue)}
+
+    async def _settings(self, queue: str) -> Settings:
+        return await self.core.look(f"settings of {queue}", lambda: self.broker.queue(queue).settings)
 
     async def list_queues(self, call: Call) -> dict[str, Any]:
         prefix = call.given.get("QueueNamePrefix", "")
@@ -185,9 +188,6 @@ class QueueOperations:
 
     async def get_queue_attributes(self, call: Call) -> dict[str, Any]:
         queue, names = _queue(call), call.given.get("AttributeNames", [])
-        for name in names:
-            if name not in attributes.KNOWN:
-                raise attributes.unknown(name)
         everything = "All" in names
         counted = everything or any(name in attributes.COUNTERS for name in names)
 
@@ -195,7 +195,10 @@ class QueueOperations:
             home = self.broker.queue(queue)
             return home.settings, home.stats() if counted else None
 
-        settings, stats = await self.core.look(f"at {queue} {counted}", act)
+        settings, stats = await self.core.look(f"settings of {queue} and {'numbers' if counted else 'nothing'}", act)
+        for name in names:
+            if name not in attributes.KNOWN:
+                raise attributes.unknown(name)
         redrive = settings.redrive
         knows = redrive is not None and call.request.grant.knows(redrive.dead_letter_queue)
         shown = attributes.show(
@@ -279,8 +282,8 @@ class QueueOperations:
 
     async def list_queue_tags(self, call: Call) -> dict[str, Any]:
         queue = _queue(call)
-        settings = await self.core.look(f"tags of {queue}", lambda: self.broker.queue(queue).settings)
-        tags = {name[len(TAG) :]: text for name, text in settings.labels.items() if name.startswith(TAG)}
+        labels = (await self._settings(queue)).labels
+        tags = {name[len(TAG) :]: text for name, text in labels.items() if name.startswith(TAG)}
         return {"Tags": tags}
 
     def _place(self, queue: str) -> QueueAddress:
