@@ -28,7 +28,32 @@ CLIENTS = 4
 HEAD = b"HTTP/1.1\r\nHost: localhost\r\n"
 
 
+SQS = [
+    b'SendMessage {"QueueUrl": "q", "MessageBody": "x", "MessageAttributes": {"a": {"DataType": "Number", "StringValue": "1"}}}',
+    b'SendMessageBatch {"QueueUrl": "q", "Entries": [{"Id": "1", "MessageBody": "x"}, {"Id": "2", "MessageBody": "y"}]}',
+    b'ReceiveMessage {"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 2, "AttributeNames": ["All"]}',
+    b'DeleteMessageBatch {"QueueUrl": "q", "Entries": [{"Id": "1", "ReceiptHandle": "x"}]}',
+    b'CreateQueue {"QueueName": "s.fifo", "Attributes": {"FifoQueue": "true", "RedrivePolicy": "{}"}, "tags": {"a": "b"}}',
+    b'GetQueueAttributes {"QueueUrl": "q", "AttributeNames": ["All"]}',
+    b"Action=SendMessage&QueueUrl=q&MessageBody=x&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=Binary"
+    b"&MessageAttribute.1.Value.BinaryValue=AA==&Version=2012-11-05",
+    b"Action=SetQueueAttributes&QueueUrl=q&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=1",
+]
+
+
+def sqs(chance: random.Random) -> bytes:
+    """A request in one of SQS's protocols, perhaps with a signature."""
+    operation, _, body = chance.choice(SQS).partition(b" ")
+    kind = b"X-Amz-Target: AmazonSQS.%b" % operation if body else b"Content-Type: application/x-www-form-urlencoded"
+    body = body or operation
+    signed = b"Authorization: AWS4-HMAC-SHA256 Credential=a/20261118/b/sqs/aws4_request, SignedHeaders=host, Signature=0\r\n"
+    kind += b"\r\n" + chance.choice([b"", signed])
+    return b"POST / %b%bContent-Length: %d\r\n\r\n%b" % (HEAD, kind, len(body), body)
+
+
 def good(chance: random.Random) -> bytes:
+    if chance.random() < 0.4:
+        return sqs(chance)
     size = chance.choice([0, 1, 10, 100, 1000, 1000, 100_000, 1_500_000])
     number = b"%d" % chance.choice([1, 2, 16, 999])
     return chance.choice(
