@@ -29,7 +29,7 @@ HEAD = b"HTTP/1.1\r\nHost: localhost\r\n"
 
 
 SQS = [
-    b'SendMessage {"QueueUrl": "q", "MessageBody": "x", "MessageAttributes": {"a": {"DataType": "Number", "StringValue": "1"}}}',
+    b'SendMessage {"QueueUrl": "q", "MessageBody": "", "MessageAttributes": {"a": {"DataType": "Number", "StringValue": "1"}}}',
     b'SendMessageBatch {"QueueUrl": "q", "Entries": [{"Id": "1", "MessageBody": "x"}, {"Id": "2", "MessageBody": "y"}]}',
     b'ReceiveMessage {"QueueUrl": "q", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 2, "AttributeNames": ["All"]}',
     b'DeleteMessageBatch {"QueueUrl": "q", "Entries": [{"Id": "1", "ReceiptHandle": "x"}]}',
