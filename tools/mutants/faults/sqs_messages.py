@@ -104,18 +104,18 @@ FAULTS = [
     standard(
         "what was in flight stays",
         "limit_of_messages_in_flight",
-        (IN_FLIGHT, "self._taken[queue] = stats.in_flight\n", "pass\n"),
+        (IN_FLIGHT, "return stats.in_flight >= self.limit", "return True"),
     ),
     standard(
         "an old handle hides nothing",
         "old_handle_changes",
-        (SETTLING, "receipt = receipt if message is None else message.receipt", "receipt = receipt"),
+        (SETTLING, "Receipt(home.name, receipt.id, None) for receipt", "receipt for receipt"),
     ),
     standard("twelve hours begin anew", "twelve_hours", (SETTLING, "if beyond else True", "if False else True")),
     standard(
         "what is not in flight is hidden",
         "not_in_flight",
-        (SETTLING, "elif message is not None and not _is_in_flight(message, now):", "elif False:"),
+        (SETTLING, "        if not _is_in_flight(message, now):\n", "        if False:\n"),
     ),
     standard(
         "a dead letter's receives begin anew", "receives_go_on", (RECEIVING, "(0 if death is None else death.receives)", "0")

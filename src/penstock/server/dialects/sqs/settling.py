@@ -118,27 +118,33 @@ def _delete_from_fifo(clock: Clock, home: LocalQueue, wishes: list[Wish]) -> Seq
 def _hide(clock: Clock, fifo: bool, home: LocalQueue, wishes: list[Wish]) -> Sequence[EntryOutcome]:
     """Hide messages that are in flight. As at AWS, an old handle is good for that in a standard queue."""
     found, now = _look_up(home, wishes), clock()
-    outcomes: list[EntryOutcome] = []
-    receipts: list[Receipt] = []
-    for wish in wishes:
-        receipt = wish.receipt
-        message = found.get(receipt.id)
-        known = number_of(receipt.id) is not None
-        if (known and message is None) or (message is not None and fifo and message.delivery != receipt.delivery):
-            outcomes.append(invalid("ReceiptHandle", wish.handle, NOT_AVAILABLE))
-        elif message is not None and not _is_in_flight(message, now):
-            outcomes.append(SqsError("MessageNotInflight", "The specified message isn't in flight."))
-        else:
-            receipt = receipt if message is None else message.receipt
-            beyond = (now - (receipt.delivery or 0)) // SECOND + wish.seconds > LONGEST_VISIBILITY
-            outcomes.append(invalid("VisibilityTimeout", wish.seconds, BEYOND) if beyond else True)
-        receipts.append(receipt)
+    outcomes = [_judge(wish, found.get(wish.receipt.id), now, fifo) for wish in wishes]
     chosen = [place for place, outcome in enumerate(outcomes) if outcome is True]
-    seconds = [wishes[place].seconds for place in chosen]
-    for place, done in zip(chosen, home.extend_many([receipts[place] for place in chosen], seconds), strict=True):
-        if not done and not home.extend(Receipt(home.name, receipts[place].id, None), wishes[place].seconds):
+    receipts = [wishes[place].receipt for place in chosen]
+    if not fifo:
+        receipts = [Receipt(home.name, receipt.id, None) for receipt in receipts]  # whichever receiver has it now
+    hidden = home.extend_many(receipts, [wishes[place].seconds for place in chosen])
+    for place, done in zip(chosen, hidden, strict=True):
+        if not done:
             outcomes[place] = invalid("ReceiptHandle", wishes[place].handle, NOT_AVAILABLE)
     return outcomes
+
+
+def _judge(wish: Wish, message: Message | None, now: int, fifo: bool) -> EntryOutcome:
+    """Whether a message, as it is now, may be hidden for so long. None: it is gone, or its store has no cheap way to tell."""
+    receipt = wish.receipt
+    if message is None:
+        if number_of(receipt.id) is not None:
+            return invalid("ReceiptHandle", wish.handle, NOT_AVAILABLE)
+        since = receipt.delivery or 0
+    else:
+        if fifo and message.delivery != receipt.delivery:
+            return invalid("ReceiptHandle", wish.handle, NOT_AVAILABLE)
+        if not _is_in_flight(message, now):
+            return SqsError("MessageNotInflight", "The specified message isn't in flight.")
+        since = message.delivery
+    beyond = (now - since) // SECOND + wish.seconds > LONGEST_VISIBILITY
+    return invalid("VisibilityTimeout", wish.seconds, BEYOND) if beyond else True
 
 
 def _is_in_flight(message: Message, now: int) -> bool:
