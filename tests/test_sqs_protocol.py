@@ -194,6 +194,7 @@ class TestProtocols(SqsFixtures, ServerFixtures):
 
     def test_what_xml_cannot_express_does_not_break_an_answer(self, http: Http) -> None:
         sqs = Sqs(http, "query")
+        sqs("CreateQueue", QueueName="q")
         fault = refused(sqs, "GetQueueAttributes", QueueUrl="q", AttributeNames=["a\x00\x1f\ufffe<b>"])
         assert fault.text == "Unknown Attribute a\ufffd\ufffd\ufffd<b>."
         answer = http(
