@@ -33,7 +33,7 @@ TRACE = "AWSTraceHeader"
 ENCODING = "Content-Transfer-Encoding"
 CONTENT_TYPE = "Content-Type"
 CONTROLS = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
-NONCHARACTERS = ("\ufffe".encode(), "\uffff".encode())
+FFFE, FFFF = "\ufffe".encode(), "\uffff".encode()
 ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 
 md5 = partial(hashlib.md5, usedforsecurity=False)
@@ -59,7 +59,7 @@ def invalid_value(text: str) -> SqsError:
 
 def is_text(raw: bytes) -> bool:
     """Whether every character of UTF-8 text is one that SQS allows."""
-    return len(raw.translate(None, CONTROLS)) == len(raw) and not any(found in raw for found in NONCHARACTERS)
+    return len(raw.translate(None, CONTROLS)) == len(raw) and FFFE not in raw and FFFF not in raw
 
 
 def first_forbidden(text: str) -> str | None:

@@ -34,7 +34,7 @@ class ReceiveOperations:
     async def receive_message(self, call: Call) -> dict[str, Any]:
         assert call.queue is not None
         given, request, queue = call.given, call.request, call.queue
-        rules = await self._rules(queue)
+        rules = self._rules.known(queue) or await self._rules.load(queue)
         limit = _whole(
             given, "MaxNumberOfMessages", 1, 1, MOST_MESSAGES, f"Must be between 1 and {MOST_MESSAGES}, if provided."
         )

@@ -81,10 +81,17 @@ class Rulebook:
         self._core = core
         self._read: dict[str, tuple[Settings, Rules]] = {}
 
-    async def __call__(self, queue: str) -> Rules:
+    def known(self, queue: str) -> Rules | None:
+        """The rules of a queue, if its settings were read before."""
         settings = self._core.commits.known(queue)
-        if settings is None:
-            settings = await self._core.look(f"settings of {queue}", lambda: self._load(queue))
+        return None if settings is None else self._read_once(queue, settings)
+
+    async def load(self, queue: str) -> Rules:
+        """The rules of a queue that is not known."""
+        settings = await self._core.look(f"settings of {queue}", lambda: self._load(queue))
+        return self._read_once(queue, settings)
+
+    def _read_once(self, queue: str, settings: Settings) -> Rules:
         found = self._read.get(queue)
         if found is not None and found[0] is settings:
             return found[1]

@@ -22,6 +22,7 @@ from penstock.server.dialects.sqs.message_attributes import (
     remember,
 )
 from penstock.server.dialects.sqs.rules import LONGEST_MESSAGE, Rulebook, Rules
+from penstock.server.offload import SMALL
 from penstock.stores.ids import number_of
 
 LONGEST_DELAY = 900
@@ -45,8 +46,12 @@ class SendOperations:
 
     async def send_message(self, call: Call) -> dict[str, Any]:
         assert call.queue is not None
-        rules = await self._rules(call.queue)
-        prepared = await self.core.offload.run(len(call.request.body), lambda: self._prepare(call, call.given, rules))
+        rules = self._rules.known(call.queue) or await self._rules.load(call.queue)
+        size = len(call.request.body)
+        if size <= SMALL:  # mostly, and without a call more
+            prepared = self._prepare(call, call.given, rules)
+        else:
+            prepared = await self.core.offload.run(size, lambda: self._prepare(call, call.given, rules))
         if prepared.size > rules.longest:
             raise _too_long("are invalid", rules)
         (sent,) = await self.core.send(call.request, call.queue, [prepared.draft])
@@ -54,7 +59,7 @@ class SendOperations:
 
     async def send_message_batch(self, call: Call) -> dict[str, Any]:
         assert call.queue is not None
-        rules = await self._rules(call.queue)
+        rules = self._rules.known(call.queue) or await self._rules.load(call.queue)
         entries = entries_of(call)
         if rules.fifo:
             for entry in entries:

@@ -63,7 +63,8 @@ class SettleOperations:
 
     async def _is_fifo(self, call: Call) -> bool:
         """First of all: that there is no such queue counts more than what is wrong with the rest of the request."""
-        return (await self._rules(call.queue or "")).fifo
+        queue = call.queue or ""
+        return (self._rules.known(queue) or await self._rules.load(queue)).fifo
 
     async def _delete(self, call: Call, fifo: bool, wishes: list[Wish]) -> Sequence[EntryOutcome]:
         queue = call.queue or ""
