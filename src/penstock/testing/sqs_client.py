@@ -28,10 +28,12 @@ class Fault(Exception):
 class Sqs:
     """Calls operations by their names, with the members of the JSON model; the answer has them too, whatever the protocol."""
 
-    def __init__(self, http: Http, protocol: str, *, region: str = REGION, key: str = "test") -> None:
+    def __init__(self, http: Http, protocol: str, *, region: str = REGION, key: str = "test", token: str = "") -> None:
+        """``token``: a bearer token in place of the signature."""
         self.http = http
         self.protocol = protocol
-        self._signed = f"AWS4-HMAC-SHA256 Credential={key}/20260101/{region}/sqs/aws4_request, SignedHeaders=host, Signature=0"
+        signed = f"AWS4-HMAC-SHA256 Credential={key}/20260101/{region}/sqs/aws4_request, SignedHeaders=host, Signature=0"
+        self._authorization = f"Bearer {token}" if token else signed
 
     def __call__(self, operation: str, **members: Any) -> dict[str, Any]:
         answer = self.send(operation, **members)
@@ -49,7 +51,7 @@ class Sqs:
         return self._post(urlencode(parameters).encode(), Content_Type=FORM)
 
     def _post(self, body: bytes, **headers: str) -> HttpAnswer:
-        return self.http("POST", "/", body, Authorization=self._signed, **headers)
+        return self.http("POST", "/", body, Authorization=self._authorization, **headers)
 
     def _read(self, operation: str, answer: HttpAnswer) -> dict[str, Any]:
         shape = OPERATIONS[operation].output

@@ -48,8 +48,8 @@ def md5(body: str) -> str:
 class SqsClient:
     """`Sqs` on a connection of its own, with queues by their names."""
 
-    def __init__(self, url: str, protocol: str, headers: dict[str, str] | None = None) -> None:
-        self._sqs = Sqs(Http(url, headers), protocol)
+    def __init__(self, url: str, protocol: str, headers: dict[str, str] | None = None, **sender: str) -> None:
+        self._sqs = Sqs(Http(url, headers), protocol, **sender)
         self.protocol = protocol
 
     def __call__(self, operation: str, queue: str | None = None, **members: Any) -> dict[str, Any]:
