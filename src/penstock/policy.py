@@ -471,8 +471,12 @@ def too_late(message: Message, mode: Mode, now: int) -> str | None:
 
 def outlived(message: Message, settings: Settings, now: int) -> bool:
     """Past its retention: the one when the message arrived, or the current one."""
-    came_at = message.sent_at if message.moved_at is None else message.moved_at
-    return message.expires_at <= now or came_at + micros(settings.retention) <= now
+    return message.expires_at <= now or came_at(message) + micros(settings.retention) <= now
+
+
+def came_at(message: Message) -> int:
+    """When a message came to the queue that it is in: sent, or moved there."""
+    return message.sent_at if message.moved_at is None else message.moved_at
 
 
 def lease(message: Message, until: int, asked: bool, now: int) -> int:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import NamedTuple
 
 from penstock import policy
 from penstock.errors import BadInput, QueueNotFound
-from penstock.message import Death, Message, Moved, Redriven, Settings, micros
+from penstock.message import Death, Message, Moved, Redriven, Settings, micros, weigh
 from penstock.queue.opened import OpenQueue
 from penstock.stores.ports import START, Store
 from penstock.stores.requests import Moving
 
 logger = logging.getLogger("penstock")
 REDRIVE_BATCH = 500
+
+
+class RedrivenPart(NamedTuple):
+    """What one part of a redrive has done."""
+
+    moved: int
+    gone: list[str | None]
+    """The queues where letters that stay have died, and which are gone; None: such a letter did not die in a queue."""
+    after: tuple[int, int] | None
+    """The place after which the next part begins; None: there was nothing any more."""
+    weight: int
+    """Bytes of the messages that it has looked at."""
 
 
 def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None:
@@ -46,10 +59,7 @@ class DeadLetters:
         return True
 
     def redrive(self, limit: int | None, to: str | None, ids: set[str] | None, since_at: int | None) -> Redriven:
-        if to is not None and self._queue.store.load(policy.check_name(to)) is None:
-            raise QueueNotFound(to)
-        if to == self._queue.name:
-            raise BadInput(f"queue {to!r} cannot be redriven to itself")
+        self._check_target(to)
         redrive = _Redrive(self._queue, limit, to, ids)
         start = START if since_at is None else (since_at - 1, 0)
         before = -1
@@ -58,6 +68,23 @@ class DeadLetters:
             before = redrive.moved
             redrive.go_through(start)
         return redrive.answer()
+
+    def redrive_part(self, limit: int, to: str | None, came_by: int, after: tuple[int, int]) -> RedrivenPart:
+        """Of the first ``limit`` visible messages after a place, redrive those that came by an instant."""
+        self._check_target(to)
+        redrive = _Redrive(self._queue, limit, to, None)
+        with self._queue.store.batch():
+            page = redrive.visible(after, limit)
+            redrive.move([message for message in page if policy.came_at(message) <= came_by], limit)
+        self._queue.waiting.notify(self._queue.name, *redrive.targets)
+        last = page[-1].place if page else None
+        return RedrivenPart(redrive.moved, list(redrive.gone), last, sum(map(weigh, page)))
+
+    def _check_target(self, to: str | None) -> None:
+        if to is not None and self._queue.store.load(policy.check_name(to)) is None:
+            raise QueueNotFound(to)
+        if to == self._queue.name:
+            raise BadInput(f"queue {to!r} cannot be redriven to itself")
 
 
 class _Redrive:
@@ -69,8 +96,10 @@ class _Redrive:
         self._to = to
         self._left = ids
         self._tally: Counter[Moved] = Counter()
-        self._gone: Counter[str | None] = Counter()
+        self.gone: Counter[str | None] = Counter()
         """How many letters stay because their queue, by its name, is gone."""
+        self.targets: set[str] = set()
+        """The queues to which letters were moved."""
         self._seen: set[str] = set()
 
     @property
@@ -81,12 +110,12 @@ class _Redrive:
         """Go once through all visible messages from this position on, and redrive those that were not seen before."""
         queue, left = self._queue, self._left
         while (self._limit is None or self.moved < self._limit) and (left is None or left):
-            page = self._visible(place)
+            page = self.visible(place)
             if left is None or not left.isdisjoint(message.id for message in page):  # otherwise the write lock is not needed
                 with queue.store.batch():
-                    page = self._visible(place)
+                    page = self.visible(place)
                     chosen = [message for message in page if self._is_wanted(message)]
-                    self._move(chosen, len(chosen) if self._limit is None else self._limit - self.moved)
+                    self.move(chosen, len(chosen) if self._limit is None else self._limit - self.moved)
                 if left is not None:
                     left.difference_update(message.id for message in chosen)
                 if queue.read_settings().groups:
@@ -98,22 +127,22 @@ class _Redrive:
 
     def answer(self) -> Redriven:
         name, duplicates = self._queue.name, self._tally[Moved.DUPLICATE]
-        for target, count in self._gone.items():
+        for target, count in self.gone.items():
             if target is not None:
                 logger.warning("%d dead letters stay in queue %r: queue %r, where they died, is gone", count, name, target)
         if duplicates:
             logger.warning(
                 "%d dead letters stay in queue %r: their queue deduplicates and already has an equal message", duplicates, name
             )
-        return Redriven(self.moved, duplicates, sum(self._gone.values()))
+        return Redriven(self.moved, duplicates, sum(self.gone.values()))
 
     def _is_wanted(self, message: Message) -> bool:
         return (self._left is None or message.id in self._left) and message.id not in self._seen
 
-    def _visible(self, after: tuple[int, int]) -> list[Message]:
-        return self._queue.stored.browse(REDRIVE_BATCH, now=self._queue.clock(), after=after)
+    def visible(self, after: tuple[int, int], limit: int = REDRIVE_BATCH) -> list[Message]:
+        return self._queue.stored.browse(limit, now=self._queue.clock(), after=after)
 
-    def _move(self, page: list[Message], most: int) -> None:
+    def move(self, page: list[Message], most: int) -> None:
         """Move up to ``most`` of these messages. One that stays does not count; another is tried instead."""
         now = self._queue.clock()
         beyond: dict[str, Settings | None] = {}
@@ -123,7 +152,7 @@ class _Redrive:
             if target is not None and target not in beyond:
                 beyond[target] = self._queue.store.load(target)
             if target is None or beyond[target] is None:
-                self._gone[target] += 1
+                self.gone[target] += 1
             else:
                 known.append((target, message))
         while known and most > 0:
@@ -133,5 +162,6 @@ class _Redrive:
                 expires_at = now + micros(beyond[target].retention)  # type: ignore[union-attr]
                 moving = Moving(target, now, expires_at, None, policy.readmit)
                 moved = Counter(self._queue.stored.move(messages, moving))
+                self.targets.add(target)
                 most -= moved[Moved.DONE]
                 self._tally.update(moved)

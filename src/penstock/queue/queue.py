@@ -37,7 +37,7 @@ from penstock.queue.arguments import (
     check_state,
     check_taking,
 )
-from penstock.queue.dead_letters import DeadLetters, check_dead_letter_queue
+from penstock.queue.dead_letters import DeadLetters, RedrivenPart, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
 from penstock.queue.protocol import Queue
@@ -47,7 +47,7 @@ from penstock.queue.sending import Added, Batch, Sending
 from penstock.queue.sets import Sets
 from penstock.queue.settling import Settling
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Store
+from penstock.stores.ports import START, Store
 
 NOTHING = (None,) * 6
 
@@ -253,6 +253,11 @@ class LocalQueue(Queue):
             None if ids is None else {held.id for held in check_held(self.name, check_many(ids, "redrive", "redrive(ids=[…])"))}
         )
         return self._dead_letters.redrive(limit, to, chosen, since_at)
+
+    def redrive_part(self, limit: int, *, to: str | None, came_by: int, after: tuple[int, int] = START) -> RedrivenPart:
+        """`redrive` in parts, each a commit: of the first ``limit`` visible messages after a place, those that were here at the
+        instant ``came_by``. The server uses it."""
+        return self._dead_letters.redrive_part(limit, to, came_by, after)
 
     # named claims, for batch systems that replay their batches
 

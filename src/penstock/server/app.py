@@ -162,6 +162,10 @@ class App:
             clock.look()
         return {"clock_steps_total": clock.steps, "clock_difference_seconds": clock.difference() / SECOND}
 
+    def start(self) -> None:
+        for dialect in self.dialects:
+            dialect.start()
+
     def stop_accepting(self) -> None:
         """Finish the requests that have begun, and accept no more: polls end, and each connection closes after its answer."""
         self.stopping = True
@@ -171,6 +175,8 @@ class App:
     async def stop(self) -> None:
         self.stop_accepting()
         await self.connections.finish(self.settings.grace)
+        for dialect in self.dialects:
+            await dialect.stop()
         await self.commits.stop()
         self.offload.stop()
         self._log.flush()

@@ -108,11 +108,11 @@ class Commits:
     def send(self, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> Awaitable[Added]:
         return self.share(f"send {queue}", partial(self._send, queue), Batch(drafts, token))
 
-    def begin(self, act: Callable[[], Any], patience: float) -> asyncio.Future[BaseException | None]:
-        """Call ``act`` in the next commit, for as many requests as wait for it. The result is its error, if any; `Refused`
-        after so many seconds."""
+    def begin(self, act: Callable[[], Any], patience: float, *, alone: bool = False) -> asyncio.Future[BaseException | None]:
+        """Call ``act`` in the next commit, for as many requests as wait for it, or for what is no request. The result is its
+        error, if any; `Refused` after so many seconds."""
         future: asyncio.Future[BaseException | None] = self._loop.create_future()
-        operation = self._submit(Operation(act))
+        operation = self._submit(Operation(act, alone=alone))
 
         def give_up() -> None:
             operation.withdraw()

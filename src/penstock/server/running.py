@@ -61,6 +61,7 @@ class Server:
         self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
         self._loop = loop
         self._flush()
+        self.app.start()
 
     def reload(self, settings: ServerSettings) -> None:
         """Take over new tokens and keys, and a certificate that was renewed in its files. Other settings stay. If anything is

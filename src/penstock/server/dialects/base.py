@@ -253,6 +253,12 @@ class Dialect(ABC):
     @abstractmethod
     def routes(self) -> Sequence[Route]: ...
 
+    def start(self) -> None:  # noqa: B027 (most have no work besides requests)
+        """Begin what is no request; the server listens."""
+
+    async def stop(self) -> None:  # noqa: B027
+        """End that. The store is still there."""
+
     def keep(self, request: Request) -> int:
         """How many bytes of the body to keep. `Request.length` says how many there were."""
         return 0

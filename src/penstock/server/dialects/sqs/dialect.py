@@ -15,6 +15,7 @@ from penstock.server.dialects.native_values import weigh_json
 from penstock.server.dialects.sqs import json_protocol, query_protocol
 from penstock.server.dialects.sqs.call import Call
 from penstock.server.dialects.sqs.errors import SqsError, denied, missing, of_refusal, translate
+from penstock.server.dialects.sqs.move_tasks import MoveOperations
 from penstock.server.dialects.sqs.names import Names
 from penstock.server.dialects.sqs.queues import QueueOperations
 from penstock.server.dialects.sqs.receiving import ReceiveOperations
@@ -42,6 +43,7 @@ class Sqs(Dialect):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self.names = Names(core.settings)
+        self._moves = MoveOperations(core)
         self._handlers = self._bind()
         self._ids = map((str(uuid.uuid4())[:24] + "{:012x}").format, count(1))
 
@@ -74,7 +76,16 @@ class Sqs(Dialect):
             "DeleteMessageBatch": (settling.delete_message_batch, Scope.RECEIVE),
             "ChangeMessageVisibility": (settling.change_message_visibility, Scope.RECEIVE),
             "ChangeMessageVisibilityBatch": (settling.change_message_visibility_batch, Scope.RECEIVE),
+            "StartMessageMoveTask": (self._moves.start_message_move_task, None),
+            "ListMessageMoveTasks": (self._moves.list_message_move_tasks, None),
+            "CancelMessageMoveTask": (self._moves.cancel_message_move_task, None),
         }
+
+    def start(self) -> None:
+        self._moves.runner.start()
+
+    async def stop(self) -> None:
+        await self._moves.runner.stop()
 
     @staticmethod
     def claims(request: Request) -> bool:

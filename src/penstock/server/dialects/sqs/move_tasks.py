@@ -1,0 +1,166 @@
+"""Move tasks: start, list and cancel them. `move_runner` does the work, and `move_book` keeps what is known of them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any
+
+from penstock.message import Settings
+from penstock.server.dialects.base import Core
+from penstock.server.dialects.sqs.call import Call
+from penstock.server.dialects.sqs.errors import SqsError, denied
+from penstock.server.dialects.sqs.move_book import KEPT, RUNNING, MoveBook, MoveTask
+from penstock.server.dialects.sqs.move_runner import MoveRunner
+from penstock.server.dialects.sqs.names import Names
+from penstock.server.http.request_response import Scope
+
+FASTEST = 500
+"""Messages in a second, at most."""
+LONGEST_HANDLE = 4096
+MILLISECOND = 1000
+
+
+class MoveOperations:
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.broker = core.broker
+        self.names = Names(core.settings)
+        self._book = MoveBook(core.broker)
+        self.runner = MoveRunner(core, self._book)
+
+    async def start_message_move_task(self, call: Call) -> dict[str, Any]:
+        given = call.given
+        source = await self._source(call, given["SourceArn"], Scope.ADMIN)
+        if not await self._is_dead_letter_queue(source):
+            raise _invalid("Source queue must be configured as a Dead Letter Queue.")
+        to = await self._destination(call, source)
+        rate = given.get("MaxNumberOfMessagesPerSecond")
+        _check_range("MaxNumberOfMessagesPerSecond", rate, FASTEST)
+        task = await self.core.run(lambda: self._book.begin(source, to, rate))
+        if task is None:
+            text = "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
+            raise _invalid(text)
+        self.runner.ring()
+        return {"TaskHandle": self._handle(task)}
+
+    async def list_message_move_tasks(self, call: Call) -> dict[str, Any]:
+        most = call.given.get("MaxResults")
+        source = await self._source(call, call.given["SourceArn"], Scope.COUNT)
+        _check_range("MaxResults", most, KEPT)
+        tasks = await self.core.run(lambda: self._book.tasks(source))
+        return {"Results": [self._show(call, task) for task in tasks[: 1 if most is None else most]]}
+
+    async def cancel_message_move_task(self, call: Call) -> dict[str, Any]:
+        id, arn = _read_handle(call.given["TaskHandle"])
+        source = await self._source(call, arn, Scope.ADMIN)
+        task = await self.core.run(lambda: self._book.cancel(source, id))
+        if task is None:
+            raise SqsError("ResourceNotFoundException", "Task does not exist.")
+        if task.status != RUNNING:
+            raise _invalid("Only active tasks can be cancelled.")
+        self.runner.ring()
+        return {"ApproximateNumberOfMessagesMoved": task.moved}
+
+    # the queues of a task
+
+    async def _source(self, call: Call, arn: str, scope: Scope) -> str:
+        queue = call.request.queue = self._queue("SourceArn", arn)
+        if not call.request.grant.allows(scope, queue):
+            raise denied(call.request.grant, call.account, call.operation, arn)
+        if await self._load(queue) is None:
+            raise _not_found("SourceArn")
+        return queue
+
+    async def _destination(self, call: Call, source: str) -> str | None:
+        """Each letter names the queue where it died, so a caller must name the destination unless it may change all queues."""
+        arn, grant = call.given.get("DestinationArn"), call.request.grant
+        if arn is None:
+            if not grant.allows_all(Scope.ADMIN):
+                raise denied(grant, call.account, call.operation, "*")
+            return None
+        to = self._queue("DestinationArn", arn)
+        if to == source:
+            raise _invalid("Source queue arn and destination queue arn cannot be the same.")
+        if not grant.allows(Scope.ADMIN, to):
+            raise denied(grant, call.account, call.operation, arn)
+        settings, own = await self._load(to), await self._load(source)
+        if settings is None:
+            raise _not_found("DestinationArn")
+        if own is not None and own.groups != settings.groups:
+            raise _invalid("The source queue and destination queue must be of the same queue type.")
+        return to
+
+    def _queue(self, parameter: str, arn: str) -> str:
+        queue = self.names.queue_of_arn(arn)
+        if queue is not None:
+            return queue
+        if arn.startswith("arn:") and arn.count(":") == 5:
+            raise _not_found(parameter)
+        rule = "arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
+        raise _invalid(f"You must use this format to specify the {parameter}: {rule}")
+
+    async def _load(self, queue: str) -> Settings | None:
+        return await self.core.look(f"whether there is {queue}", lambda: self.broker.store.load(queue))
+
+    async def _is_dead_letter_queue(self, queue: str) -> bool:
+        def points(name: str) -> bool:
+            settings = self.broker.store.load(name)
+            return settings is not None and settings.redrive is not None and settings.redrive.dead_letter_queue == queue
+
+        names = await self.core.look("all", lambda: self.broker.queues().names)
+        return any(await self.core.each(names, points, until=bool))
+
+    # what callers see
+
+    def _handle(self, task: MoveTask) -> str:
+        named = {"taskId": task.plan.id, "sourceArn": self.names.arn(task.plan.source)}
+        return b64encode(json.dumps(named).encode()).decode()
+
+    def _show(self, call: Call, task: MoveTask) -> dict[str, Any]:
+        plan = task.plan
+        shown: dict[str, Any] = {
+            "Status": task.status,
+            "SourceArn": self.names.arn(plan.source),
+            "ApproximateNumberOfMessagesMoved": task.moved,
+            "ApproximateNumberOfMessagesToMove": task.total,
+            "StartedTimestamp": task.started_at // MILLISECOND,
+        }
+        if task.status == RUNNING:
+            shown["TaskHandle"] = self._handle(task)
+        if plan.to is not None and call.request.grant.knows(plan.to):
+            shown["DestinationArn"] = self.names.arn(plan.to)
+        if plan.rate is not None:
+            shown["MaxNumberOfMessagesPerSecond"] = plan.rate
+        if task.reason:
+            shown["FailureReason"] = task.reason
+        return shown
+
+
+def _read_handle(handle: str) -> tuple[str, str]:
+    """The id of a task, and the ARN of its source."""
+    try:
+        named = json.loads(b64decode(handle, validate=True)) if len(handle) <= LONGEST_HANDLE else None
+    except (ValueError, RecursionError):
+        named = None
+    match named:
+        case {"taskId": str(id), "sourceArn": str(arn)}:
+            return id, arn
+    raise _invalid("Value for parameter TaskHandle is invalid.")
+
+
+def _check_range(parameter: str, value: int | None, most: int) -> None:
+    if value is not None and not 1 <= value <= most:
+        raise _invalid(
+            f"Value for parameter {parameter} is invalid. Reason: You must enter a number that's between 1 and {most}."
+        )
+
+
+def _invalid(text: str) -> SqsError:
+    return SqsError("InvalidParameterValueException", text)
+
+
+def _not_found(parameter: str) -> SqsError:
+    return SqsError(
+        "ResourceNotFoundException", f"The resource that you specified for the {parameter} parameter doesn't exist."
+    )
