@@ -27,29 +27,36 @@ def require_clients() -> None:
         pytest.skip(text)
 
 
-def start(interpreter: Path, program: str, url: str, folder: Path, **more: str) -> subprocess.Popen[str]:
-    """A program on its own queues, with no settings but ours. It ends with an exit code and a message."""
-    require_clients()
-    path = PROGRAMS / program
-    if path.suffix == ".mjs":  # Node looks for modules beside the program
-        (folder / "node_modules").symlink_to(CLIENTS / "node_modules")
-        path = Path(shutil.copy(path, folder))
-    (folder / "results").mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON", "CELERY_"))}
-    ours = {
+def environment(url: str, folder: Path) -> dict[str, str]:
+    """No settings but ours."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON", "CELERY_"))}
+    return others | {
         "HOME": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": url,
+        "AWS_PAGER": "",
+    }
+
+
+def start(interpreter: Path, program: str, url: str, folder: Path, **more: str) -> subprocess.Popen[str]:
+    """A program on its own queues. It ends with an exit code and a message."""
+    require_clients()
+    path = PROGRAMS / program
+    if path.suffix == ".mjs":  # Node looks for modules beside the program
+        (folder / "node_modules").symlink_to(CLIENTS / "node_modules")
+        path = Path(shutil.copy(path, folder))
+    (folder / "results").mkdir()
+    ours = {
         "SQS_URL": url,
         "SQS_PREFIX": f"{interpreter.parent.parent.name}-{path.stem.removeprefix('with_')}-",
         "SQS_FOLDER": str(folder),
     }
     return subprocess.Popen(
         [interpreter, path],
-        env=environment | ours | more,
+        env=environment(url, folder) | ours | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from penstock import Settings, policy
 from penstock.server import BackgroundServer
 
 ROOT = Path(__file__).parent.parent
+ADDRESS = "http://localhost:7843"
+"""Where the examples expect a server."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -35,8 +38,14 @@ def test_the_examples_of_a_page_run(
     if "own_store" in page.read_text():
         monkeypatch.syspath_prepend(ROOT / "examples")
     names: dict[str, object] = {}
-    for number, block in enumerate(blocks(page, "python")):
-        exec(compile(block.replace("wait=20", "wait=0"), f"{page.name}[{number}]", "exec"), names)
+    with ExitStack() as stack:
+        here = ADDRESS
+        if any(ADDRESS in block for block in blocks(page, "python")):
+            broker = stack.enter_context(penstock.open(f"sqlite:///{tmp_path}/served.db"))
+            here = stack.enter_context(BackgroundServer(broker)).url
+        for number, block in enumerate(blocks(page, "python")):
+            text = block.replace("wait=20", "wait=0").replace(ADDRESS, here)
+            exec(compile(text, f"{page.name}[{number}]", "exec"), names)
 
 
 def test_the_curl_examples_of_the_server_run(tmp_path: Path) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqs_clients import NEW, NODE, OLD, require_clients, run
+from sqs_clients import CLIENTS, NEW, NODE, OLD, environment, require_clients, run
+from test_docs import ADDRESS, ROOT, blocks
 from test_serve import serving
+
+from penstock.testing.serving import until
+
+MANUAL = ROOT / "docs/sqs.md"
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +41,47 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 )
 def test_a_client_of_sqs_finds_what_it_expects(interpreter: Path, program: str, url: str, tmp_path: Path) -> None:
     run(interpreter, program, url, tmp_path)
+
+
+def test_the_commands_of_the_manual_run_in_the_aws_cli(url: str, tmp_path: Path) -> None:
+    lines = "".join(blocks(MANUAL, "console")).replace(ADDRESS, url).splitlines()
+    commands = [line[2:] for line in lines if line.startswith("$ ")]
+    assert len(commands) > 4
+    path = {"PATH": f"{NEW.parent}:/usr/bin:/bin"}
+    script = "\n".join(f"echo '$ '{number}; {command}" for number, command in enumerate(commands))
+    ran = subprocess.run(
+        ["sh", "-ec", script], capture_output=True, text=True, env=environment(url, tmp_path) | path, check=False
+    )
+    assert re.sub(r"(?m)^\$ .*", "$", ran.stdout).split() == re.sub(r"(?m)^\$ .*", "$", "\n".join(lines)).split(), ran.stderr
+
+
+def test_the_celery_of_the_manual_runs(url: str, tmp_path: Path) -> None:
+    (block,) = blocks(MANUAL, "python celery")
+    (tmp_path / "shop.py").write_text(block.replace(ADDRESS.removeprefix("http://"), url.removeprefix("http://")))
+    calling = "from shop import bake; bake.delay('margherita')"
+    subprocess.run([NEW, "-c", calling], cwd=tmp_path, env=environment(url, tmp_path), check=True)
+    worker = [NEW.with_name("celery"), "-A", "shop", "worker", "--pool", "solo", "-l", "info"]
+    says(worker, "baking margherita", url, tmp_path)
+
+
+def test_the_consumer_of_the_manual_runs_under_node(url: str, tmp_path: Path) -> None:
+    (block,) = blocks(MANUAL, "js")
+    (tmp_path / "example.mjs").write_text(block.replace(ADDRESS, url))
+    (tmp_path / "node_modules").symlink_to(CLIENTS / "node_modules")
+    says([NODE, "example.mjs"], "hello", url, tmp_path)
+
+
+def says(command: list[Path | str], words: str, url: str, folder: Path) -> None:
+    """Run a program that does not end by itself, until it has said these words."""
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment(url, folder), stdout=output, stderr=output)
+    try:
+        until(lambda: words in (said := (folder / "output").read_text()) or over(process, said))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def over(process: subprocess.Popen[bytes], said: str) -> bool:
+    assert process.poll() is None, said
+    return False

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import sys
 from typing import Any
 
 from awscli.clidriver import create_clidriver
 from expecting import PREFIX, URL
 
-os.environ["AWS_PAGER"] = ""
 driver = create_clidriver()
 done: set[str] = set()
 
