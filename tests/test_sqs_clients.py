@@ -33,6 +33,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.param(OLD, "with_boto3.py", id="boto3 1.26, Query"),
         pytest.param(NEW, "with_aiobotocore.py", id="aiobotocore"),
         pytest.param(NEW, "with_aws_cli.py", id="aws CLI"),
+        pytest.param(NEW, "with_aws_cli_moves.py", id="aws CLI, move tasks"),
         pytest.param(NEW, "with_kombu.py", id="kombu"),
         pytest.param(NEW, "with_dramatiq.py", id="dramatiq-sqs"),
         pytest.param(NEW, "with_pyqs.py", id="pyqs"),
