@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import signal
@@ -22,6 +23,7 @@ from penstock import BadSetting
 from penstock.server import BackgroundServer, ServerSettings, read_settings
 from penstock.server.auth import Guard
 from penstock.server.dialects.sqs.errors import SqsError
+from penstock.server.dialects.sqs.shapes import OPERATIONS
 from penstock.server.http.request_response import EVERYTHING, NOBODY, Grant, Refused, Scope
 from penstock.server.sqs_keys import KEY_SETTINGS, SqsKey
 from penstock.testing.http import Http, HttpAnswer
@@ -220,6 +222,8 @@ def test_a_key_does_what_it_may_and_nothing_else(served: BackgroundServer) -> No
 
 QUEUE = {"QueueUrl": "http://any/000000000000/other"}
 ENTRY = {"Id": "1", "ReceiptHandle": "x", "VisibilityTimeout": 1, "MessageBody": "x"}
+ARN = "arn:aws:sqs:us-east-1:000000000000:other"
+TASK = base64.b64encode(json.dumps({"taskId": "1", "sourceArn": ARN}).encode()).decode()
 ON_ANOTHER: dict[str, dict[str, Any]] = {
     "CreateQueue": {"QueueName": "other"},
     "DeleteQueue": QUEUE,
@@ -241,8 +245,12 @@ ON_ANOTHER: dict[str, dict[str, Any]] = {
     "ListQueueTags": QUEUE,
     "AddPermission": {**QUEUE, "Label": "x", "AWSAccountIds": ["1"], "Actions": ["*"]},
     "RemovePermission": {**QUEUE, "Label": "x"},
+    "StartMessageMoveTask": {"SourceArn": ARN},
+    "ListMessageMoveTasks": {"SourceArn": ARN},
+    "CancelMessageMoveTask": {"TaskHandle": TASK},
 }
 """Each operation on a queue of somebody else."""
+assert set(ON_ANOTHER) == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("operation", ON_ANOTHER)
