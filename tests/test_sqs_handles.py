@@ -13,7 +13,7 @@ from penstock.broker import LocalBroker, open_local
 from penstock.message import FOREVER, Message, Receipt, Settings, State
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.dialects.sqs.errors import SqsError
-from penstock.server.dialects.sqs.handles import handle_of, receipt_of
+from penstock.server.dialects.sqs.handles import handle_of, read_handle
 from penstock.server.dialects.sqs.message_attributes import (
     Filter,
     attach,
@@ -51,9 +51,9 @@ def test_a_handle_is_read_as_the_receipt_that_it_was_made_of(queue: str, id: str
     handle = handle_of(EVERYTHING, message(queue, id, delivery))
     assert handle.isascii()
     assert " " not in handle
-    assert receipt_of(EVERYTHING, queue, handle) == Receipt(queue, id, delivery)
+    assert read_handle(EVERYTHING, queue, handle) == (Receipt(queue, id, delivery), 1)
     with pytest.raises(SqsError, match="not a valid receipt handle"):
-        receipt_of(EVERYTHING, queue + "2", handle)
+        read_handle(EVERYTHING, queue + "2", handle)
 
 
 @given(st.data())
@@ -62,13 +62,13 @@ def test_a_handle_with_another_character_is_none(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(handle.rstrip("=")) - 2))  # the last has bits that mean nothing
     other = data.draw(st.characters(codec="utf-8").filter(lambda character: character != handle[place]))
     with pytest.raises(SqsError, match="not a valid receipt handle"):
-        receipt_of(EVERYTHING, "orders", handle[:place] + other + handle[place + 1 :])
+        read_handle(EVERYTHING, "orders", handle[:place] + other + handle[place + 1 :])
 
 
 @given(st.text(max_size=200))
 def test_no_other_text_is_a_handle(text: str) -> None:
     with pytest.raises(SqsError) as refused:
-        receipt_of(EVERYTHING, "orders", text)
+        read_handle(EVERYTHING, "orders", text)
     assert refused.value.shape == "ReceiptHandleIsInvalid"
 
 
@@ -77,14 +77,14 @@ def test_with_tokens_a_handle_is_only_good_for_its_receiver_and_those_who_may_ch
         return Grant("x", frozenset(scopes), ("*",), keys=keys)
 
     handle = handle_of(grant(b"old", b"mine"), message())
-    assert receipt_of(grant(b"mine"), "orders", handle).id == "7"
-    assert receipt_of(grant(b"mine", b"new"), "orders", handle).id == "7"
-    assert receipt_of(grant(b"other", scopes=(Scope.ADMIN,)), "orders", handle).id == "7"
+    assert read_handle(grant(b"mine"), "orders", handle).receipt.id == "7"
+    assert read_handle(grant(b"mine", b"new"), "orders", handle).receipt.id == "7"
+    assert read_handle(grant(b"other", scopes=(Scope.ADMIN,)), "orders", handle).receipt.id == "7"
     for other in (grant(b"other"), grant(b"old")):
         with pytest.raises(SqsError, match="not a valid receipt handle"):
-            receipt_of(other, "orders", handle)
+            read_handle(other, "orders", handle)
     with pytest.raises(SqsError, match="not a valid receipt handle"):
-        receipt_of(grant(b"mine"), "orders", handle_of(EVERYTHING, message()))
+        read_handle(grant(b"mine"), "orders", handle_of(EVERYTHING, message()))
 
 
 # through a server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.testing.servers import PostgresqlServer
-from penstock.testing.sqs_receiving import SqsNumbered, SqsReceiving, SqsSettling
+from penstock.testing.sqs_receiving import SqsReceiving, SqsSettling
 from penstock.testing.sqs_sending import SqsBatches, SqsSending
 
 URLS = {"memory": "memory:", "sqlite": "sqlite:///{}/queue.db", "vsqs": "vsqs:///{}/vsqs", "spool": "spool:///{}/spool"}
@@ -24,14 +24,7 @@ class TestSqs(Messages):
         return URLS[store].format(tmp_path)
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-class TestSqsOfNumbers(SqsNumbered):
-    @pytest.fixture
-    def url(self, store: str, tmp_path: Path) -> str:
-        return URLS[store].format(tmp_path)
-
-
-class TestSqsOnPostgresql(Messages, SqsNumbered):
+class TestSqsOnPostgresql(Messages):
     @pytest.fixture
     def url(self, postgresql: PostgresqlServer) -> str:
         return postgresql.new_url()

@@ -58,7 +58,7 @@ FAULTS = [
     standard(
         "a handle is good for any queue", "no_handle_of_this_queue", (HANDLES, 'hasher.update(queue.encode() + b"\\0")', "pass")
     ),
-    standard("a part of a handle will do", "no_handle_of_this_queue", (HANDLES, "or checksum != _checksum(queue, rest)", "")),
+    standard("a part of a handle will do", "no_handle_of_this_queue", (HANDLES, "checksum != _checksum(queue, rest)", "False")),
     standard("a batch is counted by the message", "as_a_whole", (SENDING, "if total > LONGEST_MESSAGE:", "if False:")),
     standard(
         "a queue's own limit does not count",
@@ -113,7 +113,7 @@ FAULTS = [
     standard(
         "what is not in flight is hidden",
         "not_in_flight",
-        (SETTLING, "        if not _is_in_flight(message, now):\n", "        if False:\n"),
+        (SETTLING, "    if not _is_in_flight(message, now):\n", "    if False:\n"),
     ),
     standard(
         "a dead letter's receives begin anew", "receives_go_on", (RECEIVING, "(0 if death is None else death.receives)", "0")

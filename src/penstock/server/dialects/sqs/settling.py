@@ -15,10 +15,9 @@ from penstock.server.dialects.base import Core
 from penstock.server.dialects.sqs.batches import entries_of, failure
 from penstock.server.dialects.sqs.call import Call
 from penstock.server.dialects.sqs.errors import SqsError, invalid, missing
-from penstock.server.dialects.sqs.handles import receipt_of
+from penstock.server.dialects.sqs.handles import read_handle
 from penstock.server.dialects.sqs.receiving import LONGEST_VISIBILITY
 from penstock.server.dialects.sqs.rules import Rulebook
-from penstock.stores.ids import number_of
 
 EXPIRED = "The receipt handle has expired."
 NOT_AVAILABLE = "Message does not exist or is not available for visibility timeout change."
@@ -31,6 +30,7 @@ class Wish(NamedTuple):
     """What a client wants: to delete a message, or to hide it for so many seconds."""
 
     receipt: Receipt
+    number: int
     handle: str
     seconds: int = 0
 
@@ -132,19 +132,12 @@ def _hide(clock: Clock, fifo: bool, home: LocalQueue, wishes: list[Wish]) -> Seq
 
 
 def _judge(wish: Wish, message: Message | None, now: int, fifo: bool) -> EntryOutcome:
-    """Whether a message, as it is now, may be hidden for so long. None: it is gone, or its store has no cheap way to tell."""
-    receipt = wish.receipt
-    if message is None:
-        if number_of(receipt.id) is not None:
-            return invalid("ReceiptHandle", wish.handle, NOT_AVAILABLE)
-        since = receipt.delivery or 0
-    else:
-        if fifo and message.delivery != receipt.delivery:
-            return invalid("ReceiptHandle", wish.handle, NOT_AVAILABLE)
-        if not _is_in_flight(message, now):
-            return SqsError("MessageNotInflight", "The specified message isn't in flight.")
-        since = message.delivery
-    beyond = (now - since) // SECOND + wish.seconds > LONGEST_VISIBILITY
+    """Whether a message, as it is now, may be hidden for so long."""
+    if message is None or (fifo and message.delivery != wish.receipt.delivery):
+        return invalid("ReceiptHandle", wish.handle, NOT_AVAILABLE)
+    if not _is_in_flight(message, now):
+        return SqsError("MessageNotInflight", "The specified message isn't in flight.")
+    beyond = (now - message.delivery) // SECOND + wish.seconds > LONGEST_VISIBILITY
     return invalid("VisibilityTimeout", wish.seconds, BEYOND) if beyond else True
 
 
@@ -153,15 +146,15 @@ def _is_in_flight(message: Message, now: int) -> bool:
 
 
 def _look_up(home: LocalQueue, wishes: list[Wish]) -> dict[str, Message]:
-    """The messages as they are now, by their ids, without those that are gone or whose id does not tell their number."""
-    numbers = {number for wish in wishes if (number := number_of(wish.receipt.id)) is not None}
-    if not numbers:
+    """The messages as they are now, by their ids, without those that are gone."""
+    wanted = {wish.number: wish.receipt.id for wish in wishes}
+    if not wanted:
         return {}
-    first, last = min(numbers), max(numbers)
-    if last - first < SPARSE * len(numbers):
+    first, last = min(wanted), max(wanted)
+    if last - first < SPARSE * len(wanted):
         found = home.scan(first, last + 1, last - first + 1)
     else:
-        found = [message for number in sorted(numbers) for message in home.scan(number, number + 1, 1)]
+        found = [message for number in sorted(wanted) for message in home.scan(number, number + 1, 1)]
     return {message.id: message for message in found}
 
 
@@ -169,7 +162,7 @@ def _read(call: Call, given: dict[str, Any]) -> Wish:
     handle = given.get("ReceiptHandle")
     if not handle:
         raise missing("ReceiptHandle")
-    return Wish(receipt_of(call.request.grant, call.queue or "", handle), handle)
+    return Wish(*read_handle(call.request.grant, call.queue or "", handle), handle)
 
 
 def _read_change(call: Call, given: dict[str, Any]) -> Wish:
