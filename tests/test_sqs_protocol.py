@@ -184,6 +184,17 @@ class TestProtocols(SqsFixtures, ServerFixtures):
         assert http("GET", "/orders").status == 404
         assert http("DELETE", f"/{ACCOUNT}").status == 204
 
+    @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec_Fetch_Site": "cross-site"}])
+    def test_no_page_of_another_site_uses_a_form_or_an_image_to_get_in(self, http: Http, headers: dict[str, str]) -> None:
+        Sqs(http, "json")("CreateQueue", QueueName="orders")
+        for answer in (
+            http("POST", "/", "Action=DeleteQueue&QueueUrl=orders", Content_Type=FORM, **headers),
+            http("GET", f"/{ACCOUNT}/orders?Action=DeleteQueue", **headers),
+            http("GET", "/?Action=DeleteQueue&QueueUrl=orders", **headers),
+        ):
+            assert answer.status == 403
+        assert len(Sqs(http, "json")("ListQueues")["QueueUrls"]) == 1
+
     # answers
 
     def test_text_survives_xml(self, http: Http) -> None:
