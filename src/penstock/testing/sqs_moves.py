@@ -263,7 +263,7 @@ class SqsMoves(SqsMessageFixtures):
     def test_what_cannot_be_a_task_is_refused(self, sqs: SqsClient, tasks: MoveTasks, broker: Broker) -> None:
         broker["dead"].send(b"x")
         wrong = "You must use this format to specify the "
-        rate = "Value for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: You must enter a number that's between 1 and 500."
+        bad = "Value for parameter {} is invalid. Reason: You must enter a number that's between 1 and {}."
         same = "Source queue arn and destination queue arn cannot be the same."
         assert tasks.refused(SourceArn="dead") == (INVALID, f"{wrong}SourceArn: {FORMAT}")
         assert tasks.refused(SourceArn=arn("none")) == missing("SourceArn")
