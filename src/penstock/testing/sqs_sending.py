@@ -272,6 +272,15 @@ class SqsSending(SqsMessageFixtures):
         assert {message["Attributes"]["MessageGroupId"] for message in messages} == {group}
         assert "SequenceNumber" not in messages[0]["Attributes"]
 
+    def test_an_error_shows_only_the_beginning_of_a_long_value(self, sqs: SqsClient) -> None:
+        long = "x" * MEBI
+        for operation, members in {
+            "SendMessage": {"MessageBody": "x", "MessageGroupId": long},
+            "DeleteMessage": {"ReceiptHandle": long},
+            "ReceiveMessage": {"ReceiveRequestAttemptId": long},
+        }.items():
+            assert len(sqs.refusal(operation, "orders", **members)[1]) < 5000
+
     @pytest.mark.parametrize("group", ["", "x" * 129, "a b", "é", "a\tb"])
     def test_a_bad_group_is_refused(self, sqs: SqsClient, group: str) -> None:
         expected = f"Value {group} for parameter MessageGroupId is invalid. Reason: MessageGroupId {ID_RULE}"

@@ -96,9 +96,14 @@ def no_queue() -> SqsError:
     )
 
 
+MOST_SHOWN = 4096
+"""Characters of a client's value in an error. AWS shows all of it."""
+
+
 def invalid(name: str, value: object, reason: str) -> SqsError:
     """The value of a parameter is not allowed."""
-    return SqsError("InvalidParameterValueException", f"Value {value} for parameter {name} is invalid. Reason: {reason}")
+    text = f"Value {str(value)[:MOST_SHOWN]} for parameter {name} is invalid. Reason: {reason}"
+    return SqsError("InvalidParameterValueException", text)
 
 
 def missing(name: str) -> SqsError:

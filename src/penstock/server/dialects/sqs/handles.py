@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.message import FOREVER, Message, Receipt
-from penstock.server.dialects.sqs.errors import SqsError
+from penstock.server.dialects.sqs.errors import MOST_SHOWN, SqsError
 from penstock.server.http.request_response import Grant, Scope
 from penstock.server.receipts import is_proof, proof
 
@@ -59,7 +59,9 @@ def read_handle(grant: Grant, queue: str, handle: str) -> Handled:
 
 
 def no_handle(handle: str) -> SqsError:
-    return SqsError("ReceiptHandleIsInvalid", f'The input receipt handle "{handle}" is not a valid receipt handle.')
+    return SqsError(
+        "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:MOST_SHOWN]}" is not a valid receipt handle.'
+    )
 
 
 def _checksum(queue: str, rest: bytes) -> bytes:

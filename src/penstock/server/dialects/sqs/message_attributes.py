@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from penstock.message import OCTETS, Attribute, Message
 from penstock.policy import TEXT
-from penstock.server.dialects.sqs.errors import SqsError
+from penstock.server.dialects.sqs.errors import MOST_SHOWN, SqsError
 
 REMEMBERED = "AWS.sqs"
 MOST_ATTRIBUTES = 10
@@ -169,7 +169,7 @@ def read_trace(given: Mapping[str, Mapping[str, Any]] | None) -> tuple[str | Non
         return None, None
     for name, value in given.items():
         if name != TRACE:
-            raise invalid_value(f"Message system attribute name '{name}' is invalid.")
+            raise invalid_value(f"Message system attribute name '{name[:MOST_SHOWN]}' is invalid.")
         if value.get("DataType") != "String":
             raise invalid_value(
                 f"The type of message (system) attribute '{name}' is invalid. You must use only the following supported "
