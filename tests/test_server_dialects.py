@@ -32,7 +32,7 @@ from penstock.server.http.request_response import Request
 from penstock.server.tokens import read_tokens
 from penstock.testing.http import Http
 from penstock.testing.mqs import QUEUE
-from penstock.testing.serving import until
+from penstock.testing.serving import held, until
 
 MIXED = "multipart/mixed; boundary=b"
 HEADERS = st.dictionaries(
@@ -145,7 +145,7 @@ class TestMultipart:
         with ThreadPoolExecutor(1) as pool:
             many = pool.submit(Http(server.url), "POST", "/messages/orders", body, Content_Type=MIXED)
             assert parsing.wait(60)
-            assert 2 * len(body) < server.app.budget.used < 2 * len(body) + 5000
+            assert 2 * len(body) < held(server) < 2 * len(body) + 5000
             assert Http(server.url)("GET", "/queues").status == 200
             go_on.set()
             assert many.result().status == 201
@@ -177,12 +177,12 @@ class TestBodies:
         ],
     )
     def test_a_body_that_is_not_used_is_not_kept(self, server: BackgroundServer, method: str, path: str) -> None:
-        before = server.app.budget.used
+        before = held(server)
         seen: list[int] = []
         handle = server.app.handle
 
         def look(request: Request) -> Any:
-            seen.append(server.app.budget.used)
+            seen.append(held(server))
             return handle(request)
 
         server.app.handle = look  # type: ignore[method-assign]

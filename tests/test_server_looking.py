@@ -16,6 +16,7 @@ from penstock.client.queue import RemoteQueue
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.dialects import native_values
 from penstock.testing.http import Http
+from penstock.testing.serving import held, until
 from penstock.testing.verbs import wrap_verb
 
 MAX_BODY = 64 * 1024
@@ -157,7 +158,7 @@ def test_no_slice_holds_more_than_it_must(monkeypatch: pytest.MonkeyPatch, tmp_p
             assert max(limits) <= 4
             limits.clear()
             assert len(remote["small"].scan()) == 2000
-            assert len(limits) < 10
+            assert len(limits) < 80  # each has room for the largest messages
 
 
 def test_a_program_that_speaks_json_is_told_how_to_go_on(broker: Broker, server: BackgroundServer) -> None:
@@ -195,7 +196,7 @@ def test_what_is_refused_by_its_head_is_not_read(monkeypatch: pytest.MonkeyPatch
         huge = b'{"arguments": {"drafts": [' + b"[],[]," * 300_000 + b"[]]}}"
         answer = http("POST", "/penstock/queues/orders/send_many", huge)
         assert (answer.status, "values in the body, the limit is" in answer.json["error"]) == (413, True)
-        assert server.app.budget.used == 0
+        until(lambda: held(server) == 0)
 
 
 def test_decoded_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,4 +207,4 @@ def test_decoded_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         answer = http("POST", "/penstock/queues/orders/send_many", b'{"arguments": {"drafts": [' + b"[]," * 50_000 + b"[]]}}")
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert http("POST", "/penstock/queues/orders/send_many", {"arguments": {"drafts": [[]] * 100}}).status == 400
-        assert server.app.budget.used == 0
+        until(lambda: held(server) == 0)

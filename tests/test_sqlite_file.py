@@ -46,7 +46,7 @@ from penstock.stores.ports import ClaimingReaders
 from penstock.stores.requests import Claiming
 from penstock.stores.sql.database import read_meta
 from penstock.stores.sql.queue import SqlQueue
-from penstock.stores.sql.statements import read_sql
+from penstock.stores.sql.statements import parameters_of, read_sql
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sqlite.database import SqliteDatabase
 from penstock.stores.sqlite.file import SAFE_SQLITE
@@ -755,6 +755,28 @@ def test_a_damaged_group_holds_up_nobody(url: str, path: Path) -> None:
         apsw.Connection(str(path)).execute("UPDATE penstock_message SET grp = x'ff' WHERE number = 1")
         assert [message.body for message in queue.receive(9)] == [b"1"]
         assert queue.stats().damaged == 1
+
+
+def test_messages_that_are_named_are_found_by_their_numbers_and_not_among_all_of_their_queue(url: str) -> None:
+    with penstock.open(url) as broker:
+        connection, seen = database(broker).connect(), set()
+        for name, text in database(broker).statements.items():
+            if " penstock_message" in text and ("json_each(:numbers)" in text or "number = :number" in text):
+                fields = dict.fromkeys(parameters_of(text), "[1]")
+                plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", fields)]
+                steps = [step for step in plan if "penstock_message USING" in step]
+                assert all("INTEGER PRIMARY KEY" in step or "number=?" in step for step in steps), (name, plan)
+                seen.add(name)
+    assert {"delete_alike", "delete_alone", "claim_all", "extend", "found", "in_run"} <= seen
+
+
+@pytest.mark.parametrize("name", ["behind", "in_group", "next_in_group", "received_in_group"])
+def test_messages_of_a_group_are_found_without_a_look_at_other_groups(url: str, name: str) -> None:
+    with penstock.open(url) as broker:
+        connection, text = database(broker).connect(), database(broker).statements[name]
+        fields = {"queue": 1, "grp": b"a", "limit": 9}
+        (step,) = connection.execute(f"EXPLAIN QUERY PLAN {text}", fields).fetchall()
+        assert step[3] == "SEARCH penstock_message USING INDEX penstock_group (queue=? AND grp=?)", "and there is no sorting"
 
 
 def test_a_damaged_group_with_two_firsts_gives_no_message_twice(url: str, path: Path) -> None:

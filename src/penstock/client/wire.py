@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+from binascii import a2b_base64
 from datetime import datetime
 from enum import Enum
 from operator import attrgetter
@@ -160,7 +161,8 @@ def _unpack(packed: Any, bodies: Bodies | None) -> Any:
     if kind == "Sent":
         return Sent(**value)
     if kind == "bytes":
-        return base64.b64decode(value, validate=True) if type(value) is str or bodies is None else bodies.take(value)
+        # binascii reads text as it is; base64 would copy it first.
+        return a2b_base64(value, strict_mode=True) if type(value) is str or bodies is None else bodies.take(value)
     known = VALUES.get(kind)
     if known is not None:
         return known(**{name: item if type(item) in PLAIN else _unpack(item, bodies) for name, item in value.items()})

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError, StoreError
+from penstock.server.http.request_response import Refused
 
 _beginning = Lock()
 """Held for an instant: an operation is either begun or withdrawn, never both."""
@@ -151,7 +152,7 @@ def _act(group: list[Operation]) -> None:
 
 
 def _fail(group: list[Operation], error: BaseException) -> None:
-    if isinstance(error, PenstockError):
+    if isinstance(error, PenstockError | Refused):
         # Its frames have the operations, which have the error: such a circle, with all that the client has sent, would stay in
         # memory until Python looks for circles. (Of a defect, the log shows the frames.)
         error.__traceback__ = error.__context__ = None

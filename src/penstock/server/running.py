@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import signal
 import ssl
 import sys
@@ -28,9 +29,9 @@ FLUSH_EVERY = 0.5
 SWITCH_EVERY = 0.0001
 """Seconds after which the commit thread gets the interpreter from the event loop, which releases it and takes it back at
 each system call. With Python's 5 ms, a commit waits longer for the loop than for the disk."""
-M_MMAP_THRESHOLD = -3
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 """As in glibc's malloc.h."""
-LARGE = 256 * 1024
+LARGE = 64 * 1024
 
 
 class Server:
@@ -140,9 +141,12 @@ def serve(
 
 def return_large_blocks() -> None:
     """Let glibc give blocks from `LARGE` bytes back to the system as soon as they are free. By itself it raises this limit to
-    32 MiB once it has seen blocks that large, and then keeps several times what the budget counts."""
+    32 MiB once it has seen blocks that large, and then keeps several times what the budget counts. And let all threads share
+    one arena: each would keep what it has freed. Arrow shall use it too."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _reload(server: Server, read_again: Callable[[], ServerSettings]) -> None:

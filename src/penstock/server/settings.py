@@ -41,7 +41,7 @@ class ServerSettings:
     )
     max_head: int = _setting(16 * 1024, "bytes of a request's head; more gives 431", 1024, MEBI)
     max_memory: int = _setting(
-        256 * MEBI, "bytes held for all clients: bodies, answers and what is made of them; more gives 503", MEBI, 2**40
+        256 * MEBI, "bytes held for all clients: bodies, answers and what is made of them; more gives 503", 8 * MEBI, 2**40
     )
     max_connections: int = _setting(1000, "open connections; more give 503", 1, 100_000)
     max_per_address: int = _setting(500, "open connections from one address; more give 503", 1, 100_000)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreError
 from penstock.message import Message, Mode, weigh
-from penstock.policy import MAX_BODY, MAX_MESSAGE
+from penstock.policy import MAX_BODY
 from penstock.queue.queue import LocalQueue
-from penstock.server.budget import Budget
+from penstock.server.budget import Budget, cost, room_for
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused, Request
 
@@ -73,14 +73,14 @@ class Taking:
         shares: list[list[Message] | BaseException] = []
         left: deque[Message] = deque()
         wanted = sum(poll.limit for poll in polls)
+        copies = max(poll.request.copies for poll in polls)
         empty, failure = False, None
         for request, limit, _ in polls:
             share = [left.popleft() for _ in range(min(limit, len(left)))]
             while len(share) < limit and not empty:
                 most = limit if how.together else wanted  # messages of one group that come together go to one poll
-                asked = min(most - len(share), self._step, max(1, self._budget.left // MAX_MESSAGE))
                 try:
-                    more = self._ask(how, asked, partial(_take, how, asked))
+                    asked, more = self._ask(how, min(most - len(share), self._step), copies, partial(_take, how))
                 except (StoreError, QueueNotFound, Refused) as error:
                     if not share and not any(shares):
                         raise
@@ -94,41 +94,43 @@ class Taking:
                 if again or sum(map(weigh, share)) >= self._max_bytes:
                     break
             wanted -= limit
-            request.held += sum(map(weigh, share))
+            request.held += sum(cost(message, copies) for message in share)
             shares.append(failure if failure is not None and not share else share)
         return shares
 
     def exchange(self, how: How, request: Request, held: Sequence[Any], limit: int) -> tuple[list[bool], list[Message]]:
         """Settle messages, and receive others; the first of them in the same commit."""
         settled: list[bool] = []
-        asked = min(limit, self._step, max(1, self._budget.left // MAX_MESSAGE))
 
-        def settle_and_receive(queue: LocalQueue) -> list[Message]:
+        def settle_and_receive(asked: int, queue: LocalQueue) -> list[Message]:
             done, messages = queue.exchange(held, asked, visibility=how.visibility, holder=how.holder)
             settled.extend(done)
             return messages
 
-        messages = self._ask(how, asked, settle_and_receive)
-        request.held += sum(map(weigh, messages))
+        asked, messages = self._ask(how, min(limit, self._step), request.copies, settle_and_receive)
+        request.held += sum(cost(message, request.copies) for message in messages)
         if len(messages) == asked < limit:
             with suppress(StoreError, QueueNotFound, Refused):  # the first part is done; the next receive says what is wrong
                 (more,) = self._receive(how._replace(mode=Mode.AT_LEAST_ONCE), [Asked(request, limit - asked, False)])
                 messages += [] if isinstance(more, BaseException) else more
         return settled, messages
 
-    def _ask(self, how: How, limit: int, act: Callable[[LocalQueue], list[Message]]) -> list[Message]:
-        """Claim up to ``limit`` messages, for which the budget must have room."""
-        size = 0
-        self._budget.take(limit * MAX_MESSAGE)
+    def _ask(
+        self, how: How, limit: int, copies: int, act: Callable[[int, LocalQueue], list[Message]]
+    ) -> tuple[int, list[Message]]:
+        """Claim up to ``limit`` messages, as many as the budget has room for. Returns for how many it had, and the messages,
+        which it counts."""
+        size, room = 0, room_for(copies)
+        asked = self._budget.take_some(limit, room)
         try:
-            more = act(self._commits.queue(how.queue))
-            size = sum(map(weigh, more))
+            more = act(asked, self._commits.queue(how.queue))
+            size = sum(cost(message, copies) for message in more)
         except QueueNotFound:
             self._commits.forget(how.queue)
             raise
         finally:
-            self._budget.give(limit * MAX_MESSAGE - size)
-        return more
+            self._budget.give(asked * room - size)
+        return asked, more
 
 
 def _take(how: How, limit: int, queue: LocalQueue) -> list[Message]:

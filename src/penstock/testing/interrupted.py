@@ -386,7 +386,10 @@ def main(url: str, way: str, seed: int, count: int) -> None:
                 interrupter.arm(name)
                 VERBS[name](account)
                 interrupter.disarm()
-            except KeyboardInterrupt as interrupt:
+            except (KeyboardInterrupt, RuntimeError) as interrupt:
+                # An interrupt inside threading.Condition.wait, such as that of Thread.start, comes out as a RuntimeError.
+                if not isinstance(interrupt, KeyboardInterrupt) and not isinstance(interrupt.__context__, KeyboardInterrupt):
+                    raise
                 interrupter.disarm()
                 interrupts += 1
                 account.interrupted()

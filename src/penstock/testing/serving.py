@@ -31,6 +31,12 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+def held(server: BackgroundServer) -> int:
+    """The bytes that the server counts for its clients, beside those of their connections."""
+    connections = server.app.connections
+    return server.app.budget.used - len(connections.open) * connections.cost
+
+
 def read_answer(client: socket.socket) -> bytes:
     data = b""
     while piece := client.recv(65536):

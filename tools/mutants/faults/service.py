@@ -265,6 +265,36 @@ FAULTS = [
         ("server/running.py", "    return_large_blocks()\n    asyncio", "    asyncio"),
     ),
     served(
+        "an answer in JSON is not counted",
+        "of_its_budget and receives and JSON",
+        ("server/dialects/native.py", "        request.copies = copies(request)\n", ""),
+    ),
+    served(
+        "a message weighs its bytes alone",
+        "of_its_budget and receives and tiny",
+        ("server/budget.py", "MESSAGE = 2048\n", "MESSAGE = 0\n"),
+    ),
+    served(
+        "a look does not ask for room",
+        "of_its_budget and before",
+        ("server/dialects/looking.py", "    count = core.budget.take_some(", "    count = most or core.budget.take_some("),
+    ),
+    served(
+        "a refusal keeps what it was about",
+        "of_its_budget and looks and large and not before",
+        ("server/performing.py", "isinstance(error, PenstockError | Refused)", "isinstance(error, PenstockError)"),
+    ),
+    served(
+        "many large messages are one statement",
+        "of_its_budget and one",
+        ("stores/sqlite/shortcuts.py", " > MOST_BYTES:", " > 2**40:"),
+    ),
+    served(
+        "the library for Arrow is not counted",
+        "library_for_arrow",
+        ("server/dialects/base.py", "self.budget.take(ARROW)", "pass"),
+    ),
+    served(
         "no bound on the bodies in memory",
         "fit_into_memory",
         ("server/budget.py", "if self.used + count <= self._most:", "if True:"),
@@ -410,7 +440,16 @@ FAULTS = [
         "first_request",
         ("server/http/connection.py", "(settings.idle_timeout if self.known else", "(settings.idle_timeout if True else"),
     ),
-    served("silent connections stay", "lock_nobody_out", ("server/http/open_connections.py", "if not silent:", "if True:")),
+    served(
+        "silent connections stay",
+        "lock_nobody_out",
+        ("server/http/open_connections.py", "if not self._cut_silent(crowd):", "if True:"),
+    ),
+    served(
+        "silent connections fill the budget",
+        "handshakes_count",
+        ("server/http/open_connections.py", "if not self._cut_silent(self.open):", "if True:"),
+    ),
     served(
         "one address takes all connections",
         "over_the_limit or one_address",
@@ -440,12 +479,17 @@ FAULTS = [
     served(
         "answers do not count",
         "kernel_has_them",
-        ("server/http/connection.py", "self._handler.budget.count(self._counted)", "self._counted = 0"),
+        ("server/http/connection.py", "        if request.held:\n", "        if False:\n"),
+        (
+            "server/http/connection.py",
+            '        job.request.body = b""\n',
+            "        self._handler.budget.give(job.request.held)\n",
+        ),
     ),
     served(
         "messages are claimed without room for them",
         "does_not_fit",
-        ("server/taking.py", "self._budget.take(limit * MAX_MESSAGE)", "self._budget.count(limit * MAX_MESSAGE)"),
+        ("server/budget.py", "if self.used + count * each <= self._most:", "if True:"),
     ),
     served(
         "what a request held is given back too soon",
@@ -505,9 +549,11 @@ FAULTS = [
         "hostile_heads",
         (MULTIPART, "value.translate(None, READABLE)", r'not re.fullmatch(rb"[ \t]*([\t -~]*?)[ \t]*", value)'),
     ),
-    served("all parts are read before they are counted", "too_many_parts", (MULTIPART, "len(pieces) > most + 2", "False")),
+    served("all parts are read before they are counted", "too_many_parts", (MULTIPART, "len(places) > most + 1", "False")),
     served("large bodies stop the event loop", "beside_the_event_loop", ("server/offload.py", "size <= SMALL", "True")),
-    served("parts are not in the budget", "beside_the_event_loop", (MQS, "budget.take(size)", "budget.take(0)")),
+    served(
+        "parts are not in the budget", "beside_the_event_loop", (MQS, "budget.hold(request, size)", "budget.hold(request, 0)")
+    ),
     served("settings of any size", "limit_of_their_own", (MQS, "request.length > MAX_SETTINGS", "False")),
     served("a body that is not used is kept", "not_used", ("server/dialects/base.py", "return 0\n", "return 10**6\n")),
     served(

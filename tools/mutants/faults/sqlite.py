@@ -402,6 +402,16 @@ FAULTS = [
         (ROWS, "visible_at < 0 and settled_at is None", "visible_at < 0"),
     ),
     mutant(
+        "a delete of several goes through the whole queue",
+        "found_by_their_numbers",
+        (SQLITE_SQL, "mark IS NULL AND queue + 0 = (SELECT", "mark IS NULL AND queue = (SELECT"),
+    ),
+    mutant(
+        "what comes together is looked for in all groups",
+        "without_a_look_at_other_groups",
+        ("stores/sqlite/words.py", "INDEXED BY penstock_group", ""),
+    ),
+    mutant(
         "a damaged group comes twice in one answer",
         "two_firsts",
         (SQL_GROUPS, "and group not in groups and", "and"),

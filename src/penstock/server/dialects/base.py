@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -36,6 +37,12 @@ PART = 500
 FEW = 10
 """Messages that one request may delete in a call that it shares with others."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+NAME, NAME_COPIES = 256, 20
+"""Bytes that the name of a queue takes in a list and an answer, beside those for each of its characters."""
+ARROW = 56 * 1024 * 1024
+"""Bytes of the library, once it is loaded."""
+DRAFT = 1024
+"""Bytes that a message of a batch takes beside its own, until it is stored."""
 HIDDEN = ":hidden"
 """In place of the name of a queue that a token may not know. No queue can have this name."""
 
@@ -63,6 +70,7 @@ class Core:
         """Take from it before you hold or decode what a client sent, and give it back afterwards."""
         self.offload = offload
         self.quotas = quotas
+        self._arrow = False
 
     async def run(self, act: Callable[[], Answer]) -> Answer:
         return await self.commits.run(act)
@@ -72,12 +80,21 @@ class Core:
         answer: Answer = await self.commits.share(f"look {what}", lambda asked: [act()] * len(asked), None, promise=False)
         return answer
 
-    async def names(self, grant: Grant, scope: Scope) -> list[str]:
+    async def names(self, request: Request, scope: Scope) -> list[str]:
         """The queues for which the sender of a request has this scope."""
         names = await self.look("all", lambda: self.broker.queues().names)
+        size = sum(map(len, names))
+        self.budget.hold(request, len(names) * NAME + size * NAME_COPIES)
+        grant = request.grant
         if grant.allows_all(scope):
             return names
-        return await self.offload.run(sum(map(len, names)), lambda: [name for name in names if grant.allows(scope, name)])
+        return await self.offload.run(size, lambda: [name for name in names if grant.allows(scope, name)])
+
+    def use_arrow(self) -> None:
+        """What the library itself takes is counted from its first use on, for ever."""
+        if not self._arrow and "pyarrow" not in sys.modules:
+            self.budget.take(ARROW)
+        self._arrow = True
 
     async def each(
         self,
@@ -124,6 +141,8 @@ class Core:
             return await self.commits.run(act)
 
     async def send(self, request: Request, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> list[Sent]:
+        if len(drafts) > 1:
+            self.budget.hold(request, len(drafts) * DRAFT)
         if request.grant.limits.max_messages is None:
             added = await self.commits.send(queue, drafts, token)
         else:

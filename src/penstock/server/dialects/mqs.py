@@ -128,7 +128,7 @@ class Mqs(Dialect):
                     numbers[name] = _whole(value, name, 0, MAX_NUMBER)
         except ValueError as error:
             raise BadInput(str(error)) from None
-        names = await self.core.names(request.grant, Scope.COUNT)
+        names = await self.core.names(request, Scope.COUNT)
         part = names[numbers["offset"] :][: min(numbers["limit"], MOST_LISTED)]
         queues = await self.core.each(part, lambda queue: self._show(request, queue))
         return answer_json(200, {"total": len(names), "queues": [queue for queue in queues if queue is not None]})
@@ -162,8 +162,7 @@ class Mqs(Dialect):
             return [self._draft_of(part) for part in parts], longest
 
         size = len(request.body)
-        self.core.budget.take(size)  # the parts are copies
-        request.held += size
+        self.core.budget.hold(request, size)  # the parts are copies
         drafts, longest = await self.core.offload.run(size, read)
         sent = await self.core.send(request, queue, drafts)
         listed = [{"id": self.uuid(queue, one.id), "duplicate": one.duplicate} for one in sent]
@@ -184,6 +183,7 @@ class Mqs(Dialect):
     async def receive(self, request: Request, queue: str) -> Response:
         limit = _header(request, "x-mqs-max-messages", 1, MOST_MESSAGES, 1)
         wait = _header(request, "x-mqs-max-wait-time", 0, self.settings.max_wait, 0)
+        request.copies = 1 if limit == 1 else 2
         messages = await self.core.receive(request, queue, limit, wait, holder=_holder(request))
         if not messages:
             return Response(204)
@@ -215,16 +215,15 @@ class Mqs(Dialect):
             except QueueNotFound:  # it was deleted meanwhile
                 return None
 
-        def look() -> tuple[str | None, list[str]]:
-            """The queue that it was in; if the store cannot tell, the queues that may have it."""
+        def look() -> tuple[str | None, bool]:
+            """The queue that it was in, and whether the store can tell."""
             homes = self.broker.store.uuids.homes(uuid)
-            if homes is None:
-                return None, self.broker.queues().names
-            return next(filter(None, map(delete_from, homes)), None), []
+            return next(filter(None, map(delete_from, homes or ())), None), homes is not None
 
-        queue, names = await self.core.run(look)
-        if names:
-            queue = (await self.core.each(names, delete_from, until=bool, promise=True))[-1]
+        queue, known_here = await self.core.run(look)
+        if not known_here:
+            names = await self.core.names(request, Scope.RECEIVE)
+            queue = next(filter(None, await self.core.each(names, delete_from, until=bool, promise=True)), None)
         if queue is None:
             raise Refused(404, f"there is no message {uuid}")
         self.core.count_deleted(request, queue, 1)

@@ -32,8 +32,8 @@ from penstock.errors import (
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
-from penstock.server.dialects.looking import LOOKS, look
-from penstock.server.dialects.native_values import answer, read_arguments, weigh
+from penstock.server.dialects.looking import HEAD, LOOKS, look
+from penstock.server.dialects.native_values import answer, answer_messages, copies, read_arguments, weigh
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.offload import SMALL
 from penstock.server.quotas import MESSAGES
@@ -72,6 +72,8 @@ VERBS: dict[str, Scope] = {
     "redrive": Scope.ADMIN,
 }
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
+PUBLISHED = 24 * 1024 * 1024
+"""Bytes that a publication takes: a segment at a time, its columns, and the messages of its next rows."""
 SETTLING = {"delete_many", "exchange", "fail", "finish", "extend", "extend_many", "release"}
 LONG = {"redrive"}
 """Done in parts, so that other operations get a turn in between."""
@@ -79,6 +81,8 @@ LONG = {"redrive"}
 
 ARROW = "application/vnd.apache.arrow.stream"
 ARROW_VERBS = {"read", "scan"}
+ARROW_COPIES = 6
+"""See `Request.copies`: in the columns and in the stream, whose buffers grow by doubling, and in the answer."""
 
 
 class Native(Dialect):
@@ -137,8 +141,8 @@ class Native(Dialect):
         if request.queue and len(request.body) > SMALL:
             await self.core.run(lambda: self.broker.queue(request.queue))  # look before reading megabytes in vain
         weight = weigh(request)
-        self.core.budget.take(weight)
-        request.held += weight
+        self.core.budget.hold(request, weight)
+        request.copies = copies(request)
         return await act(await self.core.offload.run(len(request.body), lambda: read_arguments(request)))
 
     async def call_queue(self, request: Request, queue: str, verb: str) -> Response:
@@ -185,9 +189,12 @@ class Native(Dialect):
 
     async def _look(self, request: Request, queue: str, verb: str, given: dict[str, Any]) -> Response:
         columns = given.pop("columns", None) if verb in ARROW_VERBS and request.headers.get("accept") == ARROW else None
+        if columns is not None:
+            self.core.use_arrow()
+            request.copies = ARROW_COPIES
         messages, size, more = await look(self.core, request, queue, verb, given, _call)
         if columns is None:
-            return await self.core.offload.run(size, lambda: answer(request, messages, more))
+            return await self.core.offload.run(size, lambda: answer_messages(request, messages, more))
         packed = await self.core.offload.run(size, lambda: pack_arrow(messages, columns))
         return Response(200, {"Content-Type": ARROW, **({} if more is None else {"Penstock-More": json.dumps(more)})}, packed)
 
@@ -200,9 +207,7 @@ class Native(Dialect):
         check_count(limit, "limit", 1, self.settings.max_receive)
         check_seconds(wait, "wait")
         messages = await self.core.receive(request, queue, limit, min(wait, self.settings.max_wait), **given)
-        response = answer(request, seal(request.grant, messages))
-        response.undo = self.undo(messages)
-        return response
+        return await self._answer_claim(request, seal(request.grant, messages), messages)
 
     async def _exchange(self, request: Request, queue: str, given: dict[str, Any]) -> Response:
         """Settle and receive in one commit. The answer is bounded as that of a receive."""
@@ -216,7 +221,14 @@ class Native(Dialect):
         self.core.quotas.received(request.grant, len(messages))
         self.core.count_deleted(request, queue, sum(settled))
         self.core.metrics.count_messages("received", queue, len(messages))
-        response = answer(request, [settled, seal(request.grant, messages)])
+        return await self._answer_claim(request, [settled, seal(request.grant, messages)], messages)
+
+    async def _answer_claim(self, request: Request, value: Any, messages: list[Message]) -> Response:
+        size = sum(len(message.body) for message in messages) + len(messages) * HEAD
+        if size <= SMALL:
+            response = answer(request, value)
+        else:
+            response = await self.core.offload.run(size, lambda: answer_messages(request, value))
         response.undo = self.undo(messages)
         return response
 
@@ -229,7 +241,7 @@ class Native(Dialect):
             more = {"max_body": self.settings.max_body, "at": self.broker.clock()}
             return answer(request, {"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
         if verb == "names":
-            return answer(request, await self.core.names(request.grant, Scope.COUNT))
+            return answer(request, await self.core.names(request, Scope.COUNT))
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
         request.grant.check(Scope.ADMIN, str(given.get("name", "")))
@@ -246,7 +258,7 @@ class Native(Dialect):
         if not (batch.isascii() and batch.isdecimal() and len(batch) < 20):
             raise BadInput(f"batch {batch!r:.80} is not a number")
         writer = _own_writer(request, writer)
-        segment = bytes(request.body)
+        segment = request.body
         await self.core.commits.run(lambda: self.broker.stage(writer, int(batch), name, segment), promise=False, alone=True)
         return answer(request, None)
 
@@ -261,6 +273,8 @@ class Native(Dialect):
                 writer, batch, segments, **how, allow=lambda queue: request.grant.check(Scope.SEND, queue)
             )
 
+        self.core.use_arrow()
+        self.core.budget.hold(request, PUBLISHED)
         async with self.core.quotas.adding(request.grant, MESSAGES, _added(verb, given)):
             return answer(request, await self.core.commits.run(lambda: _call(publish, given), alone=True))
 

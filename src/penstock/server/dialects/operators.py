@@ -61,7 +61,7 @@ class Operators(Dialect):
         if Scope.COUNT not in grant.scopes:
             raise Refused(403, "this token may not count messages")
 
-        names = await self.core.names(grant, Scope.COUNT)
+        names = await self.core.names(request, Scope.COUNT)
         counted = await self.core.each(names[:MOST_QUEUES], self._count)
         stats = [(name, found) for name, found in counted if found is not None]
         queues: dict[str, Any] = {

@@ -29,7 +29,7 @@ logger = logging.getLogger("penstock.server")
 LINGER = 1.0
 """Seconds that a client has to read the last answer before its connection is closed. If it were closed with bytes unread, the
 kernel would discard the answer too."""
-PART = 256 * 1024
+PART = 64 * 1024
 """Bytes that are handed to the transport at once, since it copies what the kernel does not take."""
 
 
@@ -49,8 +49,6 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: memoryview | None = None
         self._blocked = False
         """The transport holds bytes that the kernel has not taken."""
-        self._counted = 0
-        """Bytes that the budget counts for the answer."""
         self._left = 0
         """Bytes that had not left when the clock was last looked at."""
         self._since = self._loop.time()
@@ -148,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         """The handler has ended."""
         job, self._job = self._job, None
         assert job is not None
-        self._handler.budget.give(job.request.held)
+        job.request.body = b""
         self.known = self.known or job.request.grant is not NOBODY
         response.bare = job.request.method == "HEAD"
         self._answering = (job.request, response, self._loop.time() - job.started)
@@ -184,10 +182,19 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent = memoryview(body)
             self._transport.write(head)
         if self._blocked or self._unsent is not None:
-            self._counted = len(body) if response.undo is None else 2 * len(body)  # the claimed messages are held too
-            self._handler.budget.count(self._counted)
+            self._recount(request, len(body) + PART, more=response.undo is not None)
             self._left, self._since = -1, self._loop.time()
         self._pump()
+
+    def _recount(self, request: Request, held: int, *, more: bool) -> None:
+        """Count what the answer takes until it has left. ``more``: it keeps the messages, which were counted before."""
+        if held > request.held:
+            self._handler.budget.count(held - request.held)
+        elif more:
+            return
+        else:
+            self._handler.budget.give(request.held - held)
+        request.held = held
 
     def _pump(self) -> None:
         """Hand the rest of the answer to the kernel, as much as it takes."""
@@ -210,9 +217,9 @@ class Connection(asyncio.BufferedProtocol):
         assert self._answering is not None
         request, response, seconds = self._answering
         self._answering = self._unsent = None
-        if self._counted:
-            self._handler.budget.give(self._counted)
-            self._counted = 0
+        if request.held:
+            self._handler.budget.give(request.held)
+            request.held = 0
         if unheard:
             request.unheard = True
             if response.undo is not None:

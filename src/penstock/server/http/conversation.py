@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from io import BytesIO
 from typing import Protocol
 
 from penstock.server.budget import Budget
@@ -87,7 +88,10 @@ class Conversation:
         self._admit = admit
         self.phase = IDLE
         self._ahead = b""
-        self._body: bytes | bytearray = b""
+        self._body: bytes | BytesIO = b""
+        """What has come of the body; pieces are gathered in a buffer that becomes the whole without a copy."""
+        self._kept = 0
+        """Its bytes."""
         self._held = 0
         """Bytes counted for the two above."""
         self._ended = False
@@ -148,7 +152,7 @@ class Conversation:
                     self.phase = DONE
                     return None
                 raise Refused(400, "the request ends in the middle")
-            if self._held or self._ahead or self._body:
+            if self._held or self._ahead or self._kept:
                 self._count()
         except Refused as refusal:
             request = unread() if self.phase is IDLE or self.phase is HEAD else self._request
@@ -204,7 +208,7 @@ class Conversation:
         self._keep_alive = fields.keep_alive
         self._head_size = end + 4
         self._ahead = data[end + 4 :]
-        self._body = b""
+        self._body, self._kept = b"", 0
         self._left = fields.length
         self._chunks = Chunks(self._limits.max_body, most) if fields.length == CHUNKED else None
         return fields.expects
@@ -219,33 +223,35 @@ class Conversation:
             self._left -= len(piece)
             done = not self._left
         self._request.length += len(piece)
-        kept = piece[: self._keep - len(self._body)]
-        if not self._body:
+        kept = piece[: self._keep - self._kept]
+        if not self._kept:
             self._body = kept
-        elif kept:  # many small pieces would take many times their bytes
+        elif kept:
             if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            self._body += kept
+                first, self._body = self._body, BytesIO()
+                self._body.write(first)
+            self._body.write(kept)
+        self._kept += len(kept)
         return done
 
     def _whole(self) -> Request:
         request = self._request
-        request.body = bytes(self._body)
         ahead = len(self._ahead)
-        cost = OVERHEAD + self._head_size + len(request.body)
+        cost = OVERHEAD + self._head_size + self._kept
         if cost + ahead >= self._held:
             self._budget.take(cost + ahead - self._held)
         else:
             self._budget.give(self._held - cost - ahead)
         request.held, self._held = cost, ahead
+        request.body = self._body if isinstance(self._body, bytes) else self._body.getvalue()
         del self._request  # the budget counts it as long as it is served, and the next one may come much later
-        self._body = b""
+        self._body, self._kept = b"", 0
         self.phase = SERVED
         return request
 
     def _count(self) -> None:
         """Count what is held, once for all that came together."""
-        held = len(self._ahead) + len(self._body)
+        held = len(self._ahead) + self._kept
         if held > self._held:
             self._budget.take(held - self._held)
         else:
@@ -254,4 +260,5 @@ class Conversation:
 
     def _forget(self) -> None:
         self._ahead = self._body = b""
+        self._kept = 0
         self._count()

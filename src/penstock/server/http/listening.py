@@ -26,8 +26,8 @@ MOST_AT_ONCE = 64
 """Connections accepted in one turn of the loop."""
 FILES_OF_THE_STORE = 64
 """Descriptors that connections leave free."""
-TLS_BYTES = 100 * 1024
-"""What a connection with TLS takes, from its first byte on."""
+PLAIN_BYTES, TLS_BYTES = 8 * 1024, 100 * 1024
+"""What a connection takes, with a long poll that rests."""
 TRY_AGAIN = 1.0
 REPORT_EVERY = 60.0
 
@@ -47,7 +47,7 @@ class Listener:
         self._tls = tls
         self._timeout = connections.handler.settings.read_timeout if tls is not None else None
         self._sockets: list[socket.socket] = []
-        connections.cost = 0 if tls is None else TLS_BYTES
+        connections.cost = PLAIN_BYTES if tls is None else TLS_BYTES
         self._spare = -1
         self._reported_at = -REPORT_EVERY
 

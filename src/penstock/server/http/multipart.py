@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.errors import BadMessage
 
@@ -51,22 +52,32 @@ def split_parts(body: bytes, boundary: bytes, most: int) -> list[Part]:
     """The parts, at least one and at most so many."""
     if not boundary:
         raise BadMessage(f"{MIXED} needs one boundary of 1 to 70 characters, in at most {MAX_CONTENT_TYPE} in all")
-    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, most + 2)
-    if len(pieces) > most + 2:
+    places = _find_all(body, boundary, most + 2)
+    if len(places) > most + 1:
         raise BadMessage(f"there are more than {most} parts, the limit")
-    if len(pieces) < 3 or pieces[0].strip() or not pieces[-1].startswith(b"--"):
+    if len(places) < 2 or body[: max(0, places[0][0])].strip() or not body.startswith(b"--", places[-1][1]):
         raise BadMessage(f"the body does not begin with --{boundary.decode('latin-1')} and end with the same and --")
-    return [_read_part(piece, number) for number, piece in enumerate(pieces[1:-1], 1)]
+    return [_read_part(body, start, end, number) for number, ((_, start), (end, _)) in enumerate(pairwise(places), 1)]
 
 
-def _read_part(piece: bytes, number: int) -> Part:
-    line_end = piece.find(b"\r\n")
-    if line_end < 0 or piece[:line_end].strip():
+def _find_all(body: bytes, boundary: bytes, most: int) -> list[tuple[int, int]]:
+    """Where the first boundaries begin and end. Each has a line's end before it, but for one at the very beginning."""
+    mark = b"\r\n--" + boundary
+    places = [(-2, len(mark) - 2)] if body.startswith(mark[2:]) else []
+    while len(places) < most and (at := body.find(mark, places[-1][1] if places else 0)) >= 0:
+        places.append((at, at + len(mark)))
+    return places
+
+
+def _read_part(body: bytes, start: int, end: int, number: int) -> Part:
+    """Only what belongs to the part is copied: a body may have megabytes."""
+    line_end = body.find(b"\r\n", start, end)
+    if line_end < 0 or body[start:line_end].strip():
         raise BadMessage(f"part {number}: its boundary is not alone on its line")
-    head_end = piece.find(b"\r\n\r\n", line_end, line_end + 2 + MAX_PART_HEAD + 4)
+    head_end = body.find(b"\r\n\r\n", line_end, min(end, line_end + 2 + MAX_PART_HEAD + 4))
     if head_end < 0:
         raise BadMessage(f"part {number}: its headers do not end within {MAX_PART_HEAD} bytes")
-    return Part(_read_head(piece[line_end + 2 : head_end], number), piece[head_end + 4 :])
+    return Part(_read_head(body[line_end + 2 : head_end], number), body[head_end + 4 : end])
 
 
 def _read_head(head: bytes, number: int) -> dict[str, str]:

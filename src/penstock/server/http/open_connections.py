@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Protocol
@@ -82,7 +82,11 @@ class Connections:
     def add(self, connection: Open) -> None:
         """Count a connection, or raise `Refused`."""
         self._make_room(connection.address)
-        if self.cost:
+        try:
+            self.handler.budget.take(self.cost)
+        except Refused:
+            if not self._cut_silent(self.open):
+                raise
             self.handler.budget.take(self.cost)
         self.open.add(connection)
         self._by_address[connection.address] += 1
@@ -97,13 +101,18 @@ class Connections:
             crowd, text = list(self.open), f"there are {self.most} connections"
         else:
             return
-        silent = [(since, id(one), one) for one in crowd if (since := one.silent_since) is not None]
-        if not silent:
+        if not self._cut_silent(crowd):
             raise Refused(503, f"{text}, the limit", {"Retry-After": "1"})
-        _, _, oldest = min(silent)
-        self.cut += 1
-        self.remove(oldest)
-        oldest.abort()
+
+    def _cut_silent(self, crowd: Iterable[Open]) -> bool:
+        """Cut the connection that has been silent longest, if there is one."""
+        silent = [(since, id(one), one) for one in crowd if (since := one.silent_since) is not None]
+        if silent:
+            _, _, oldest = min(silent)
+            self.cut += 1
+            self.remove(oldest)
+            oldest.abort()
+        return bool(silent)
 
     def remove(self, connection: Open) -> None:
         if connection in self.open:

@@ -110,7 +110,9 @@ class Request:
     client: object = None
     """The connection on which it came."""
     held: int = 0
-    """Bytes that the budget counts for it until its handler has ended."""
+    """Bytes that the budget counts for it until it is answered."""
+    copies: int = 1
+    """How often memory has the bytes of a message that it receives: in the message, and in the answer."""
     unheard: bool = False
     """Its client has left, so that nobody hears the answer."""
     raw_path: str = ""

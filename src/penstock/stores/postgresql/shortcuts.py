@@ -21,6 +21,8 @@ from penstock.stores.sql.shortcuts import Shortcuts
 
 COPY_BYTES = 32 * 1024 * 1024
 """A COPY ends after this many bytes; the next one gets the full statement timeout again."""
+MOST_BYTES = 1024 * 1024
+"""Of several messages in one statement, which has all of them three times in memory. A COPY has a part of them."""
 NOTHING: RowsAndCount = ([], 0)
 ALL_GONE: RowsAndCount = ([(None,)], 1)
 """What delete_with_token answers if it has deleted every message."""
@@ -148,6 +150,8 @@ def _is_plain(entries: Sequence[Entry], settings: Settings) -> bool:
     if len(entries) == 1:
         return entries[0].mark is None and entries[0].group is None
     first = entries[0]
+    if sum(len(entry.body) for entry in entries) > MOST_BYTES:
+        return False
     return not settings.groups and all(
         entry.mark is None
         and entry.group is None

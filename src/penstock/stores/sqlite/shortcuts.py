@@ -19,6 +19,8 @@ from penstock.stores.sqlite.runs import LATE
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 """The sizes of inserts: few statements to prepare; the rows that are left over are empty."""
 NO_ROW = (None,) * len(INSERTED)
+MOST_BYTES = 1024 * 1024
+"""Of several messages in one statement: SQLite copies what it is given, and keeps that until the statement is used again."""
 
 
 def add_sizes(statements: dict[str, str]) -> None:
@@ -40,6 +42,8 @@ class SqliteShortcuts(Shortcuts):
     def insert(self, queue: str, entries: Sequence[Entry], settings: Settings) -> list[Sent] | None:
         count, database = len(entries), self._database
         if not 0 < count <= SIZES[-1] or settings.groups or [entry for entry in entries if entry.mark is not None]:
+            return None
+        if count > 1 and sum([len(entry.body) for entry in entries]) > MOST_BYTES:
             return None
         with database.lock:
             # Until there is an answer, the numbers may be used or not.

@@ -47,7 +47,7 @@ DELETE FROM penstock_message WHERE number IN (SELECT value FROM json_each(:numbe
 AND :count = (
     SELECT COUNT(*) FROM penstock_message
     WHERE number IN (SELECT value FROM json_each(:numbers)) AND delivery = :delivery AND delivery > 0
-    AND grp IS NULL AND mark IS NULL AND queue = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
+    AND grp IS NULL AND mark IS NULL AND queue + 0 = (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings)
 )
 
 -- name: delete
@@ -64,7 +64,7 @@ UPDATE penstock_queue SET
 WHERE number = :queue
 
 -- name: in_run
-SELECT visible_at, number FROM penstock_message WHERE number IN (SELECT value FROM json_each(:numbers)) AND queue = :queue
+SELECT visible_at, number FROM penstock_message WHERE number IN (SELECT value FROM json_each(:numbers)) AND queue + 0 = :queue
 AND visible_at >= 0 AND (visible_at, number) <= (:floor_at, :floor_number)
 
 -- name: visible_above

@@ -24,7 +24,7 @@ WORDS = {
     "among": "IN (SELECT value FROM json_each(:numbers))",
     "later": "MAX",
     "by_ready": "",
-    "by_group": "",
+    "by_group": "INDEXED BY penstock_group",
     "ready": "",
     "only_by_name": "",
     "message_held": "penstock_message",

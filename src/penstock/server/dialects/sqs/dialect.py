@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from penstock.server.dialects.sqs.sending import SendOperations
 from penstock.server.dialects.sqs.settling import SettleOperations
 from penstock.server.dialects.sqs.shapes import OperationShape
 from penstock.server.http.request_response import JSON, Grant, Refused, Request, Response, Scope
+from penstock.server.offload import SMALL
 
 Handle = Callable[[Call], Awaitable[dict[str, Any]]]
 FORM = "application/x-www-form-urlencoded"
@@ -118,8 +118,7 @@ class Sqs(Dialect):
         size = len(request.body)
         if size > UNWEIGHED:
             weight = weigh_json(request.body) if is_json(request) else query_protocol.weigh(request.body)
-            self.core.budget.take(weight)
-            request.held += weight
+            self.core.budget.hold(request, weight)
         if is_json(request):
             operation = json_protocol.find_operation(request)
             given = await self.core.offload.run(size, lambda: json_protocol.read(operation, request.body))
@@ -143,6 +142,7 @@ class Sqs(Dialect):
             request.queue = name = self.names.queue_of_url(url, account, region)
             if scope is not None and not request.grant.allows(scope, name):
                 raise denied(request.grant, account, operation.name, self.names.arn(name))
+        request.copies = json_protocol.COPIES if is_json(request) else query_protocol.COPIES
         call = Call(request, operation.name, given, account, region, name, self.names.base(request, region))
         output = await handler(call)
         response = await self._write(request, operation, output)
@@ -150,13 +150,15 @@ class Sqs(Dialect):
         return response
 
     async def _write(self, request: Request, operation: OperationShape, output: dict[str, Any]) -> Response:
-        request_id = next(self._ids)
-        write = json_protocol.write if is_json(request) else partial(query_protocol.write, as_json=wants_json(request))
-        messages = output.get("Messages")
-        if not messages:
-            return write(operation, output, request_id)
+        request_id, in_json = next(self._ids), is_json(request)
+        messages: list[Any] = output.get("Messages") or []
         size = sum(len(message["Body"]) for message in messages)
-        return await self.core.offload.run(size, lambda: write(operation, output, request_id))
+        if size > SMALL and not wants_json(request):
+            write_messages = json_protocol.write_messages if in_json else query_protocol.write_messages
+            return await self.core.offload.run(size, lambda: write_messages(messages, request_id))
+        if in_json:
+            return json_protocol.write(output, request_id)
+        return query_protocol.write(operation, output, request_id, as_json=wants_json(request))
 
     # errors
 

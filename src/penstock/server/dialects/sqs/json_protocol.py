@@ -7,6 +7,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 from penstock.server.dialects.sqs.errors import ACCESS, SqsError, missing
@@ -188,11 +189,26 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_b
 EMPTY: tuple[Any, ...] = (None, [], {})
 
 
-def write(operation: OperationShape, output: dict[str, Any], request_id: str) -> Response:  # noqa: ARG001
+def write(output: dict[str, Any], request_id: str) -> Response:
     """Members that are empty are left out."""
     members = {name: value for name, value in output.items() if value or value not in EMPTY}
     body = _encode(members).encode("utf-8", "replace") if members else b"{}"
     return Response(200, {"Content-Type": CONTENT_TYPE, "x-amzn-requestid": request_id}, body)
+
+
+COPIES = 7
+"""See `Request.copies`: the text of a message may have four bytes for each of its bytes, and the answer two."""
+
+
+def write_messages(messages: list[Any], request_id: str) -> Response:
+    """As `write`, for large messages. Each is written by itself, and then forgotten."""
+    text = BytesIO()
+    for place, message in enumerate(messages):
+        text.write(b"," if place else b'{"Messages":[')
+        text.write(_encode(message).encode("utf-8", "replace"))
+        messages[place] = None
+    text.write(b"]}")
+    return Response(200, {"Content-Type": CONTENT_TYPE, "x-amzn-requestid": request_id}, text.getvalue())
 
 
 def write_error(error: SqsError, request_id: str) -> Response:

@@ -9,11 +9,13 @@ import json
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
+from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qsl
 
 from penstock.server.dialects.sqs.errors import SqsError, missing
 from penstock.server.dialects.sqs.shapes import (
+    MESSAGE,
     OPERATIONS,
     Blob,
     List,
@@ -195,11 +197,30 @@ def write(operation: OperationShape, output: dict[str, Any], request_id: str, *,
         )
     name, members = operation.name, _members(operation.output, output)
     result = f"<{name}Result>{members}</{name}Result>" if members else f"<{name}Result/>" if operation.output.members else ""
-    text = (
-        f'<?xml version="1.0"?><{name}Response xmlns="{NAMESPACE}">{result}'
-        f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{name}Response>"
-    )
-    return Response(200, {"Content-Type": CONTENT_TYPE, "x-amzn-requestid": request_id}, text.encode())
+    start, end = _around(name, request_id)
+    return Response(200, {"Content-Type": CONTENT_TYPE, "x-amzn-requestid": request_id}, f"{start}{result}{end}".encode())
+
+
+def _around(name: str, request_id: str) -> tuple[str, str]:
+    """What comes before and after the result of an operation."""
+    metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+    return f'<?xml version="1.0"?><{name}Response xmlns="{NAMESPACE}">', f"{metadata}</{name}Response>"
+
+
+COPIES = 11
+"""See `Request.copies`: the text of a message may have four bytes for each of its bytes, and the answer six (&quot;)."""
+
+
+def write_messages(messages: list[Any], request_id: str) -> Response:
+    """As `write`, for large messages. Each is written by itself, and then forgotten."""
+    start, end = _around("ReceiveMessage", request_id)
+    text = BytesIO()
+    text.write(f"{start}<ReceiveMessageResult>".encode())
+    for place, message in enumerate(messages):
+        text.write(_element("Message", MESSAGE, message).encode())
+        messages[place] = None
+    text.write(f"</ReceiveMessageResult>{end}".encode())
+    return Response(200, {"Content-Type": CONTENT_TYPE, "x-amzn-requestid": request_id}, text.getvalue())
 
 
 def write_error(error: SqsError, request_id: str, *, as_json: bool = False) -> Response:

@@ -139,7 +139,7 @@ class QueueOperations:
 
     async def list_queues(self, call: Call) -> dict[str, Any]:
         prefix = call.given.get("QueueNamePrefix", "")
-        names = await self.core.names(call.request.grant, Scope.COUNT)
+        names = await self.core.names(call.request, Scope.COUNT)
 
         def choose() -> list[str]:
             places = ((name, self.names.place_of(name)) for name in names)
@@ -156,7 +156,7 @@ class QueueOperations:
     async def list_dead_letter_source_queues(self, call: Call) -> dict[str, Any]:
         queue = _queue(call)
         await self.core.run(lambda: self.broker.queue(queue))
-        names = await self.core.names(call.request.grant, Scope.COUNT)
+        names = await self.core.names(call.request, Scope.COUNT)
 
         def source(name: str) -> str | None:
             settings = self.broker.store.load(name)
