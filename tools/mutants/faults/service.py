@@ -271,7 +271,7 @@ FAULTS = [
     ),
     served(
         "a message weighs its bytes alone",
-        "of_its_budget and receives and tiny",
+        "counts_what_it_takes",
         ("server/budget.py", "MESSAGE = 2048\n", "MESSAGE = 0\n"),
     ),
     served(
@@ -281,7 +281,7 @@ FAULTS = [
     ),
     served(
         "a refusal keeps what it was about",
-        "of_its_budget and looks and large and not before",
+        "refusal_keeps_nothing",
         ("server/performing.py", "isinstance(error, PenstockError | Refused)", "isinstance(error, PenstockError)"),
     ),
     served(
