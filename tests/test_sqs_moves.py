@@ -114,4 +114,6 @@ def test_a_task_is_cancelled_at_any_node(postgresql: PostgresqlServer) -> None:
         assert there.end()["Status"] == "CANCELLED"
     with penstock.open(url) as broker:
         moved, kept = (visible(broker, name) for name in ("orders", "dead"))
-        assert moved and kept and sorted(moved + kept, key=int) == LETTERS
+        assert moved
+        assert kept
+        assert sorted(moved + kept, key=int) == LETTERS
