@@ -6,15 +6,16 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import penstock
 from penstock import bench
-from penstock.bench.sqs.comparison import TARGETS, VERBS, Clients, Plan, Results, Timing, processor_seconds
+from penstock.bench.sqs.comparison import RECEIVE, SEND, TARGETS, VERBS, Clients, Plan, Results, Timing, processor_seconds
 from penstock.bench.sqs.report import acceptance, markdown
-from penstock.bench.sqs.sessions import BotoSession, JsonSession, MqsSession, Session
+from penstock.bench.sqs.sessions import BotoSession, JsonSession, MqsSession, Session, Unexpected
 from penstock.server import BackgroundServer
 
 
@@ -54,15 +55,31 @@ def test_the_clients_send_receive_and_delete_what_they_count(kind: type[Session]
     assert (clients.errors, list(clients.faults())) == ([], [])
 
 
-def test_a_server_that_answers_with_errors_is_named() -> None:
-    class Broken(JsonSession):
-        async def send(self, bodies: object) -> None:
-            raise penstock.bench.sqs.sessions.Unexpected("500")
+class Odd(JsonSession):
+    """A server that answers sends with an error, or gives every message twice."""
 
-    session = Broken(None, "bench")  # type: ignore[arg-type]
-    clients = Clients([session])
-    asyncio.run(clients.run(VERBS[0], 10))
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    async def send(self, bodies: Sequence[str]) -> None:
+        if self._fails:
+            raise Unexpected("500")
+
+    async def receive(self) -> list[str]:
+        return ["a", "a"]
+
+
+def test_a_server_that_answers_with_errors_is_named() -> None:
+    clients = Clients([Odd(fails=True)])
+    asyncio.run(clients.run(SEND, 10))
     assert list(clients.faults()) == ["it answered with errors"]
+
+
+def test_a_server_that_gives_a_message_twice_is_named() -> None:
+    clients = Clients([Odd(fails=False)])
+    for verb in (SEND, RECEIVE):
+        asyncio.run(clients.run(verb, 1))
+    assert list(clients.faults()) == ["it gave one message to two clients"]
 
 
 def test_the_processor_time_of_another_process_is_read_from_its_clock() -> None:

@@ -9,7 +9,7 @@ from test_serve import serving
 
 from penstock.testing.servers import free_port
 
-KILLS = (20, 80, 140)
+KILLS = (20, 80)
 """After so many tasks that were sent."""
 
 
@@ -26,7 +26,7 @@ def test_no_task_of_celery_is_lost_if_the_server_is_killed(tmp_path: Path) -> No
     try:
         for kill in (*KILLS, None):
             with serving(store, *flags) as (server, url):
-                program = program or start(NEW, "with_celery_load.py", url, tmp_path, SQS_VISIBILITY="20")
+                program = program or start(NEW, "with_celery_load.py", url, tmp_path, SQS_VISIBILITY="10")
                 if kill is None:
                     finish(program)
                 else:

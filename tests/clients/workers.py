@@ -22,7 +22,7 @@ class Worker:
     def __init__(self, name: str, program: str, *arguments: str) -> None:
         self.log = FOLDER / f"{name}.log"
         command = [str(Path(sys.executable).with_name(program)), *arguments]
-        with self.log.open("ab") as log:
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, cwd=HERE, stdout=log, stderr=log, start_new_session=True)
 
     def __enter__(self) -> Self:

@@ -22,8 +22,8 @@ def waited(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 def benched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    """Faults of the comparison with brokers."""
-    return Mutant(name, tests, changes, ("tests/test_bench_brokers.py",))
+    """Faults of the comparisons with brokers and with servers of SQS."""
+    return Mutant(name, tests, changes, ("tests/test_bench_brokers.py", "tests/test_bench_sqs.py"))
 
 
 FAULTS = [
@@ -658,5 +658,25 @@ FAULTS = [
         "beanstalkd does not sync",
         "every_answer_waits",
         ("bench/brokers/servers.py", '"-f0")', '"-F")'),
+    ),
+    benched(
+        "a server of SQS that gives a message twice is praised",
+        "gives_a_message_twice",
+        ("bench/sqs/comparison.py", "if self._received > self._sent:", "if False:"),
+    ),
+    benched(
+        "a server of SQS that answers with errors is praised",
+        "answers_with_errors",
+        ("bench/sqs/comparison.py", "        if self.errors:", "        if False:"),
+    ),
+    benched(
+        "the cost of mqs is divided by that of JSON",
+        "half_as_much_again",
+        ("bench/sqs/report.py", "for client in (JSON, MQS)]", "for client in (MQS, JSON)]"),
+    ),
+    benched(
+        "the clients of the benchmark delete nothing",
+        "receive_and_delete_what_they_count",
+        ("bench/sqs/comparison.py", "            DELETE: self._delete,", "            DELETE: self._receive,"),
     ),
 ]
