@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,12 @@ import penstock
 from penstock.client import wire
 from penstock.message import Draft
 from penstock.server import BackgroundServer
+from penstock.server.dialects import native
 from penstock.server.dialects.native import ARROW
-from penstock.server.http.request_response import Request
+from penstock.server.http.request_response import Refused, Request, Response
+from penstock.server.performing import Operation, Performer
 from penstock.testing.http import Http
-from penstock.testing.serving import dial, until
+from penstock.testing.serving import dial, held, until
 from tests.test_serve import serving
 from tests.test_server_fuzz import memory
 
@@ -72,6 +75,37 @@ def test_no_request_outlives_its_answer(name: str, tmp_path: Path) -> None:
             for _ in range(2):
                 assert http("POST", path, body, **headers).status == status
             until(lambda: not bodies())
+
+
+def test_a_refusal_keeps_nothing_of_what_it_was_about() -> None:
+    """Many looks that find no room are refused in one commit; the frames that raised have the messages."""
+
+    def refuse() -> None:
+        raise Refused(503, "there is no room")
+
+    with penstock.open("memory:") as broker:
+        operation = Operation(refuse)
+        Performer(broker).perform([operation])
+    assert isinstance(operation.error, Refused)
+    assert operation.error.__traceback__ is None
+
+
+def test_a_message_counts_what_it_takes_beside_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    render = native.answer_messages
+
+    def look(*given: Any) -> Response:
+        counted.append(held(server))
+        return render(*given)
+
+    monkeypatch.setattr(native, "answer_messages", look)
+    with penstock.open("memory:") as broker, BackgroundServer(broker) as server:
+        broker.create("tiny").send_many([b"a"] * 1000)
+        http = Http(server.url)
+        for verb in ("peek", "receive"):
+            assert http("POST", f"/penstock/queues/tiny/{verb}", {"arguments": {"limit": 1000}}).status == 200
+        assert len(counted) == 2
+        assert min(counted) > 1000 * 1500  # the objects and the text of a tiny message
 
 
 def test_refused_megabytes_do_not_stay_in_memory(tmp_path: Path) -> None:

@@ -28,15 +28,23 @@ def add(parser: Parser) -> None:
 
 
 def run_serve(args: Namespace) -> int:
-    from penstock.server import read_settings, serve
+    from penstock.server import ServerSettings, Worker, Workers, read_settings, serve
 
     flags: dict[str, Any] = {name: value for name, value in vars(args).items() if isinstance(value, str)}
-    settings = read_settings(flags, file=args.config)
-    with open_local(settings.store) as broker:
-        serve(
-            broker,
-            settings,
-            started=lambda url: complain(f"serving {without_password(settings.store)} at {url}"),
-            read_again=lambda: read_settings(flags, file=args.config),
-        )
-    return 0
+
+    def read_again() -> ServerSettings:
+        return read_settings(flags, file=args.config)
+
+    def started(url: str) -> None:
+        by = f" by {settings.workers} processes" if settings.workers > 1 else ""
+        complain(f"serving {without_password(settings.store)} at {url}{by}")
+
+    def work(settings: ServerSettings, worker: Worker | None = None) -> int:
+        with open_local(settings.store) as broker:
+            serve(broker, settings, started=started, read_again=read_again, worker=worker)
+        return 0
+
+    settings = read_again()
+    if settings.workers == 1:
+        return work(settings)
+    return Workers(settings, work=work, read_again=read_again, started=started, tell=complain).run()

@@ -180,7 +180,8 @@ class Queue(ABC):
 
     @abstractmethod
     def purge(self) -> int:
-        """Remove all messages, received or not, except those of named claims. Returns how many."""
+        """Remove all messages, received or not, except those of named claims. Returns how many. A queue with groups also
+        forgets which messages it would take for duplicates."""
 
     @abstractmethod
     def redrive(

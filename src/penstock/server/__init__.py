@@ -9,5 +9,6 @@ except ImportError as error:
 
 from penstock.server.running import BackgroundServer, Server, serve
 from penstock.server.settings import ServerSettings, read_settings
+from penstock.server.workers import Worker, Workers
 
-__all__ = ["BackgroundServer", "Server", "ServerSettings", "read_settings", "serve"]
+__all__ = ["BackgroundServer", "Server", "ServerSettings", "Worker", "Workers", "read_settings", "serve"]

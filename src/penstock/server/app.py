@@ -49,6 +49,8 @@ class App:
     ) -> None:
         self.settings = settings
         self.stopping = False
+        self.gauges: dict[str, float] = {}
+        """More of what /metrics tells."""
         self.metrics = Metrics()
         self.budget = Budget(settings.max_memory)
         self.offload = Offload(loop)
@@ -150,6 +152,7 @@ class App:
             "refused_by_limits_total": self.quotas.refused,
             "resting_polls": self.polls.resting,
             "messages_given_back_total": self.polls.given_back,
+            **self.gauges,
             **self._clock_gauges(),
         }
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
+from select import PIPE_BUF
 from threading import Lock, Thread
 from typing import TextIO
 
@@ -71,8 +72,10 @@ class LogWriter:
             self._stream.flush()
             return
         while piece:  # beside the stream's buffer: a thread that is stuck in it would keep the process from ending
+            # Whole lines, as many as a pipe takes in one piece: other processes may write to it too.
+            end = piece.rfind(b"\n", 0, PIPE_BUF) + 1
             try:
-                piece = piece[os.write(descriptor, piece) :]
+                piece = piece[os.write(descriptor, piece[: end or PIPE_BUF]) :]
             except BlockingIOError:
                 time.sleep(0.05)
 

@@ -15,13 +15,14 @@ from threading import Event, Thread
 from typing import Self, TextIO
 
 from penstock.broker import LocalBroker
-from penstock.errors import BadSetting, StoreError
+from penstock.errors import BadSetting
 from penstock.server.access_log import AccessLog
 from penstock.server.app import DIALECTS, App, Dialects
 from penstock.server.auth import is_loopback
-from penstock.server.http.listening import Listener, raise_limit_of_files, room_for_connections
+from penstock.server.http.listening import Listener, bind, raise_limit_of_files, room_for_connections
 from penstock.server.log_writer import LogWriter
 from penstock.server.settings import ServerSettings
+from penstock.server.workers import Worker
 
 logger = logging.getLogger("penstock.server")
 
@@ -38,8 +39,16 @@ class Server:
     """A service on one port. ``await start()``, then ``await stop()``."""
 
     def __init__(
-        self, broker: LocalBroker, settings: ServerSettings, *, log: TextIO | None = None, dialects: Dialects = DIALECTS
+        self,
+        broker: LocalBroker,
+        settings: ServerSettings,
+        *,
+        log: TextIO | None = None,
+        dialects: Dialects = DIALECTS,
+        worker: Worker | None = None,
     ) -> None:
+        """``worker``: which of several processes this is."""
+        self._worker = worker
         self._dialects = dialects
         self._broker = broker
         self._settings = settings
@@ -54,12 +63,13 @@ class Server:
         settings = self._settings
         self.app.connections.most = room_for_connections(settings.max_connections)
         self._listener = Listener(self.app.connections, self._tls)
-        try:
-            host, port = await self._listener.listen(settings.host.strip("[]"), settings.port)
-        except OSError as error:
-            raise StoreError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
+        worker = self._worker
+        if worker is None:
+            sockets, self.url = bind(settings)
+        else:
+            sockets = list(worker.sockets)
+            self.app.gauges |= {"worker": worker.number, "workers": worker.count}
+        self._listener.listen(sockets, alone=worker is None)
         self._loop = loop
         self._flush()
         self.app.start()
@@ -111,20 +121,26 @@ def serve(
     started: Callable[[str], None],
     dialects: Dialects = DIALECTS,
     read_again: Callable[[], ServerSettings] | None = None,
+    worker: Worker | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, as the only task of this process; call ``started`` with the URL.
 
-    On SIGHUP, take over the tokens that ``read_again`` returns."""
+    On SIGHUP, take over the tokens that ``read_again`` returns. ``worker``: one of several processes; if its parent is gone, it
+    stops too."""
 
     async def run() -> None:
-        server = Server(broker, settings, log=sys.stderr, dialects=dialects)
+        server = Server(broker, settings, log=sys.stderr, dialects=dialects, worker=worker)
         await server.start()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, _reload, server, read_again or (lambda: settings))
-        started(server.url)
+        if worker is None:
+            started(server.url)
+        else:
+            loop.add_reader(worker.parent, _leave, loop, worker.parent, stop)
+            worker.started()
         with server.writer.taking_logging():
             if settings.tokens and not settings.tls_cert and not is_loopback(settings.host):
                 logger.warning(
@@ -137,6 +153,11 @@ def serve(
     raise_limit_of_files()
     return_large_blocks()
     asyncio.run(run())
+
+
+def _leave(loop: asyncio.AbstractEventLoop, parent: int, stop: asyncio.Event) -> None:
+    loop.remove_reader(parent)
+    stop.set()
 
 
 def return_large_blocks() -> None:

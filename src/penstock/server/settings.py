@@ -29,6 +29,7 @@ class ServerSettings:
     hosts: str = _setting("", "more names of this server, with commas, * for any text; addresses, localhost and host are known")
     port: int = _setting(7843, "the port to listen on; 0: any free port", 0, 65535)
     token: str = _setting("", "one bearer token that may do everything", shown=False)
+    workers: int = _setting(1, "processes that serve the port; several pay on a database server", 1, 64)
     tls_cert: str = _setting("", "certificate file (PEM); with it, the server speaks HTTPS")
     tls_key: str = _setting("", "the file of the certificate's key (PEM)")
     tls_client_ca: str = _setting("", "certificates (PEM) of an authority; clients must show a certificate that it has signed")

@@ -266,12 +266,10 @@ class StoredQueue(ABC):
 
     @abstractmethod
     def purge(self, limit: int) -> int:
-        """Remove up to ``limit`` messages not in named claims. Returns how many; fewer than ``limit`` means none are left."""
+        """Remove up to ``limit`` messages not in named claims. Returns how many; fewer than ``limit`` means none are left.
 
-    def forget_marks(self) -> None:
-        """Forget the marks that count for a window of time, so that no message is a duplicate of one that was sent before. A
-        store with groups needs this."""
-        raise Unsupported("this store cannot forget what was sent before; use a memory or an SQL store")
+        In a queue with groups, also forget the marks that count for a window of time: no message is a duplicate of one that was
+        purged."""
 
     @abstractmethod
     def sweep(self, now: int) -> Swept:

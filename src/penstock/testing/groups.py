@@ -171,6 +171,13 @@ class Groups:
     def entering(self, broker: LocalBroker, lines: Queue) -> Entering:
         return Entering(broker, lines)
 
+    def test_a_purge_forgets_what_makes_duplicates(self, broker: Broker) -> None:
+        queue = broker.create("once", groups=True, deduplicate=300)
+        first = queue.send(b"1", group="a", key="same")
+        assert queue.send(b"1", group="a", key="same") == (first.id, True)
+        queue.purge()
+        assert not queue.send(b"1", group="a", key="same").duplicate
+
     def test_a_purge_empties_the_line(self, lines: Queue) -> None:
         lines.send_many([Draft(b"x", group="a")] * 3)
         lines.receive()

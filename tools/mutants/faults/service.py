@@ -26,7 +26,45 @@ def benched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_bench_brokers.py", "tests/test_bench_sqs.py"))
 
 
+def supervised(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """Faults of several processes on one port."""
+    return Mutant(name, tests, changes, ("tests/test_workers.py",))
+
+
 FAULTS = [
+    supervised(
+        "a worker that died is not replaced",
+        "goes_on",
+        ("server/workers.py", "                self._missing.append(child.number)\n", ""),
+    ),
+    supervised(
+        "only one worker reads its tokens again",
+        "reach_all",
+        ("server/workers.py", "self._send(signal.SIGHUP, *(pid for", "self._send(signal.SIGHUP, *list(pid for"),
+        ("server/workers.py", "if child.starting < 0))\n\n    def _stop", "if child.starting < 0)[:1])\n\n    def _stop"),
+    ),
+    supervised(
+        "a worker that comes later has the old tokens",
+        "reach_all",
+        ("server/workers.py", "replace(self._settings, tokens=self._read_again().tokens)", "self._settings"),
+    ),
+    supervised(
+        "workers outlive their parent",
+        "parent_was_killed",
+        ("server/running.py", "            loop.add_reader(worker.parent, _leave, loop, worker.parent, stop)\n", ""),
+    ),
+    supervised(
+        "a worker is started all the time",
+        "not_all_the_time",
+        ("server/workers.py", "RESTART_EVERY = 1.0", "RESTART_EVERY = 0.0"),
+    ),
+    supervised(
+        "workers stay when one cannot start",
+        "ends_all",
+        ("server/workers.py", "            elif not self._serves:\n", "            elif False:\n"),
+    ),
+    supervised("a store in memory has several processes", "cannot_do", ("server/workers.py", '== "memory"', '== "none"')),
+    supervised("lines of several processes mix", "stay_whole", ("server/log_writer.py", "end or PIPE_BUF", "1 << 20")),
     waited(
         "an event wakes the polls of every queue",
         "no_queue_but_its_own",
@@ -271,7 +309,7 @@ FAULTS = [
     ),
     served(
         "a message weighs its bytes alone",
-        "of_its_budget and receives and tiny",
+        "counts_what_it_takes",
         ("server/budget.py", "MESSAGE = 2048\n", "MESSAGE = 0\n"),
     ),
     served(
@@ -281,7 +319,7 @@ FAULTS = [
     ),
     served(
         "a refusal keeps what it was about",
-        "of_its_budget and looks and large and not before",
+        "refusal_keeps_nothing",
         ("server/performing.py", "isinstance(error, PenstockError | Refused)", "isinstance(error, PenstockError)"),
     ),
     served(

@@ -50,7 +50,7 @@ FAULTS = [
         "another_part_of_the_server",
         ("server/app.py", "return self._dialect(request).answer_refused(", "return self._root.answer_refused("),
     ),
-    asked("large requests are not weighed", "budget", (DIALECT, "self.core.budget.take(weight)", "weight = 0")),
+    asked("large requests are not weighed", "budget", (DIALECT, "self.core.budget.hold(request, weight)", "weight = 0")),
     # names
     asked(
         "regions share their queues",

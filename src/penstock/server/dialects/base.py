@@ -113,15 +113,12 @@ class Core:
             answers += await self.commits.share(f"slices {promise}", slices, left, promise=promise)
         return answers
 
-    async def purge(self, queue: str, *, forget: bool = False) -> int:
-        """In parts, so that others need not wait for all of it. ``forget``: in a queue with groups, what was sent
-        before makes no more duplicates."""
+    async def purge(self, queue: str) -> int:
+        """In parts, so that others need not wait for all of it."""
 
         def purge() -> int:
-            known, stored = self.broker.queue(queue).known, self.broker.store.queue(queue)
-            if forget and known is not None and known.groups:
-                stored.forget_marks()
-            return stored.purge(PART)
+            self.broker.queue(queue)
+            return self.broker.store.queue(queue).purge(PART)
 
         purged = part = await self.commits.run(purge)
         while part == PART:

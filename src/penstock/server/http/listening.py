@@ -9,15 +9,18 @@ import resource
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import StoreError
 from penstock.server.http.connection import Connection
 from penstock.server.http.conversation import unread
 from penstock.server.http.open_connections import Connections
 from penstock.server.http.request_response import Refused, answer_error, render
+from penstock.server.settings import ServerSettings
 
 logger = logging.getLogger("penstock.server")
 
@@ -30,6 +33,29 @@ PLAIN_BYTES, TLS_BYTES = 8 * 1024, 100 * 1024
 """What a connection takes, with a long poll that rests."""
 TRY_AGAIN = 1.0
 REPORT_EVERY = 60.0
+
+
+def bind(settings: ServerSettings) -> tuple[list[socket.socket], str]:
+    """The sockets on which to listen, and the URL of the first. Raises `StoreError` if the address cannot be had."""
+    sockets: list[socket.socket] = []
+    host, port = settings.host.strip("[]"), settings.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listening = socket.socket(family, kind, protocol)
+            sockets.append(listening)
+            listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+    except OSError as error:
+        for listening in sockets:
+            listening.close()
+        raise StoreError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
+    host, port = sockets[0].getsockname()[:2]
+    return sockets, f"{'https' if settings.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Tls(SSLProtocol):
@@ -47,31 +73,18 @@ class Listener:
         self._tls = tls
         self._timeout = connections.handler.settings.read_timeout if tls is not None else None
         self._sockets: list[socket.socket] = []
+        self._at_once = MOST_AT_ONCE
         connections.cost = PLAIN_BYTES if tls is None else TLS_BYTES
         self._spare = -1
         self._reported_at = -REPORT_EVERY
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Returns the address. Raises `OSError` if it cannot be had."""
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                listening = socket.socket(family, kind, protocol)
-                self._sockets.append(listening)
-                listening.setblocking(False)
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listening.bind(address)
-                listening.listen(BACKLOG)
-        except OSError:
-            self.close()
-            raise
+    def listen(self, sockets: Sequence[socket.socket], *, alone: bool) -> None:
+        """Accept from these, ``alone`` or beside other processes: those get their share if each takes one at a time."""
+        self._at_once = MOST_AT_ONCE if alone else 1
+        self._sockets = list(sockets)
         self._spare = os.open(os.devnull, os.O_RDONLY)
         for listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
-        name = self._sockets[0].getsockname()
-        return str(name[0]), int(name[1])
 
     def close(self) -> None:
         for listening in self._sockets:
@@ -83,7 +96,7 @@ class Listener:
             self._spare = -1
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(self._at_once):
             try:
                 client, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -160,6 +160,10 @@ class MemoryQueue(StoredQueue):
             rows = [row for id, row in table.rows.items() if id not in held][:limit]
             for row in rows:
                 table.remove(row)
+            if table.settings.groups:
+                known = table.marks.records
+                for mark in [mark for mark, (_, until) in known.items() if until < FOREVER]:
+                    del known[mark]
             self._tables.done()
             return len(rows)
 
@@ -168,12 +172,6 @@ class MemoryQueue(StoredQueue):
             table = self._tables.find(self._name)
             more = [table.history.sweep(now), table.marks.sweep(now)]
             return Swept(any(more))
-
-    def forget_marks(self) -> None:
-        with self._tables.lock:
-            known = self._tables.find(self._name).marks.records
-            for mark in [mark for mark, (_, until) in known.items() if until < FOREVER]:
-                del known[mark]
 
     def unmark(self, marks: Sequence[bytes]) -> None:
         """Forget marks that are no longer needed, before they expire."""

@@ -344,6 +344,9 @@ class SqlQueue(StoredQueue):
         database = self._database
         with database.joined():
             found = database.find(self._name)
+            if found.settings.groups:
+                found = database.enter(self._name, alone=True)
+                database.run("forget_marks", {"queue": found.number, "forever": FOREVER})
             gone, missed = 0, True
             name = "purgeable" if found.floor == START else "purgeable_above"
             while missed and gone < limit:  # where others write too, some may have been received just now
@@ -353,11 +356,6 @@ class SqlQueue(StoredQueue):
                 gone += deleted
                 missed = deleted < len(keys)
             return gone
-
-    def forget_marks(self) -> None:
-        with self._database.joined():
-            found = self._database.enter(self._name, alone=True)
-            self._database.run("forget_marks", {"queue": found.number, "forever": FOREVER})
 
     def sweep(self, now: int) -> Swept:
         database = self._database

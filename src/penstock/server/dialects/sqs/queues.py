@@ -110,7 +110,7 @@ class QueueOperations:
         queue = _queue(call)
         if self._waits:
             await self.core.run(lambda: self._begin_purge(queue))
-        await self.core.purge(queue, forget=True)
+        await self.core.purge(queue)
         return {}
 
     def _begin_purge(self, queue: str) -> None:
