@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from planted import Mutant
 
-from faults import access, databases, files, memcached, others, service, spark, sqlite, sqs, sqs_messages, sqs_queues, workers
+from faults import (
+    access,
+    databases,
+    files,
+    memcached,
+    others,
+    service,
+    spark,
+    sqlite,
+    sqs,
+    sqs_messages,
+    sqs_moves,
+    sqs_queues,
+    workers,
+)
 
-PARTS = (access, databases, files, memcached, others, service, spark, sqlite, sqs, sqs_messages, sqs_queues, workers)
+PARTS = (access, databases, files, memcached, others, service, spark, sqlite, sqs, sqs_messages, sqs_moves, sqs_queues, workers)
 MUTANTS: list[Mutant] = [fault for part in PARTS for fault in part.FAULTS]

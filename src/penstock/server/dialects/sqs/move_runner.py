@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from penstock.broker import LocalBroker
 from penstock.errors import PenstockError, QueueNotFound
 from penstock.message import SECOND, Message, micros
+from penstock.server.budget import room_for
 from penstock.server.dialects.base import Core
 from penstock.server.dialects.sqs.errors import no_queue
 from penstock.server.dialects.sqs.move_book import (
@@ -59,8 +59,9 @@ NO_SOURCE = "CouldNotDetermineMessageSource"
 class MoveWork:
     """One task that this server has claimed. Owns how far it is. Its methods are called in a thread of commits."""
 
-    def __init__(self, broker: LocalBroker, book: MoveBook, claimed: Message) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, book: MoveBook, claimed: Message) -> None:
+        self._broker = core.broker
+        self._budget = core.budget
         self._book = book
         self._claimed = claimed
         self._plan = read_plan(claimed)
@@ -105,7 +106,15 @@ class MoveWork:
     def _move(self, plan: Plan, task: MoveTask, now: int) -> float | None:
         home = self._broker.queue(plan.source)
         limit = self._part if plan.rate is None else min(self._part, max(1, plan.rate // PARTS_A_SECOND))
-        part = home.redrive_part(limit, to=plan.to, came_by=task.started_at, after=self._after)
+        room = room_for(1)
+        try:
+            limit = self._budget.take_some(limit, room)
+        except Refused:  # requests come first
+            return TICK
+        try:
+            part = home.redrive_part(limit, to=plan.to, came_by=task.started_at, after=self._after)
+        finally:
+            self._budget.give(limit * room)
         assert self._moved is not None
         self._moved += part.moved
         self._moved_since_start |= part.moved > 0
@@ -121,7 +130,7 @@ class MoveWork:
             self._end(plan, FAILED if self._reason else COMPLETED)
             return None
         if plan.rate is not None:
-            self._next_at = now + part.moved * SECOND // plan.rate
+            self._next_at = now - part.moved * SECOND // -plan.rate  # rounded up
         if now >= self._note_at and part.moved:
             self._book.note(plan, moved=self._moved)
             self._note_at = now + SECOND
@@ -172,7 +181,7 @@ class MoveRunner:
             try:
                 claimed, pause = await self._do(self._claim)
                 for message in claimed:
-                    self._begin(MoveWork(self._core.broker, self._book, message))
+                    self._begin(MoveWork(self._core, self._book, message))
             except (PenstockError, Refused) as error:
                 logger.debug("could not look for move tasks: %s", error)
             except Exception:  # a bug of ours; the next look may succeed
