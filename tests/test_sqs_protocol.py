@@ -119,6 +119,7 @@ class TestProtocols(SqsFixtures, ServerFixtures):
         for names in ("AttributeName=DelaySeconds", "AttributeName.7=DelaySeconds&AttributeName.12=QueueArn"):
             answer = http("POST", "/", f"Action=GetQueueAttributes&QueueUrl=q&{names}", Content_Type=FORM)
             assert b"<Name>DelaySeconds</Name><Value>7</Value>" in answer.body
+            assert (b"<Name>QueueArn</Name>" in answer.body) == ("QueueArn" in names)
 
     def test_what_a_large_request_is_read_into_is_counted_in_the_budget(self, broker: LocalBroker) -> None:
         with BackgroundServer(broker, replace(SETTINGS, max_memory=1024 * 1024)) as server:

@@ -27,6 +27,7 @@ from penstock.server.offload import SMALL
 Handle = Callable[[Call], Awaitable[dict[str, Any]]]
 FORM = "application/x-www-form-urlencoded"
 AMAZON_JSON = "application/x-amz-json"
+NONE: list[Any] = []
 UNWEIGHED = 4096
 """Up to so many bytes, what a request is read into is little more than what any request costs."""
 
@@ -121,7 +122,10 @@ class Sqs(Dialect):
             self.core.budget.hold(request, weight)
         if is_json(request):
             operation = json_protocol.find_operation(request)
-            given = await self.core.offload.run(size, lambda: json_protocol.read(operation, request.body))
+            if size <= SMALL:  # the common case, without a coroutine of its own
+                given = json_protocol.read(operation, request.body)
+            else:
+                given = await self.core.offload.run(size, lambda: json_protocol.read(operation, request.body))
         else:
             tree = await self.core.offload.run(size, lambda: query_protocol.parse(request))
             operation = query_protocol.find_operation(tree, on_queue=bool(queue))
@@ -145,20 +149,17 @@ class Sqs(Dialect):
         request.copies = json_protocol.COPIES if is_json(request) else query_protocol.COPIES
         call = Call(request, operation.name, given, account, region, name, self.names.base(request, region))
         output = await handler(call)
-        response = await self._write(request, operation, output)
+        messages: list[Any] = output.get("Messages", NONE)
+        size = sum([len(message["Body"]) for message in messages]) if messages else 0
+        if size > SMALL and not wants_json(request):
+            write_messages = json_protocol.write_messages if is_json(request) else query_protocol.write_messages
+            response = await self.core.offload.run(size, lambda: write_messages(messages, next(self._ids)))
+        elif is_json(request):
+            response = json_protocol.write(output, next(self._ids))
+        else:
+            response = query_protocol.write(operation, output, next(self._ids), as_json=wants_json(request))
         response.undo = call.undo
         return response
-
-    async def _write(self, request: Request, operation: OperationShape, output: dict[str, Any]) -> Response:
-        request_id, in_json = next(self._ids), is_json(request)
-        messages: list[Any] = output.get("Messages") or []
-        size = sum(len(message["Body"]) for message in messages)
-        if size > SMALL and not wants_json(request):
-            write_messages = json_protocol.write_messages if in_json else query_protocol.write_messages
-            return await self.core.offload.run(size, lambda: write_messages(messages, request_id))
-        if in_json:
-            return json_protocol.write(output, request_id)
-        return query_protocol.write(operation, output, request_id, as_json=wants_json(request))
 
     # errors
 

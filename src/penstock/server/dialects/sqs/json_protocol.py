@@ -51,7 +51,7 @@ def find_operation(request: Request) -> OperationShape:
 def read(operation: OperationShape, body: bytes) -> dict[str, Any]:
     """The members of a request."""
     try:
-        given = json.loads(body) if body else {}
+        given = _decode(body.decode()) if body else {}
     except (ValueError, RecursionError):
         raise SqsError("SerializationException", "The body of the request is not JSON.") from None
     try:
@@ -176,6 +176,7 @@ def _reader(shape: MemberShape) -> ReadValue:
             return _structure(shape)
 
 
+_decode = json.JSONDecoder().decode
 READERS = {name: _structure(operation.input) for name, operation in OPERATIONS.items()}
 
 

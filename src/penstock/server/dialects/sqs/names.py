@@ -48,7 +48,7 @@ class Names:
         self.region = settings.sqs_region
         self._url = settings.sqs_url.rstrip("/")
         self._scheme = "https" if settings.tls_cert else "http"
-        self._place_of_url = lru_cache(maxsize=1024)(self._read_url)
+        self._queue_of_url = lru_cache(maxsize=1024)(self._read_url)
         self._caller = lru_cache(maxsize=256)(self._read_credential)
 
     def caller(self, request: Request) -> tuple[str, str]:
@@ -92,21 +92,20 @@ class Names:
 
     def queue_of_url(self, url: str, account: str, region: str) -> str:
         """The core's name of the queue that a URL, or a bare name, is about. Its host, which proxies change, says nothing."""
-        place = self._place_of_url(url, account, region) if len(url) <= LONGEST_URL else None
-        if place is None:
+        if len(url) > LONGEST_URL:
             raise no_queue()
-        return self.queue_of(place)
+        return self._queue_of_url(url, account, region)
 
-    def _read_url(self, url: str, account: str, region: str) -> QueueAddress | None:
+    def _read_url(self, url: str, account: str, region: str) -> str:
         try:
             parts = urlsplit(url)
         except ValueError:
-            return None
+            raise no_queue() from None
         *_, owner, name = ["", *parts.path.split("/")]
         if not NAME.fullmatch(name):
             raise SqsError("InvalidAddress", f"The address {url} is not valid for this endpoint.") if not name else no_queue()
         found = REGION_IN_HOST.match(parts.netloc)
-        return QueueAddress(owner if ACCOUNT.fullmatch(owner) else account, found[1] if found else region, name)
+        return self.queue_of(QueueAddress(owner if ACCOUNT.fullmatch(owner) else account, found[1] if found else region, name))
 
     def queue_of_arn(self, arn: object) -> str | None:
         """The core's name of the queue that an ARN names; None if it is no ARN of a queue."""
