@@ -333,6 +333,11 @@ FAULTS = [
         ("server/dialects/base.py", "self.budget.take(ARROW)", "pass"),
     ),
     served(
+        "an error that was answered keeps its frames",
+        "frames_of_an_error",
+        ("server/app.py", "            _let_go(error)\n", ""),
+    ),
+    served(
         "no bound on the bodies in memory",
         "fit_into_memory",
         ("server/budget.py", "if self.used + count <= self._most:", "if True:"),
