@@ -20,9 +20,10 @@ import pytest
 
 import penstock
 from penstock.client import wire
+from penstock.errors import PenstockError
 from penstock.message import Draft
 from penstock.server import BackgroundServer
-from penstock.server.dialects import native
+from penstock.server.dialects import mqs, native
 from penstock.server.dialects.native import ARROW
 from penstock.server.http.request_response import Refused, Request, Response
 from penstock.server.performing import Operation, Performer
@@ -88,6 +89,22 @@ def test_a_refusal_keeps_nothing_of_what_it_was_about() -> None:
         Performer(broker).perform([operation])
     assert isinstance(operation.error, Refused)
     assert operation.error.__traceback__ is None
+
+
+def test_the_frames_of_an_error_that_was_answered_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on, they would have the error in turn, and whatever a client has sent."""
+    seen: list[PenstockError] = []
+    refuse = mqs.Mqs.refuse
+
+    def look(self: mqs.Mqs, request: Request, error: PenstockError) -> Response:
+        seen.append(error)
+        return refuse(self, request, error)
+
+    monkeypatch.setattr(mqs.Mqs, "refuse", look)
+    with penstock.open("memory:") as broker, BackgroundServer(broker) as server:
+        broker.create("orders")
+        assert Http(server.url)("POST", "/messages/orders", PARTS[:-5], **MULTIPART).status == 400
+    assert [(type(error), error.__traceback__) for error in seen] == [(penstock.BadMessage, None)]
 
 
 def test_a_message_counts_what_it_takes_beside_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,15 @@ class TestProtocols(SqsFixtures, ServerFixtures):
             assert b"<Name>DelaySeconds</Name><Value>7</Value>" in answer.body
             assert (b"<Name>QueueArn</Name>" in answer.body) == ("QueueArn" in names)
 
+    def test_a_list_without_a_value_is_empty(self, http: Http) -> None:
+        http("POST", "/", "Action=CreateQueue&QueueName=orders", Content_Type=FORM)
+        for action, member, code in (
+            ("SendMessageBatch", "Entries", "AWS.SimpleQueueService.EmptyBatchRequest"),
+            ("UntagQueue", "TagKeys", "InvalidParameterValue"),
+        ):
+            answer = http("POST", "/", f"Action={action}&QueueUrl=orders&{member}=", Content_Type=FORM)
+            assert Sqs(http, "query").fault(answer).code == code
+
     def test_what_a_large_request_is_read_into_is_counted_in_the_budget(self, broker: LocalBroker) -> None:
         with BackgroundServer(broker, replace(SETTINGS, max_memory=1024 * 1024)) as server:
             http = Http(server.url)

@@ -58,8 +58,7 @@ class TestRules(SqsFixtures, ServerFixtures):
             f"http://x/queue/{ACCOUNT}/orders",
         ):
             assert attributes(sqs, url, "QueueArn") == {"QueueArn": arn("orders")}
-        assert refused(sqs, "GetQueueAttributes", QueueUrl="http://x/").code == "InvalidAddress"
-        for url in ("http://[", "x" * 5000, f"http://x/{ACCOUNT}/a@b", f"http://x/{ACCOUNT}/other"):
+        for url in ("http://x", "http://x/", "http://[", "x" * 5000, f"http://x/{ACCOUNT}/a@b", f"http://x/{ACCOUNT}/other"):
             assert refused(sqs, "GetQueueAttributes", QueueUrl=url).code == "AWS.SimpleQueueService.NonExistentQueue"
 
     @pytest.mark.parametrize(("name", "value"), BAD_ATTRIBUTES)
@@ -78,6 +77,13 @@ class TestRules(SqsFixtures, ServerFixtures):
     def test_an_attribute_that_cannot_be_set_is_unknown(self, sqs: Sqs, queue: str, name: str) -> None:
         fault = refused(sqs, "SetQueueAttributes", QueueUrl=queue, Attributes={name: "1"})
         assert (fault.code, fault.text) == ("InvalidAttributeName", f"Unknown Attribute {name}.")
+
+    def test_blanks_around_the_name_of_an_attribute_do_not_count(self, sqs: Sqs, queue: str) -> None:
+        for _ in range(2):
+            new = sqs("CreateQueue", QueueName="new", Attributes={"VisibilityTimeout ": "7"})["QueueUrl"]
+        assert attributes(sqs, new, "VisibilityTimeout") == {"VisibilityTimeout": "7"}
+        sqs("SetQueueAttributes", QueueUrl=queue, Attributes={" DelaySeconds": "9"})
+        assert attributes(sqs, queue, "DelaySeconds") == {"DelaySeconds": "9"}
 
     def test_an_unknown_attribute_cannot_be_asked_for(self, sqs: Sqs, queue: str) -> None:
         fault = refused(sqs, "GetQueueAttributes", QueueUrl=queue, AttributeNames=["All", "Colour"])
@@ -161,6 +167,7 @@ class TestRules(SqsFixtures, ServerFixtures):
         [
             ({"Label": "a b"}, "InvalidParameterValue"),
             ({"AWSAccountIds": ["12"]}, "InvalidParameterValue"),
+            ({"AWSAccountIds": []}, "InvalidParameterValue"),
             ({"Actions": ["DeleteQueue"]}, "InvalidParameterValue"),
             ({"Actions": ["SendMessage"] * 8}, "OverLimit"),
             ({"Actions": []}, "MissingParameter"),

@@ -96,12 +96,13 @@ def test_a_worker_that_is_killed_loses_no_answer_and_the_port_goes_on(tmp_path: 
             except (OSError, HTTPException):
                 http = Http(url)
 
-    with serving(store, *WORKERS) as (process, url):
+    with serving(store, *WORKERS) as (process, url), ExitStack() as stack:
         threads = [
             Thread(target=act, args=[url, f"{act.__name__}{place}"]) for act in (work, work_plainly) for place in range(3)
         ]
         for thread in threads:
             thread.start()
+        stack.callback(lambda: (stop.set(), [thread.join() for thread in threads]))
         assert process.stderr
         for _ in range(3):
             first, second = children(process.pid)
@@ -113,9 +114,6 @@ def test_a_worker_that_is_killed_loses_no_answer_and_the_port_goes_on(tmp_path: 
             until(lambda many=many: len(told) > many + 50)  # type: ignore[misc]
             until(lambda first=first: len([pid for pid in children(process.pid) if pid != first]) == 2)  # type: ignore[misc]
             assert second in children(process.pid)
-        stop.set()
-        for thread in threads:
-            thread.join()
     with penstock.open(store) as broker:
         stored = Counter[str]()
         while messages := broker["orders"].receive(1000):
@@ -211,8 +209,13 @@ def test_workers_whose_parent_was_killed_end(tmp_path: Path) -> None:
     with serving(f"sqlite:///{tmp_path}/queue.db", *WORKERS) as (process, url):
         workers = children(process.pid)
         process.kill()
-        until(lambda: all(map(is_over, workers)))
-        assert not is_open(url)
+        try:
+            until(lambda: all(map(is_over, workers)))
+            assert not is_open(url)
+        finally:
+            for pid in workers:
+                if not is_over(pid):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def test_a_port_that_is_taken_is_told_once(tmp_path: Path) -> None:

@@ -106,9 +106,11 @@ class App:
             response = Response(LEFT) if request.unheard else dialect.answer_refused(request, refusal)
         except Refused as refusal:
             response = dialect.answer_refused(request, refusal)
+            _let_go(refusal)
         except PenstockError as error:
             response = dialect.refuse(request, told_to(request.grant, error, self._broker.store))
             response.cause = str(error) if isinstance(error, StoreError) else ""
+            _let_go(error)
         except Exception:  # a bug of ours: the client gets a 500, the log the traceback
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
             response = dialect.answer_refused(request, Refused(500, "the server hit a defect of its own"))
@@ -189,3 +191,9 @@ def _hosts(settings: ServerSettings) -> str:
     """The names of this server; clients of SQS send requests to the address in the URLs of their queues, too."""
     own = urlsplit(settings.sqs_url.replace("{region}", "*")).hostname or ""
     return f"{settings.hosts},{own}"
+
+
+def _let_go(error: Exception) -> None:
+    """Its frames have what the client has sent, and from Python 3.12 on also the future that has the error: such a circle would
+    stay in memory until Python looks for circles."""
+    error.__traceback__ = error.__context__ = None

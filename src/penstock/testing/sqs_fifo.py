@@ -22,6 +22,7 @@ QUEUE = "orders.fifo"
 NO_GROUP = "The request must contain the parameter MessageGroupId."
 NO_ID = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 EXPIRED = "The receipt handle has expired."
+NOT_IN_FLIGHT = ("AWS.SimpleQueueService.MessageNotInflight", "The specified message isn't in flight.")
 BY_GROUP = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
 
 
@@ -377,6 +378,14 @@ class SqsFifoReceiving(SqsFifoFixtures):
 
     def test_a_bad_attempt_is_refused(self, fifo: Fifo) -> None:
         assert fifo.sqs.refusal("ReceiveMessage", QUEUE, ReceiveRequestAttemptId="a b")[0] == INVALID
+
+    def test_a_message_that_is_visible_again_keeps_its_place_and_cannot_be_hidden(self, fifo: Fifo, clock: FakeClock) -> None:
+        fifo.send_all("g1-m1")
+        (message,) = fifo.receive(VisibilityTimeout=1)
+        clock.advance(1)
+        handle = message["ReceiptHandle"]
+        assert fifo.sqs.refusal("ChangeMessageVisibility", QUEUE, ReceiptHandle=handle, VisibilityTimeout=5) == NOT_IN_FLIGHT
+        assert fifo.bodies() == ["g1-m1"]
 
     # dead letters and limits
 

@@ -20,7 +20,6 @@ from penstock.testing.sqs_client import ACCOUNT
 from penstock.testing.sqs_sending import INVALID, SqsClient, SqsMessageFixtures, text
 
 GONE = "Message does not exist or is not available for visibility timeout change."
-NOT_IN_FLIGHT = ("AWS.SimpleQueueService.MessageNotInflight", "The specified message isn't in flight.")
 
 
 def bodies(received: dict[str, Any]) -> list[str]:
@@ -322,16 +321,24 @@ class SqsSettling(SqsMessageFixtures):
         expected = (INVALID, f"Value {handle} for parameter ReceiptHandle is invalid. Reason: {GONE}")
         assert sqs.refusal("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=42) == expected
 
-    def test_the_visibility_of_a_message_that_is_not_in_flight_cannot_be_changed(
+    def test_a_message_that_is_visible_again_is_hidden_again_by_its_last_receiver(
         self, sqs: SqsClient, clock: FakeClock
     ) -> None:
         sqs("SendMessage", "orders", MessageBody="x")
         handle = receive(sqs, VisibilityTimeout=1)["ReceiptHandle"]
         clock.advance(1)
-        assert sqs.refusal("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=5) == NOT_IN_FLIGHT
-        handle = receive(sqs)["ReceiptHandle"]
+        assert sqs("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=5) == {}
+        assert sqs("ReceiveMessage", "orders") == {}
         sqs("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=0)
-        assert sqs.refusal("ChangeMessageVisibility", "orders", ReceiptHandle=handle, VisibilityTimeout=5) == NOT_IN_FLIGHT
+        entry = {"Id": "a", "ReceiptHandle": handle, "VisibilityTimeout": 5}
+        assert sqs("ChangeMessageVisibilityBatch", "orders", Entries=[entry]) == {"Successful": [{"Id": "a"}]}
+        assert sqs("ReceiveMessage", "orders") == {}
+
+    def test_an_old_handle_of_a_message_that_is_visible_changes_nothing(self, sqs: SqsClient) -> None:
+        sqs("SendMessage", "orders", MessageBody="x")
+        old = receive(sqs, VisibilityTimeout=0)["ReceiptHandle"]
+        receive(sqs, VisibilityTimeout=0)
+        assert sqs("ChangeMessageVisibility", "orders", ReceiptHandle=old, VisibilityTimeout=600) == {}
         receive(sqs)
 
     @pytest.mark.parametrize("seconds", [-1, 43201])

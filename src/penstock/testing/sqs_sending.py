@@ -325,7 +325,7 @@ class SqsBatches(SqsMessageFixtures):
             "size": INVALID,
             "delay": INVALID,
             "attribute": INVALID,
-            "empty": "MissingParameter",
+            "empty": "EmptyValue",
         }
         assert all(one["SenderFault"] is True for one in failed.values())
         size = "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes."

@@ -40,8 +40,11 @@ FAULTS = [
     supervised(
         "only one worker reads its tokens again",
         "reach_all",
-        ("server/workers.py", "self._send(signal.SIGHUP, *(pid for", "self._send(signal.SIGHUP, *list(pid for"),
-        ("server/workers.py", "if child.starting < 0))\n\n    def _stop", "if child.starting < 0)[:1])\n\n    def _stop"),
+        (
+            "server/workers.py",
+            "*(pid for pid, child in self._children.items() if child.starting < 0)",
+            "next(iter(self._children))",
+        ),
     ),
     supervised(
         "a worker that comes later has the old tokens",
@@ -331,6 +334,11 @@ FAULTS = [
         "the library for Arrow is not counted",
         "library_for_arrow",
         ("server/dialects/base.py", "self.budget.take(ARROW)", "pass"),
+    ),
+    served(
+        "an error that was answered keeps its frames",
+        "frames_of_an_error",
+        ("server/app.py", "            _let_go(error)\n", ""),
     ),
     served(
         "no bound on the bodies in memory",

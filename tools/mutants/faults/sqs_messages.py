@@ -107,13 +107,18 @@ FAULTS = [
     standard(
         "an old handle hides nothing",
         "old_handle_changes",
-        (SETTLING, "Receipt(home.name, receipt.id, None) for receipt", "receipt for receipt"),
+        (SETTLING, "if _is_in_flight(found[receipt.id], now) else receipt for", "if False else receipt for"),
     ),
     standard("twelve hours begin anew", "twelve_hours", (SETTLING, "if beyond else True", "if False else True")),
+    fifo(
+        "a message of a FIFO queue that is visible again is hidden",
+        "cannot_be_hidden",
+        (SETTLING, "    if fifo and not _is_in_flight(message, now):\n", "    if False:\n"),
+    ),
     standard(
-        "what is not in flight is hidden",
-        "not_in_flight",
-        (SETTLING, "    if not _is_in_flight(message, now):\n", "    if False:\n"),
+        "an old handle hides a message that is visible",
+        "of_a_message_that_is_visible",
+        (SETTLING, "if _is_in_flight(found[receipt.id], now) else receipt for", "for"),
     ),
     standard(
         "a dead letter's receives begin anew", "receives_go_on", (RECEIVING, "(0 if death is None else death.receives)", "0")

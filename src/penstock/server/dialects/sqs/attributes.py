@@ -99,6 +99,11 @@ def choice(settings: Settings, name: str) -> str:
     return settings.labels.get(LABEL + name, CHOICES[name][0])
 
 
+def trimmed(given: Mapping[str, str]) -> dict[str, str]:
+    """Attributes by their names without blanks around them, which a form or a shell easily adds."""
+    return {name.strip(): value for name, value in given.items()}
+
+
 def read(given: Mapping[str, str], fifo: bool, redrive: Callable[[str], Redrive]) -> Changes:
     """What these attributes change. ``redrive`` reads a RedrivePolicy."""
     changes = Changes()

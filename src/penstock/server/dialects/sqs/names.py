@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from penstock.server.dialects.sqs.errors import SqsError, no_queue
+from penstock.server.dialects.sqs.errors import no_queue
 from penstock.server.http.request_response import Request
 from penstock.server.settings import ServerSettings
 
@@ -103,7 +103,7 @@ class Names:
             raise no_queue() from None
         *_, owner, name = ["", *parts.path.split("/")]
         if not NAME.fullmatch(name):
-            raise SqsError("InvalidAddress", f"The address {url} is not valid for this endpoint.") if not name else no_queue()
+            return None
         found = REGION_IN_HOST.match(parts.netloc)
         return self.queue_of(QueueAddress(owner if ACCOUNT.fullmatch(owner) else account, found[1] if found else region, name))
 

@@ -92,6 +92,8 @@ def _read_structure(shape: Structure, tree: Tree, path: str) -> dict[str, Any]:
         flat = member.query if isinstance(member, List | Map) else name
         if flat in tree:
             members[name] = _read(member, tree[flat], f"{path}{flat}")
+        elif isinstance(member, List) and tree.get(name) == "":  # so do botocore and others write a list that is empty
+            members[name] = []
     for name in shape.needed:
         if name not in members and name != "QueueUrl":
             raise missing(f"{path}{name}")

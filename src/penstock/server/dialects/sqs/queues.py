@@ -50,7 +50,7 @@ class QueueOperations:
     # a queue's life
 
     async def create_queue(self, call: Call) -> dict[str, Any]:
-        given, tags = call.given.get("Attributes", {}), call.given.get("tags", {})
+        given, tags = attributes.trimmed(call.given.get("Attributes", {})), call.given.get("tags", {})
         place = QueueAddress(call.account, call.region, call.given["QueueName"])
         fifo = _check_name(place.name, given)
         queue = call.request.queue = self.names.queue_of(place)
@@ -210,7 +210,7 @@ class QueueOperations:
         return {"Attributes": {name: shown[name] for name in (shown if everything else names) if name in shown}}
 
     async def set_queue_attributes(self, call: Call) -> dict[str, Any]:
-        queue, given = _queue(call), call.given["Attributes"]
+        queue, given = _queue(call), attributes.trimmed(call.given["Attributes"])
         if not given:
             raise missing("Attribute.Name")
         place = self._place(queue)
@@ -298,8 +298,6 @@ def _queue(call: Call) -> str:
 def _check_name(name: str, given: dict[str, str]) -> bool:
     """Whether the name is that of a FIFO queue, which must say so in its attributes."""
     fifo = given.get("FifoQueue", "").lower() == attributes.TRUE
-    if not name:
-        raise SqsError("InvalidParameterValueException", "Queue name cannot be empty")
     if fifo and not (name.endswith(FIFO) and NAME.fullmatch(name)):
         raise SqsError("InvalidParameterValueException", FIFO_RULE)
     if not fifo and (name.endswith(FIFO) or not NAME.fullmatch(name)):

@@ -86,6 +86,8 @@ class SendOperations:
         return {"Successful": successful, "Failed": failed}
 
     def _prepare_entry(self, call: Call, entry: dict[str, Any], rules: Rules) -> PreparedMessage | SqsError:
+        if not entry.get("MessageBody"):
+            return SqsError("EmptyValue", missing("MessageBody").text)  # as AWS calls it here
         try:
             return self._prepare(call, entry, rules)
         except SqsError as error:

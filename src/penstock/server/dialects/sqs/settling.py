@@ -117,17 +117,24 @@ def _delete_from_fifo(clock: Clock, home: LocalQueue, wishes: list[Wish]) -> Seq
 
 
 def _hide(clock: Clock, fifo: bool, home: LocalQueue, wishes: list[Wish]) -> Sequence[EntryOutcome]:
-    """Hide messages that are in flight. As at AWS, an old handle is good for that in a standard queue."""
+    """Hide messages that are in flight.
+
+    As at AWS, an old handle is good for that in a standard queue, and the handle of a message that is visible again gets no
+    error there: if nobody has received the message since, it is hidden again; otherwise nothing changes."""
     found, now = _look_up(home, wishes), clock()
     outcomes = [_judge(wish, found.get(wish.receipt.id), now, fifo) for wish in wishes]
     chosen = [place for place, outcome in enumerate(outcomes) if outcome is True]
     receipts = [wishes[place].receipt for place in chosen]
     if not fifo:
-        receipts = [Receipt(home.name, receipt.id, None) for receipt in receipts]  # whichever receiver has it now
+        # Of a message in flight, whichever receiver has it now.
+        receipts = [
+            Receipt(home.name, receipt.id, None) if _is_in_flight(found[receipt.id], now) else receipt for receipt in receipts
+        ]
     hidden = home.extend_many(receipts, [wishes[place].seconds for place in chosen])
-    for place, done in zip(chosen, hidden, strict=True):
+    for place, receipt, done in zip(chosen, receipts, hidden, strict=True):
         if not done:
-            outcomes[place] = invalid("ReceiptHandle", wishes[place].handle, NOT_AVAILABLE)
+            gone = fifo or receipt.delivery is None
+            outcomes[place] = invalid("ReceiptHandle", wishes[place].handle, NOT_AVAILABLE) if gone else False
     return outcomes
 
 
@@ -135,7 +142,7 @@ def _judge(wish: Wish, message: Message | None, now: int, fifo: bool) -> EntryOu
     """Whether a message, as it is now, may be hidden for so long."""
     if message is None or (fifo and message.delivery != wish.receipt.delivery):
         return invalid("ReceiptHandle", wish.handle, NOT_AVAILABLE)
-    if not _is_in_flight(message, now):
+    if fifo and not _is_in_flight(message, now):
         return SqsError("MessageNotInflight", "The specified message isn't in flight.")
     beyond = (now - message.delivery) // SECOND + wish.seconds > LONGEST_VISIBILITY
     return invalid("VisibilityTimeout", wish.seconds, BEYOND) if beyond else True
