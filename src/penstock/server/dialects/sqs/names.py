@@ -103,7 +103,7 @@ class Names:
             raise no_queue() from None
         *_, owner, name = ["", *parts.path.split("/")]
         if not NAME.fullmatch(name):
-            return None
+            raise no_queue()
         found = REGION_IN_HOST.match(parts.netloc)
         return self.queue_of(QueueAddress(owner if ACCOUNT.fullmatch(owner) else account, found[1] if found else region, name))
 
