@@ -58,7 +58,7 @@ FAULTS = [
     ),
     supervised(
         "a worker is started all the time",
-        "not_all_the_time",
+        "no_more_than_once",
         ("server/workers.py", "RESTART_EVERY = 1.0", "RESTART_EVERY = 0.0"),
     ),
     supervised(
