@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ import penstock
 from penstock.client import wire
 from penstock.errors import PenstockError
 from penstock.message import Draft
-from penstock.server import BackgroundServer
+from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.dialects import mqs, native
 from penstock.server.dialects.native import ARROW
 from penstock.server.http.request_response import Refused, Request, Response
@@ -261,3 +262,22 @@ def test_the_library_for_arrow_counts_from_its_first_use(full: Path, tmp_path: P
             assert crowd(url, look, 1)[status] == 1
             crowd(url, look.replace(b"tiny", b"large"), 20)
             assert memory(process.pid) < (budget + 64) * MEBI
+
+
+def test_the_names_of_many_queues_count_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"queue-{'n' * 50}-{number:04}" for number in range(8000)]
+    least = sum(map(sys.getsizeof, names))
+    counted: list[int] = []
+    render = native.answer
+
+    def look(*given: Any) -> Response:
+        counted.append(held(server))
+        return render(*given)
+
+    monkeypatch.setattr(native, "answer", look)
+    with penstock.open("memory:") as broker, BackgroundServer(broker, ServerSettings(port=0, max_memory=8 * MEBI)) as server:
+        for name in names:
+            broker.create(name)
+        assert len(Http(server.url)("POST", "/penstock/broker/names", {"arguments": {}}).json["answer"]) == 8000
+        assert Http(server.url)("GET", "/queues").json["total"] == 8000
+    assert least + 3 * len(json.dumps(names)) < counted[0] < 6 * MEBI

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -15,6 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from select import PIPE_BUF
 from threading import Event, Thread
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,7 +23,7 @@ from test_serve import PENSTOCK, serving
 import penstock
 from penstock import PenstockError
 from penstock.errors import BadSetting
-from penstock.server import ServerSettings, log_writer
+from penstock.server import ServerSettings, log_writer, workers
 from penstock.server.workers import check
 from penstock.testing.http import Http
 from penstock.testing.serving import until
@@ -145,13 +145,13 @@ def test_told_to_stop_all_workers_end_their_polls_and_the_port_is_closed(tmp_pat
             return all(resting.values())
 
         until(rest)
-        workers = children(process.pid)
+        theirs = children(process.pid)
         process.terminate()
         assert process.wait(60) == 0
         for thread in polls:
             thread.join()
         assert answers == [204, 204]
-        assert [pid for pid in workers if not is_over(pid)] == []
+        assert [pid for pid in theirs if not is_over(pid)] == []
         assert not is_open(url)
 
 
@@ -178,25 +178,36 @@ def test_a_worker_that_cannot_start_ends_all_with_its_error_told_once(tmp_path: 
     assert (ran.returncode, ran.stderr) == (alone.returncode, alone.stderr)
 
 
-def test_a_worker_that_cannot_start_again_is_tried_again_but_not_all_the_time(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     folder.mkdir()
     with serving(f"sqlite:///{folder}/queue.db", *WORKERS) as (process, url):
         assert process.stderr
-        http = Http(url)
-        assert http("PUT", "/orders").status == 201
+        assert Http(url)("PUT", "/orders").status == 201
         folder.rename(tmp_path / "elsewhere")
         for pid in children(process.pid):
             os.kill(pid, signal.SIGKILL)
-        seen: list[float] = []
-        while len(seen) < 4:
-            line = process.stderr.readline()
+        while "ended with status" not in (line := process.stderr.readline()):
             assert line
-            if "ended with status" in line:
-                seen.append(time.monotonic())
-        assert seen[3] - seen[1] > 1.0, "three starts within two pauses of a second"
         (tmp_path / "elsewhere").rename(folder)
         until(lambda: is_answered(url))
+
+
+def test_workers_that_end_at_once_are_started_no_more_than_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, forks = 100.0, list[float]()
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(os, "fork", lambda: forks.append(now) or len(forks))
+    settings = ServerSettings(store="sqlite:///q.db", workers=2)
+    kept = workers.Workers(settings, work=lambda *_: 0, read_again=lambda: settings, started=print, tell=print)
+    kept._serves = True
+    for _ in range(50):
+        assert kept._start() is None
+        for pid in list(kept._children):  # it has ended
+            child = kept._children.pop(pid)
+            os.close(child.starting)
+            kept._missing.append(child.number)
+        now += 0.1
+    assert 4 <= len(forks) <= 6, forks
 
 
 def is_answered(url: str) -> bool:
@@ -207,13 +218,13 @@ def is_answered(url: str) -> bool:
 
 def test_workers_whose_parent_was_killed_end(tmp_path: Path) -> None:
     with serving(f"sqlite:///{tmp_path}/queue.db", *WORKERS) as (process, url):
-        workers = children(process.pid)
+        theirs = children(process.pid)
         process.kill()
         try:
-            until(lambda: all(map(is_over, workers)))
+            until(lambda: all(map(is_over, theirs)))
             assert not is_open(url)
         finally:
-            for pid in workers:
+            for pid in theirs:
                 if not is_over(pid):
                     os.kill(pid, signal.SIGKILL)
 

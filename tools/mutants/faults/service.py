@@ -58,7 +58,7 @@ FAULTS = [
     ),
     supervised(
         "a worker is started all the time",
-        "not_all_the_time",
+        "no_more_than_once",
         ("server/workers.py", "RESTART_EVERY = 1.0", "RESTART_EVERY = 0.0"),
     ),
     supervised(
@@ -334,6 +334,11 @@ FAULTS = [
         "the library for Arrow is not counted",
         "library_for_arrow",
         ("server/dialects/base.py", "self.budget.take(ARROW)", "pass"),
+    ),
+    served(
+        "the names of queues are not counted",
+        "names_of_many_queues",
+        ("server/dialects/base.py", "self.budget.hold(request, len(names) * NAME + size * 2)", "pass"),
     ),
     served(
         "an error that was answered keeps its frames",

@@ -37,8 +37,8 @@ PART = 500
 FEW = 10
 """Messages that one request may delete in a call that it shares with others."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-NAME, NAME_COPIES = 256, 20
-"""Bytes that the name of a queue takes in a list and an answer, beside those for each of its characters."""
+NAME = 80
+"""Bytes that the name of a queue takes in a list, beside two for each of its characters."""
 ARROW = 56 * 1024 * 1024
 """Bytes of the library, once it is loaded."""
 DRAFT = 1024
@@ -84,7 +84,7 @@ class Core:
         """The queues for which the sender of a request has this scope."""
         names = await self.look("all", lambda: self.broker.queues().names)
         size = sum(map(len, names))
-        self.budget.hold(request, len(names) * NAME + size * NAME_COPIES)
+        self.budget.hold(request, len(names) * NAME + size * 2)
         grant = request.grant
         if grant.allows_all(scope):
             return names

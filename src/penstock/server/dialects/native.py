@@ -241,7 +241,12 @@ class Native(Dialect):
             more = {"max_body": self.settings.max_body, "at": self.broker.clock()}
             return answer(request, {"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
         if verb == "names":
-            return answer(request, await self.core.names(request, Scope.COUNT))
+            names = await self.core.names(request, Scope.COUNT)
+            wide = (
+                4 if all(map(str.isascii, names)) else 20
+            )  # the text is there three times, and JSON escapes what is not ASCII
+            self.core.budget.hold(request, sum(map(len, names)) * wide + len(names) * 16)
+            return answer(request, names)
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
         request.grant.check(Scope.ADMIN, str(given.get("name", "")))
