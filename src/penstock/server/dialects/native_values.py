@@ -32,7 +32,8 @@ def weigh_json(head: bytes) -> int:
     if nested + others > MAX_VALUES:
         raise Refused(413, f"there may be {nested + others} values in the body, the limit is {MAX_VALUES}")
     # Text is decoded as a whole and then in parts; one unusual character makes Python use four bytes for each.
-    wide = 2 if head.isascii() and b"\\u" not in head else 8
+    plain = head.isascii() and (b"\\" not in head or b"\\u" not in head)  # one byte is looked for far faster than two
+    wide = 2 if plain else 8
     return nested * OBJECT + others * ITEM + len(head) * wide
 
 

@@ -59,7 +59,7 @@ def invalid_value(text: str) -> SqsError:
 
 def is_text(raw: bytes) -> bool:
     """Whether every character of UTF-8 text is one that SQS allows."""
-    return len(raw.translate(None, CONTROLS)) == len(raw) and FFFE not in raw and FFFF not in raw
+    return len(raw.translate(None, CONTROLS)) == len(raw) and (raw.isascii() or (FFFE not in raw and FFFF not in raw))
 
 
 def first_forbidden(text: str) -> str | None:
