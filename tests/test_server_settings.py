@@ -230,9 +230,17 @@ def test_an_address_is_known_whatever_host_says() -> None:
     """A client of a server that listens everywhere may call it by any of its addresses."""
     guard = Guard(ServerSettings(token=SECRET).tokens, "0.0.0.0")
     known = {"authorization": f"Bearer {SECRET}"}
-    for host in ("192.0.2.7:7843", "[2001:db8::7]:7843", "localhost", "127.0.0.1"):
+    ours = ("192.0.2.7:7843", "[2001:db8::7]:7843", "localhost", "127.0.0.1", "mq.localhost:7843")
+    amazons = (
+        "sqs.eu-west-1.amazonaws.com",
+        "queue.amazonaws.com",
+        "eu-west-1.queue.amazonaws.com",
+        "sqs.cn-north-1.amazonaws.com.cn",
+    )
+    for host in (*ours, *amazons):
         assert guard.grant({**known, "host": host}).name == "token"
-    for host in ("queues.example.org", "192.0.2.7.example.org", "", "[", "localhost.example.org"):
+    others = ("sqs.eu-west-1.amazonaws.com.example.org", "bucket.s3.amazonaws.com", "notlocalhost", "a.b.sqs.x.amazonaws.com")
+    for host in ("queues.example.org", "192.0.2.7.example.org", "", "[", "localhost.example.org", *others):
         with pytest.raises(Refused, match="hosts"):
             guard.grant({**known, "host": host})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -31,6 +32,9 @@ from penstock.server.sqs_keys import SqsKey
 from penstock.server.tokens import Token, digest
 
 LONGEST_HOST = 300
+NOBODYS = re.compile(r"localhost|[a-z0-9.-]+\.localhost|(sqs\.[a-z0-9-]+|([a-z0-9-]+\.)?queue)\.amazonaws\.com(\.cn)?")
+"""Names that no page can have: those below localhost never leave a machine, and those of Amazon SQS, by which its clients may
+call a server that stands in for it, are Amazon's."""
 OWN_SITE = ("none", "same-origin")
 """What a browser says of a request that its user, or a page of this server, has made."""
 WANTS_TOKEN = {"WWW-Authenticate": 'Bearer realm="penstock"'}
@@ -154,7 +158,10 @@ class Guard:
         """An address is always known: no name leads to it, so nobody can make a name lead elsewhere."""
         name = host_name(host)
         return (
-            name == self._host or is_address(name) or name == "localhost" or any(fnmatchcase(name, own) for own in self._names)
+            name == self._host
+            or is_address(name)
+            or NOBODYS.fullmatch(name) is not None
+            or any(fnmatchcase(name, own) for own in self._names)
         )
 
 
