@@ -194,6 +194,6 @@ def _hosts(settings: ServerSettings) -> str:
 
 
 def _let_go(error: Exception) -> None:
-    """Its frames have what the client has sent, and from Python 3.12 on also the future that has the error: such a circle would
-    stay in memory until Python looks for circles."""
-    error.__traceback__ = error.__context__ = None
+    """Its frames have what the client has sent, and the operation or the future that has the error: such a circle would stay in
+    memory until Python looks for circles."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None

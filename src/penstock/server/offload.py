@@ -33,8 +33,6 @@ class Offload:
         except asyncio.CancelledError:
             future.cancel()  # if it has not begun, it never will
             raise
-        finally:
-            del future  # the traceback of its error has this frame: with the future in it, both would outlive the request
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -72,10 +72,7 @@ class Operation:
             self.withdraw()
             raise
         if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                del self  # the traceback has this frame: with the operation in it, both would outlive the request
+            raise self.error
         return self.answer
 
 

@@ -284,15 +284,14 @@ FAULTS = [
         ("server/http/conversation.py", "        del self._request  #", "        pass  #"),
     ),
     served(
-        "an error and its operation keep each other",
+        "an error that was answered and its operation or future keep each other",
         "outlives_its_answer",
-        ("server/performing.py", "error.__traceback__ = error.__context__ = None", "pass"),
-        ("server/performing.py", "                del self  #", "                pass  #"),
+        ("server/app.py", "error.__traceback__ = error.__context__ = error.__cause__ = None", "pass"),
     ),
     served(
-        "an error and its future keep each other",
-        "outlives_its_answer",
-        ("server/offload.py", "            del future  #", "            pass  #"),
+        "an error that nobody answers and its operation keep each other",
+        "keeps_nothing_of_what_it_was_about",
+        ("server/performing.py", "error.__traceback__ = error.__context__ = None", "pass"),
     ),
     served(
         "a waiting thread keeps its last commit",
