@@ -16,11 +16,11 @@ import pytest
 
 import penstock
 from penstock import Broker, Draft, Receipt
+from penstock.bridge.commits import Commits, Operation
 from penstock.client.wire import CONTENT_TYPE, join, pack, split
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.queue.queue import LocalQueue
 from penstock.server import BackgroundServer
-from penstock.server.commits import Commits, Operation
 from penstock.server.http import conversation
 from penstock.server.http.conversation import unread
 from penstock.server.http.request_response import Response, render

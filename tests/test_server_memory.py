@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.bridge.performing import Operation, Performer
 from penstock.client import wire
 from penstock.errors import PenstockError
 from penstock.message import Draft
@@ -27,7 +28,6 @@ from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.dialects import mqs, native
 from penstock.server.dialects.native import ARROW
 from penstock.server.http.request_response import Refused, Request, Response
-from penstock.server.performing import Operation, Performer
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, held, until
 from tests.test_serve import serving

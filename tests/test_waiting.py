@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.bridge.commits import Commits
+from penstock.bridge.polls import Polls
 from penstock.broker import LocalBroker, open_local
 from penstock.errors import StoreClosed
 from penstock.queue import inotify, watching
@@ -24,10 +26,8 @@ from penstock.queue import waiting as waiting_module
 from penstock.queue.inotify import FileWatch
 from penstock.server import BackgroundServer
 from penstock.server.budget import Budget
-from penstock.server.commits import Commits
 from penstock.server.http.request_response import NOBODY, Request, Response
 from penstock.server.http.serving import Serving
-from penstock.server.polls import Polls
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, until
 from penstock.testing.verbs import wrap_verb
@@ -179,7 +179,7 @@ def test_a_poll_that_gives_up_leaves_the_next_event_to_another() -> None:
         with open_local("memory:") as broker:
             orders = broker.create("orders")
             commits = Commits(broker, loop, max_pending=10)
-            polls = Polls(broker, commits, loop, max_bytes=1000, budget=Budget(2**30))
+            polls = Polls(broker, commits, loop, max_bytes=1000, room=Budget(2**30))
 
             async def receive(request: Request, name: str, wait: float) -> Response:
                 if await polls.receive(request, "orders", 1, wait):

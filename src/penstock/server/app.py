@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
+from penstock.bridge.commits import Commits
+from penstock.bridge.polls import Polls
 from penstock.broker import LocalBroker
 from penstock.clock import MachineClock
 from penstock.errors import PenstockError, StoreError
@@ -16,7 +18,6 @@ from penstock.message import SECOND
 from penstock.server.access_log import AccessLog
 from penstock.server.auth import Guard, told_to
 from penstock.server.budget import Budget
-from penstock.server.commits import Commits
 from penstock.server.dialects.base import Core, Dialect, Route, Router
 from penstock.server.dialects.mqcore import MqCore
 from penstock.server.dialects.mqs import Mqs
@@ -27,7 +28,6 @@ from penstock.server.http.open_connections import Connections
 from penstock.server.http.request_response import LEFT, Refused, Request, Response
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
-from penstock.server.polls import Polls
 from penstock.server.quotas import Quotas
 from penstock.server.settings import ServerSettings
 from penstock.server.strangers import Strangers
@@ -56,7 +56,7 @@ class App:
         self.offload = Offload(loop)
         self.commits = Commits(broker, loop, max_pending=settings.max_pending)
         self.commits.sizes = self.metrics.count_commit
-        self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body, budget=self.budget)
+        self.polls = Polls(broker, self.commits, loop, max_bytes=settings.max_body, room=self.budget)
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
         self.guard = Guard(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 
 from penstock.message import Message, weigh
@@ -52,6 +53,16 @@ class Budget:
             f"a message may not fit: {self.used} of {self._most} bytes (max_memory) are in use",
             {"Retry-After": "1"},
         )
+
+    def make(self, wanted: int, copies: int) -> int:
+        """See `penstock.bridge.taking.Room`."""
+        return self.take_some(wanted, room_for(copies))
+
+    def keep(self, made: int, messages: Sequence[Message], copies: int) -> None:
+        self.give(made * room_for(copies) - self.cost(messages, copies))
+
+    def cost(self, messages: Sequence[Message], copies: int) -> int:
+        return sum(cost(message, copies) for message in messages)
 
     def count(self, count: int) -> None:
         """Count bytes that exist already, even beyond the limit; whatever asks for more is then refused."""

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from math import ceil
 from typing import NoReturn
 
+from penstock.bridge.commits import Commits
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound
-from penstock.server.commits import Commits
 from penstock.server.http.request_response import NO_LIMITS, Grant, Limits, Refused, Request
 
 COUNT_EVERY = 1.0

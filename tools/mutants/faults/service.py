@@ -139,7 +139,7 @@ FAULTS = [
     ),
     waited("a file that is made anew is not watched", "made_anew", ("queue/inotify.py", "if mask & IGNORED:", "if False:")),
     waited("a batch is told before its commit", "told_when", ("queue/waiting.py", "if told is not None:", "if False:")),
-    waited("nobody hears the next event", "gives_up", ("server/polls.py", "if queue not in self._bells:\n", "if False:\n")),
+    waited("nobody hears the next event", "gives_up", ("bridge/polls.py", "if queue not in self._bells:\n", "if False:\n")),
     waited("a closed broker leaves receivers waiting", "is_closed", ("broker.py", "        self.waiting.close()\n", "")),
     waited(
         "what another process delayed is forgotten",
@@ -149,9 +149,9 @@ FAULTS = [
     served(
         "answered before the commit",
         "kill_9",
-        ("server/commits.py", "done = self._performer.perform(group)\n", "done = 0; __import__('time').sleep(0.01)\n"),
+        ("bridge/commits.py", "done = self._performer.perform(group)\n", "done = 0; __import__('time').sleep(0.01)\n"),
         (
-            "server/commits.py",
+            "bridge/commits.py",
             "self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)",
             "[setattr(o, 'answer', Added([__import__('penstock').message.Sent('00000000-0000-8000-8000-000000000001')], 1)) "
             "for o in group if o.key]; "
@@ -163,13 +163,13 @@ FAULTS = [
         "a refused neighbour fails the commit",
         "refused_neighbour",
         (
-            "server/performing.py",
+            "bridge/performing.py",
             "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
             "                _fail(group, error)\n            elif",
             "            if True:\n                _fail(group, error)\n            elif",
         ),
         (
-            "server/performing.py",
+            "bridge/performing.py",
             "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
             "                _fail(group, error)\n            else",
             "            if True:\n                _fail(group, error)\n            else",
@@ -179,7 +179,7 @@ FAULTS = [
         "what could not be confirmed is tried again",
         "failing_disk",
         (
-            "server/performing.py",
+            "bridge/performing.py",
             "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
             "                _fail(group, error)\n            elif",
             "            if len(group) == 1 or not isinstance(error, PenstockError):\n"
@@ -189,22 +189,22 @@ FAULTS = [
     served(
         "an operation that was withdrawn is executed",
         "withdrawn",
-        ("server/performing.py", "            self.begun = not self.withdrawn\n", "            self.begun = True\n"),
+        ("bridge/performing.py", "            self.begun = not self.withdrawn\n", "            self.begun = True\n"),
     ),
     served(
         "an operation that has begun is withdrawn",
         "withdrawn",
-        ("server/performing.py", "            self.withdrawn = not self.begun\n", "            self.withdrawn = True\n"),
+        ("bridge/performing.py", "            self.withdrawn = not self.begun\n", "            self.withdrawn = True\n"),
     ),
     served(
         "a poll that a failure left without messages is told that the queue is empty",
         "share_a_claim_keep",
-        ("server/taking.py", "shares.append(failure if failure is not None and not share else share)", "shares.append(share)"),
+        ("bridge/taking.py", "shares.append(failure if failure is not None and not share else share)", "shares.append(share)"),
     ),
     served(
         "a message that stays visible is shared out once",
         "stay_visible",
-        ("server/taking.py", "empty = len(more) < asked and not again", "empty = len(more) < asked"),
+        ("bridge/taking.py", "empty = len(more) < asked and not again", "empty = len(more) < asked"),
     ),
     served(
         "one message is deleted twice",
@@ -225,18 +225,18 @@ FAULTS = [
     served(
         "receives that came together wait for the disk",
         "do_not_wait_for_the_disk",
-        ("server/performing.py", "if len(groups) > 1 and any(operation.promise for operation in shared):", "if shared:"),
+        ("bridge/performing.py", "if len(groups) > 1 and any(operation.promise for operation in shared):", "if shared:"),
     ),
     served(
         "a commit that is stuck holds up all queues of a database server",
         "holds_up_no_other",
-        ("server/commits.py", "PATIENCE = 0.05", "PATIENCE = 500"),
+        ("bridge/commits.py", "PATIENCE = 0.05", "PATIENCE = 500"),
     ),
     served(
         "a commit waits for the event loop",
         "wait_for_the_event_loop",
         (
-            "server/commits.py",
+            "bridge/commits.py",
             "self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)",
             "over = __import__('threading').Event(); self._loop.call_soon_threadsafe("
             "lambda group=group: (self._answer(group, not more, done, 0), over.set())); over.wait(45)",
@@ -245,7 +245,7 @@ FAULTS = [
     served(
         "who comes late gets a commit alone",
         "who_waits_shares",
-        ("server/commits.py", "more = self._take(len(group))", "more = self._take(1)"),
+        ("bridge/commits.py", "more = self._take(len(group))", "more = self._take(1)"),
     ),
     served(
         "what was not delivered stays hidden",
@@ -257,7 +257,7 @@ FAULTS = [
         "leaves_its_long_poll",
         ("server/http/connection.py", "            self._job.stop()\n\n", "            pass\n\n"),
     ),
-    served("no bound on what waits", "ten_times", ("server/commits.py", "self.pending >= self._max_pending", "False")),
+    served("no bound on what waits", "ten_times", ("bridge/commits.py", "self.pending >= self._max_pending", "False")),
     served(
         "a send is repeated without its token",
         "answer_is_lost",
@@ -291,13 +291,13 @@ FAULTS = [
     served(
         "an error that nobody answers and its operation keep each other",
         "keeps_nothing_of_what_it_was_about",
-        ("server/performing.py", "error.__traceback__ = error.__context__ = None", "pass"),
+        ("bridge/performing.py", "error.__traceback__ = error.__context__ = None", "pass"),
     ),
     served(
         "a waiting thread keeps its last commit",
         "outlives_its_answer",
-        ("server/commits.py", "            group = more  #", "            pass  #"),
-        ("server/commits.py", "group = group or self._groups.get()", "group = more or self._groups.get()"),
+        ("bridge/commits.py", "            group = more  #", "            pass  #"),
+        ("bridge/commits.py", "group = group or self._groups.get()", "group = more or self._groups.get()"),
     ),
     served(
         "freed megabytes stay with the allocator",
@@ -322,7 +322,7 @@ FAULTS = [
     served(
         "a refusal keeps what it was about",
         "refusal_keeps_nothing",
-        ("server/performing.py", "isinstance(error, PenstockError | Refused)", "isinstance(error, PenstockError)"),
+        ("bridge/performing.py", "isinstance(error, PenstockError | TurnedAway)", "isinstance(error, PenstockError)"),
     ),
     served(
         "many large messages are one statement",
@@ -430,7 +430,7 @@ FAULTS = [
     served(
         "sends with a token stand alone",
         "share_a_commit",
-        ("server/commits.py", 'self.share(f"send {queue}"', 'self.share(f"send {queue} {token}"'),
+        ("bridge/commits.py", 'self.share(f"send {queue}"', 'self.share(f"send {queue} {token}"'),
     ),
     served(
         "the connection of an interrupted request is used again",
@@ -662,7 +662,7 @@ FAULTS = [
         "what the store failed at is sent again",
         "not_sent_again",
         (
-            "server/performing.py",
+            "bridge/performing.py",
             "            if len(group) == 1 or not isinstance(error, PenstockError) or isinstance(error, StoreError):\n"
             "                _fail(group, error)\n            else:",
             "            if len(group) == 1 or not isinstance(error, PenstockError):\n"
@@ -672,7 +672,7 @@ FAULTS = [
     served(
         "what a long answer has taken is thrown away",
         "although_the_next_part_fails",
-        ("server/taking.py", "if not share and not any(shares):\n                        raise", "raise"),
+        ("bridge/taking.py", "if not share and not any(shares):\n                        raise", "raise"),
     ),
     served(
         "a remote consumer goes by its own clock",
@@ -682,12 +682,12 @@ FAULTS = [
     served(
         "a holder is lost over HTTP",
         "give_its_name",
-        ("server/taking.py", "mode=mode, holder=holder, ", "mode=mode, "),
+        ("bridge/taking.py", "mode=mode, holder=holder, ", "mode=mode, "),
     ),
     served(
         "messages of a group that come together go to several clients",
         "share_no_group",
-        ("server/taking.py", "limit if how.together else wanted", "wanted"),
+        ("bridge/taking.py", "limit if how.together else wanted", "wanted"),
     ),
     benched(
         "a server's children outlive the benchmark",

@@ -12,17 +12,17 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar, TypeVar
 
+from penstock.bridge.commits import Commits
+from penstock.bridge.polls import Polls
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import OCTETS, Draft, Message, Receipt, Redrive, Sent, Settings
 from penstock.policy import check_settings
 from penstock.server.auth import Guard
 from penstock.server.budget import Budget
-from penstock.server.commits import Commits
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_error
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
-from penstock.server.polls import Polls
 from penstock.server.quotas import MESSAGES, QUEUES, Quotas
 from penstock.server.settings import ServerSettings
 

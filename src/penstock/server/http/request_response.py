@@ -11,6 +11,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
+from penstock.bridge.performing import TurnedAway
 from penstock.errors import BadInput
 
 REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -19,7 +20,7 @@ LEFT = 499
 JSON = "application/json"
 
 
-class Refused(Exception):
+class Refused(TurnedAway):
     """A request that is answered with an error before, or instead of, a call of the queue."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock.server.commits import Operation
+from penstock.bridge.commits import Operation
 from penstock.server.http.request_response import Request, Response, answer_error
 
 logger = logging.getLogger("penstock.server")

@@ -6,16 +6,40 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from penstock.bridge.commits import Commits
+from penstock.bridge.performing import TurnedAway
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreError
 from penstock.message import Message, Mode, weigh
 from penstock.policy import MAX_BODY
 from penstock.queue.queue import LocalQueue
-from penstock.server.budget import Budget, cost, room_for
-from penstock.server.commits import Commits
-from penstock.server.http.request_response import Refused, Request
+
+
+class Receiver(Protocol):
+    """On whose behalf messages are received."""
+
+    resting: bool
+    """It waits until something comes."""
+    copies: int
+    """How often memory has the bytes of a message that it receives."""
+    held: int
+    """Bytes of messages that it has received."""
+
+
+class Room(Protocol):
+    """The memory for messages that are received."""
+
+    def make(self, wanted: int, copies: int) -> int:
+        """Make room for ``wanted`` messages, of which nothing is known yet, or for fewer. Returns for how many, or raises
+        `TurnedAway`."""
+
+    def keep(self, made: int, messages: Sequence[Message], copies: int) -> None:
+        """There was room for so many; these have come."""
+
+    def cost(self, messages: Sequence[Message], copies: int) -> int:
+        """Bytes that these take."""
 
 
 class How(NamedTuple):
@@ -30,7 +54,7 @@ class How(NamedTuple):
 
 
 class Asked(NamedTuple):
-    request: Request
+    receiver: Receiver
     limit: int
     waits: bool
 
@@ -47,10 +71,10 @@ class Taken(NamedTuple):
 class Taking:
     """Receives in a thread of commits."""
 
-    def __init__(self, broker: LocalBroker, commits: Commits, budget: Budget, max_bytes: int) -> None:
+    def __init__(self, broker: LocalBroker, commits: Commits, room: Room, max_bytes: int) -> None:
         self._broker = broker
         self._commits = commits
-        self._budget = budget
+        self._room = room
         self._max_bytes = max_bytes
         self._step = max(1, max_bytes // MAX_BODY)
 
@@ -69,19 +93,19 @@ class Taking:
 
     def _receive(self, how: How, polls: Sequence[Asked]) -> list[list[Message] | BaseException]:
         """Receive some at a time, until each poll has as many as it wants, or an answer has enough bytes, or none are left.
-        Nothing is claimed that the budget has no room for; a request holds the room of its messages until it is answered."""
+        Nothing is claimed that there is no room for; a receiver holds the room of its messages until it has them."""
         shares: list[list[Message] | BaseException] = []
         left: deque[Message] = deque()
         wanted = sum(poll.limit for poll in polls)
-        copies = max(poll.request.copies for poll in polls)
+        copies = max(poll.receiver.copies for poll in polls)
         empty, failure = False, None
-        for request, limit, _ in polls:
+        for receiver, limit, _ in polls:
             share = [left.popleft() for _ in range(min(limit, len(left)))]
             while len(share) < limit and not empty:
                 most = limit if how.together else wanted  # messages of one group that come together go to one poll
                 try:
                     asked, more = self._ask(how, min(most - len(share), self._step), copies, partial(_take, how))
-                except (StoreError, QueueNotFound, Refused) as error:
+                except (StoreError, QueueNotFound, TurnedAway) as error:
                     if not share and not any(shares):
                         raise
                     empty, failure = True, error  # keep what was already taken: it may be settled
@@ -94,11 +118,11 @@ class Taking:
                 if again or sum(map(weigh, share)) >= self._max_bytes:
                     break
             wanted -= limit
-            request.held += sum(cost(message, copies) for message in share)
+            receiver.held += self._room.cost(share, copies)
             shares.append(failure if failure is not None and not share else share)
         return shares
 
-    def exchange(self, how: How, request: Request, held: Sequence[Any], limit: int) -> tuple[list[bool], list[Message]]:
+    def exchange(self, how: How, receiver: Receiver, held: Sequence[Any], limit: int) -> tuple[list[bool], list[Message]]:
         """Settle messages, and receive others; the first of them in the same commit."""
         settled: list[bool] = []
 
@@ -107,29 +131,27 @@ class Taking:
             settled.extend(done)
             return messages
 
-        asked, messages = self._ask(how, min(limit, self._step), request.copies, settle_and_receive)
-        request.held += sum(cost(message, request.copies) for message in messages)
+        asked, messages = self._ask(how, min(limit, self._step), receiver.copies, settle_and_receive)
+        receiver.held += self._room.cost(messages, receiver.copies)
         if len(messages) == asked < limit:
-            with suppress(StoreError, QueueNotFound, Refused):  # the first part is done; the next receive says what is wrong
-                (more,) = self._receive(how._replace(mode=Mode.AT_LEAST_ONCE), [Asked(request, limit - asked, False)])
+            with suppress(StoreError, QueueNotFound, TurnedAway):  # the first part is done; the next receive says what is wrong
+                (more,) = self._receive(how._replace(mode=Mode.AT_LEAST_ONCE), [Asked(receiver, limit - asked, False)])
                 messages += [] if isinstance(more, BaseException) else more
         return settled, messages
 
     def _ask(
         self, how: How, limit: int, copies: int, act: Callable[[int, LocalQueue], list[Message]]
     ) -> tuple[int, list[Message]]:
-        """Claim up to ``limit`` messages, as many as the budget has room for. Returns for how many it had, and the messages,
-        which it counts."""
-        size, room = 0, room_for(copies)
-        asked = self._budget.take_some(limit, room)
+        """Claim up to ``limit`` messages, as many as there is room for. Returns for how many there was, and the messages."""
+        more: list[Message] = []
+        asked = self._room.make(limit, copies)
         try:
             more = act(asked, self._commits.queue(how.queue))
-            size = sum(cost(message, copies) for message in more)
         except QueueNotFound:
             self._commits.forget(how.queue)
             raise
         finally:
-            self._budget.give(asked * room - size)
+            self._room.keep(asked, more, copies)
         return asked, more
 
 

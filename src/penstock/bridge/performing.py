@@ -1,4 +1,4 @@
-"""Operations of requests, and how those of one commit are performed: what is alike in one call, each failure alone."""
+"""Operations, and how those of one commit are performed: what is alike in one call, each failure alone."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError, StoreError
-from penstock.server.http.request_response import Refused
 
 _beginning = Lock()
 """Held for an instant: an operation is either begun or withdrawn, never both."""
 
 
+class TurnedAway(Exception):
+    """An operation was not begun, for a reason that is neither the store's nor an error of its caller's values."""
+
+
 class Operation:
-    """One call of the core on behalf of one request. Awaiting it waits for its commit.
+    """One call of the core on behalf of one caller. Awaiting it waits for its commit.
 
     It is ``act()``; or, with a ``key``, its ``item`` of ``act([item, …])``, which gets the items of all operations in the
     commit whose keys are equal, and returns an answer or an error for each."""
@@ -149,7 +152,7 @@ def _act(group: list[Operation]) -> None:
 
 
 def _fail(group: list[Operation], error: BaseException) -> None:
-    if isinstance(error, PenstockError | Refused):
+    if isinstance(error, PenstockError | TurnedAway):
         # Its frames have the operations, which have the error: such a circle, with all that the client has sent, would stay in
         # memory until Python looks for circles. (Of a defect, the log shows the frames.)
         error.__traceback__ = error.__context__ = None

@@ -13,20 +13,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from penstock.bridge.commits import Commits
+from penstock.bridge.taking import Asked, How, Receiver, Room, Taken, Taking
 from penstock.broker import LocalBroker
 from penstock.message import SECOND, Message
-from penstock.server.budget import Budget
-from penstock.server.commits import Commits
-from penstock.server.http.request_response import Request
-from penstock.server.taking import Asked, How, Taken, Taking
 
 
 class Polls:
     def __init__(
-        self, broker: LocalBroker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int, budget: Budget
+        self, broker: LocalBroker, commits: Commits, loop: asyncio.AbstractEventLoop, *, max_bytes: int, room: Room
     ) -> None:
         self._broker = broker
-        self._taking = Taking(broker, commits, budget, max_bytes)
+        self._taking = Taking(broker, commits, room, max_bytes)
         self._commits = commits
         self._loop = loop
         self._resting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -35,7 +33,7 @@ class Polls:
         """The bells that have not rung yet."""
         self._stopping = False
         self.given_back = 0
-        """How many messages were claimed for clients that disconnected."""
+        """How many messages were claimed for receivers that have left."""
 
     @property
     def resting(self) -> int:
@@ -43,7 +41,7 @@ class Polls:
 
     async def receive(
         self,
-        request: Request,
+        receiver: Receiver,
         queue: str,
         limit: int,
         wait: float,
@@ -57,8 +55,8 @@ class Polls:
         """Up to ``limit`` messages; if there are none, wait up to ``wait`` seconds for one."""
 
         how = How(queue, visibility, mode, holder, unfinished, together)
-        key = self._taking.key(how, limit) or f"{id(request)} {queue}"
-        take, asked = partial(self._taking.take, how), Asked(request, limit, wait > 0)
+        key = self._taking.key(how, limit) or f"{id(receiver)} {queue}"
+        take, asked = partial(self._taking.take, how), Asked(receiver, limit, wait > 0)
         give_up_at = self._loop.time() + wait
         rested = False
         while True:
@@ -77,16 +75,16 @@ class Polls:
             if taken.due is not None:
                 self._wake_at(queue, self._loop.time() + (taken.due - self._broker.clock()) / SECOND)
             if self._listen(queue, taken.events):
-                request.resting = True
+                receiver.resting = True
                 try:
                     await self._rest(queue, give_up_at, first=rested)
                 finally:
-                    request.resting = False
+                    receiver.resting = False
                 rested = True
 
     async def exchange(
         self,
-        request: Request,
+        receiver: Receiver,
         queue: str,
         held: Sequence[Any],
         limit: int,
@@ -96,14 +94,14 @@ class Polls:
     ) -> tuple[list[bool], list[Message]]:
         """Settle messages, and receive others without waiting for any."""
         how = How(queue, visibility, None, holder, False)
-        act = partial(self._taking.exchange, how, request, held, limit)
+        act = partial(self._taking.exchange, how, receiver, held, limit)
         return await self._commits.run(act, undo=lambda done: self.give_back(done[1]))
 
     def _undo(self, taken: Taken) -> None:
         self.give_back(taken.messages)
 
     def give_back(self, messages: list[Message]) -> None:
-        """Make messages visible again that no client will receive."""
+        """Make messages visible again whose receiver has left."""
         if messages:
             self.given_back += len(messages)
             self._commits.soon(lambda: [message.release() for message in messages])

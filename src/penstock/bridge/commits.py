@@ -1,4 +1,4 @@
-"""The one bridge between the async server and the sync core: concurrent operations share one commit.
+"""Concurrent operations share one commit.
 
 While a commit waits for the disk, new operations gather; the next commit takes them all. Each is answered only after the commit
 that made it durable. An operation that fails is undone alone, in a nested batch of its own, and the others continue;
@@ -23,16 +23,15 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
+from penstock.bridge.performing import Operation as Operation
+from penstock.bridge.performing import Performer
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreBusy
 from penstock.message import Draft, Settings
 from penstock.queue.queue import LocalQueue
 from penstock.queue.sending import Added, Batch
-from penstock.server.http.request_response import Refused
-from penstock.server.performing import Operation as Operation
-from penstock.server.performing import Performer
 
-logger = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock")
 
 Answer = TypeVar("Answer")
 MOST = 1000
@@ -110,13 +109,13 @@ class Commits:
 
     def begin(self, act: Callable[[], Any], patience: float, *, alone: bool = False) -> asyncio.Future[BaseException | None]:
         """Call ``act`` in the next commit, for as many requests as wait for it, or for what is no request. The result is its
-        error, if any; `Refused` after so many seconds."""
+        error, if any; `StoreBusy` after so many seconds."""
         future: asyncio.Future[BaseException | None] = self._loop.create_future()
         operation = self._submit(Operation(act, alone=alone))
 
         def give_up() -> None:
             operation.withdraw()
-            future.set_result(Refused(503, f"the store has not answered for {patience:g} seconds", {"Retry-After": "1"}))
+            future.set_result(StoreBusy(f"the store has not answered for {patience:g} seconds"))
 
         def end() -> None:
             timer.cancel()
