@@ -9,6 +9,7 @@ import penstock
 from penstock import BadURL
 from penstock.broker import open_local
 from penstock.message import FOREVER
+from penstock.stores.ports import Published
 from penstock.testing import FakeClock, UngroupedStoreContract
 from penstock.testing.interrupted import Interrupted
 from penstock.testing.port_model import PortModel
@@ -68,7 +69,7 @@ def test_a_batch_that_fails_changes_nothing() -> None:
             queue.claim("reader", 0, 9)
             broker.create("others")
             with broker.store.outbox.ledger.publishing("writer"):
-                broker.store.outbox.ledger.note("writer", 0, FOREVER)
+                broker.store.outbox.ledger.note("writer", Published(0), FOREVER)
                 raise ZeroDivisionError
         assert (queue.peek(9), queue.stats()) == before
         assert queue.readers() == {}

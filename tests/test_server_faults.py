@@ -307,7 +307,7 @@ def test_a_connection_to_read_ahead_by_that_is_lost_is_not_missed(server: Databa
         publishing = broker.store.outbox.ledger.publishing
 
         @contextmanager
-        def without_it(writer: str) -> Iterator[int | None]:
+        def without_it(writer: str) -> Iterator[object]:
             driver.shut(opened[-1])
             with publishing(writer) as last:
                 yield last

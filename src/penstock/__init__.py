@@ -25,6 +25,7 @@ from penstock.errors import (
     StoreUnreachable,
     StoreVersion,
     Unsupported,
+    WriterSetBack,
 )
 from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Redriven, Sent, Settings, State, Stats
 from penstock.queue.protocol import Queue
@@ -74,5 +75,6 @@ __all__ = [
     "StoreUnreachable",
     "StoreVersion",
     "Unsupported",
+    "WriterSetBack",
     "open",
 ]

@@ -139,13 +139,18 @@ class Broker(ABC):
         *,
         bad_rows: str | None = None,
         once: bool = False,
+        digest: str | None = None,
         **how: Any,
     ) -> int | None:
         """Put the messages of these segments, given with their counts, into their queues: all, or none if one is refused.
 
         Returns how many; None if the writer has already published this batch or a later one: then nothing changes. Rows
         that cannot be messages go to the queue ``bad_rows``, with the reason. ``once``: the writer has no other batch, and is
-        forgotten after a week. Everything else it had staged up to this batch is removed."""
+        forgotten after a week. Everything else it had staged up to this batch is removed.
+
+        ``digest``: any text that is the same for the same messages. A writer that gives one repeats only its last batch, with
+        the same messages. If it publishes others, or an earlier batch, it was set back: `WriterSetBack`, and nothing
+        changes."""
 
 
 class LocalBroker(Broker):
@@ -246,9 +251,10 @@ class LocalBroker(Broker):
         *,
         bad_rows: str | None = None,
         once: bool = False,
+        digest: str | None = None,
         **how: Any,
     ) -> int | None:
-        return self._publishing.publish(writer, batch, segments, bad_rows=bad_rows, once=once, **how)
+        return self._publishing.publish(writer, batch, segments, bad_rows=bad_rows, once=once, digest=digest, **how)
 
     def _queue(self, name: str, known: Settings | None = None) -> LocalQueue:
         """``known``: its settings, if they were just read."""

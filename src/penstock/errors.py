@@ -12,6 +12,7 @@ PenstockError
 ├── ClaimError
 │   ├── ClaimLapsed               a tentative claim was not confirmed in time; its messages are visible again
 │   └── ReaderSetBack             a reader asks for an epoch that it has already settled
+├── WriterSetBack                 a writer publishes other messages as a batch that it has published already
 ├── StoreError                    the storage below failed; the operation did not succeed
 │   ├── StoreBusy                 another process held a lock for too long
 │   ├── StoreFull                 no space left
@@ -75,6 +76,10 @@ class ClaimLapsed(ClaimError):
 
 
 class ReaderSetBack(ClaimError):
+    pass
+
+
+class WriterSetBack(PenstockError):
     pass
 
 

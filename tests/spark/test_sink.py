@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -225,3 +226,42 @@ def test_a_failed_batch_is_replayed_by_a_restart(source: Input, run: Callable[..
     run(url, queue="later")
     assert found(sqlite, "later") == [b"1", b"2"]
     assert sqlite.store.outbox.staging.staged() == []
+
+
+def test_a_checkpoint_that_was_set_back_loses_no_row_silently(
+    source: Input, run: Callable[..., None], sqlite: Broker, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{sqlite.store.database.file.path}"  # type: ignore[attr-defined]
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    source.add("a")
+    run(url)
+    shutil.copytree(checkpoint, backup)
+    source.add("b")
+    run(url)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    (source.folder / "001.txt").write_text("c\n")  # the restored query reads other rows as its batch 1
+    with pytest.raises(
+        PySparkException, match=r"batch 1 of writer .* \(1 messages\) was published before, and it had other messages"
+    ):
+        run(url)
+    assert found(sqlite) == [b"a", b"b"]
+    assert sqlite.store.outbox.staging.staged() == []
+    source.add("d")
+    run(url, failOnDataLoss="false")  # leaves c out, and continues
+    assert found(sqlite) == [b"a", b"b", b"d"]
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    with pytest.raises(PySparkException, match=r"WriterSetBack.* a later batch is published: the last one is batch 2"):
+        run(url)
+
+
+def test_a_replay_that_is_split_otherwise_is_still_the_same_batch(
+    source: Input, run: Callable[..., None], sqlite: Broker, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{sqlite.store.database.file.path}"  # type: ignore[attr-defined]
+    source.add("1", "2", "3", "4", "5")
+    run(url, source.stream().repartition(1))
+    forget_last_commit(tmp_path / "checkpoint")
+    run(url, source.stream().repartition(3))
+    assert found(sqlite) == [b"1", b"2", b"3", b"4", b"5"]

@@ -122,12 +122,13 @@ class RemoteBroker(Broker):
         *,
         bad_rows: str | None = None,
         once: bool = False,
+        digest: str | None = None,
         **how: Any,
     ) -> int | None:
         """If the first answer was lost, the repeated request also answers None."""
         check_staging(writer, batch, list(segments))
         counts = {"writer": writer, "batch": batch, "segments": dict(segments)}
-        done: int | None = self._call("publish", **counts, bad_rows=bad_rows, once=once, **how)
+        done: int | None = self._call("publish", **counts, bad_rows=bad_rows, once=once, digest=digest, **how)
         return done
 
     def _names(self) -> list[str]:

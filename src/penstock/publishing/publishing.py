@@ -4,9 +4,12 @@
                  │
                  └── nobody publishes it for some days ──► removed
 
-A published batch is recognised by its number: publishing it, or an earlier one, again changes nothing. If the store's batches
-are atomic, a publication is one of them. If they are not (files, memcached), the publication begins when a manifest is staged
-beside the segments. From then on, any later publisher completes it from the segments that the manifest names:
+A published batch is recognised by its number: publishing it, or an earlier one, again changes nothing. A writer that repeats
+only its last batch gives a digest of the messages; any other repetition then raises `WriterSetBack`.
+
+If the store's batches are atomic, a publication is one of them. If they are not (files, memcached), the publication begins when
+a manifest is staged beside the segments. From then on, any later publisher completes it from the segments that the manifest
+names:
 
     check all ──► manifest ──► each piece: insert once, record the progress ──► record the batch ──► clean up
 
@@ -25,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import policy
 from penstock.clock import Clock
-from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreBusy, StoreError
+from penstock.errors import BadInput, BadMessage, QueueNotFound, SegmentLost, StoreBusy, StoreError, WriterSetBack
 from penstock.message import FOREVER, MAX_NUMBER, OCTETS, Draft, Entry, Settings, micros
 from penstock.policy import check_count, check_name
 from penstock.queue.waiting import Waiting
-from penstock.stores.ports import Segment, Staging, Store
+from penstock.stores.ports import Published, Segment, Staging, Store
 from penstock.stores.requests import Alike
 
 if TYPE_CHECKING:
@@ -85,6 +88,7 @@ class Publishing:
         *,
         bad_rows: str | None = None,
         once: bool = False,
+        digest: str | None = None,
         allow: Callable[[str], object] = lambda _queue: None,
     ) -> int | None:
         """Publish a batch. Returns how many messages it had; None if it had been published before."""
@@ -95,26 +99,28 @@ class Publishing:
             check_count(count, "count of a segment", 0, MAX_NUMBER)
         if bad_rows is not None:
             allow(check_name(bad_rows))
+        if digest is not None:
+            check_name(digest, "digest")
         rows = ROWS if self._store.atomic else ROWS_A_STEP
-        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, rows, allow)
+        work = _Work(self._store, self._clock, writer, batch, dict(segments), bad_rows, once, rows, digest, allow)
         with self._staging.fetching(writer, batch, list(segments)) as fetched, self._ledger.publishing(writer) as last:
             if not self._store.atomic:
                 last = self._finish(writer, last)
-            done = None if last is not None and batch <= last else work.publish(fetched)
+            done = None if last is not None and work.is_repeated(last) else work.publish(fetched)
         self._staging.unstage(writer, batch)
         self._waiting.notify()
         self._sweep(self._clock())
         return done
 
-    def _finish(self, writer: str, last: int | None) -> int | None:
+    def _finish(self, writer: str, last: Published | None) -> Published | None:
         """Finish a publication that was begun earlier. Returns the last published batch after that."""
         for staged in sorted(found for found in self._staging.staged(writer) if found.name == MANIFEST):
-            if last is None or staged.batch > last:
+            if last is None or staged.batch > last.batch:
                 manifest = self._staging.fetch(writer, staged.batch, MANIFEST)
                 work = None if manifest is None else self._begun(writer, staged.batch, manifest)
                 if work is not None:
                     work.roll_forward()
-                    last = staged.batch
+                    last = work.published
         return last
 
     def _begun(self, writer: str, batch: int, manifest: bytes) -> _Work | None:
@@ -156,7 +162,7 @@ class Publishing:
                 logger.warning("cannot finish yet the batch that writer %r has begun: %s", writer, error)
                 continue
             if last is not None:
-                self._staging.unstage(writer, last)
+                self._staging.unstage(writer, last.batch)
         left = self._staging.staged()
         begun_batches = {staged[:2] for staged in left if staged.name == MANIFEST}
         for staged in left:
@@ -177,7 +183,24 @@ class _Work:
     bad_rows: str | None
     once: bool
     rows: int
+    digest: str | None = None
     allow: Callable[[str], object] = lambda _queue: None
+
+    @property
+    def published(self) -> Published:
+        return Published(self.batch, self.digest)
+
+    def is_repeated(self, last: Published) -> bool:
+        """Whether the batch is in the queues already, now that ``last`` is the writer's last one."""
+        if self.batch > last.batch:
+            return False
+        if self.digest is None or (self.batch == last.batch and last.digest in (None, self.digest)):
+            return True
+        differs = "a later batch is published" if self.batch < last.batch else "it had other messages"
+        raise WriterSetBack(
+            f"batch {self.batch} of writer {self.writer!r} ({sum(self.segments.values())} messages) was published before, and "
+            f"{differs}: the last one is batch {last.batch}"
+        )
 
     def publish(self, fetched: Iterator[Segment | None]) -> int:
         now = self.clock()
@@ -188,7 +211,13 @@ class _Work:
             return sum(self.segments.values())
         for piece in self._pieces(fetched):
             self._checked(piece, now)
-        manifest = {"segments": self.segments, "bad_rows": self.bad_rows, "once": self.once, "rows": self.rows}
+        manifest = {
+            "segments": self.segments,
+            "bad_rows": self.bad_rows,
+            "once": self.once,
+            "rows": self.rows,
+            "digest": self.digest,
+        }
         self.store.outbox.staging.stage(self.writer, self.batch, MANIFEST, json.dumps(manifest).encode(), now)
         return self.roll_forward()
 
@@ -221,7 +250,7 @@ class _Work:
         return 0
 
     def _note(self, now: int) -> None:
-        self.store.outbox.ledger.note(self.writer, self.batch, now + micros(REMEMBER) if self.once else FOREVER)
+        self.store.outbox.ledger.note(self.writer, self.published, now + micros(REMEMBER) if self.once else FOREVER)
 
     def _pieces(self, fetched: Iterator[Segment | None]) -> Iterator[Piece]:
         unpack = import_module("penstock.publishing.segments").unpack if self.segments else None
@@ -314,13 +343,14 @@ def divert(draft: Draft | bytes, queue: str, reason: str) -> Draft:
 
 def check_manifest(manifest: Any) -> dict[str, Any]:
     """Check a manifest: what an unfinished publication still has to publish."""
-    bad_rows, rows = manifest["bad_rows"], manifest["rows"]
+    bad_rows, rows, digest = manifest["bad_rows"], manifest["rows"], manifest.get("digest")
     fits = all(type(name) is str and type(count) is int for name, count in manifest["segments"].items())
     if not fits or type(manifest["once"]) is not bool or type(rows) is not int or rows < 1:
         raise ValueError("this is not a manifest")
-    if bad_rows is not None:
-        check_name(bad_rows)
-    return {"segments": manifest["segments"], "bad_rows": bad_rows, "once": manifest["once"], "rows": rows}
+    for name in (bad_rows, digest):
+        if name is not None:
+            check_name(name)
+    return {"segments": manifest["segments"], "bad_rows": bad_rows, "once": manifest["once"], "rows": rows, "digest": digest}
 
 
 def check_staging(writer: object, batch: object, names: Sequence[object]) -> None:

@@ -94,17 +94,25 @@ class WriteOptions:
     """url            the store or the server; ``token``: its token, if it needs one
     queue          where all rows go; default: the queue named in each row's column ``queue``
     badRows        a queue for rows that cannot be messages, with the reason; default: they fail the batch
+    failOnDataLoss false: a batch whose number was published with other rows is left out, with a warning
     """
 
     url: str
     queue: str | None
     token: str | None = None
     bad_rows: str | None = None
+    fail_on_data_loss: bool = True
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         given = _Given(options)
-        chosen = cls(url=given.url(), queue=given.text("queue"), token=given.text("token"), bad_rows=given.text("badRows"))
+        chosen = cls(
+            url=given.url(),
+            queue=given.text("queue"),
+            token=given.text("token"),
+            bad_rows=given.text("badRows"),
+            fail_on_data_loss=given.flag("failOnDataLoss", True),
+        )
         given.done()
         return chosen
 

@@ -1,7 +1,8 @@
 """Rows to messages, exactly once: executors stage segments, the driver publishes them, once a batch.
 
     write    on executors: check the rows, stage them as segments of some MB, tell the driver their names and counts
-    commit   on the driver: publish the batch of these segments; a batch that was published before changes nothing
+    commit   on the driver: publish the batch of these segments; a batch that was published before changes nothing. If it had
+             other rows, the query's checkpoint was set back or copied: an error, because these rows would be lost
     abort    on the driver: remove what was staged
 
 The writer is the query, which Spark recognises after a restart by its checkpoint; each batch write is a new writer. Each
@@ -10,12 +11,14 @@ attempt of a task stages under its own names, and only the attempt that Spark ch
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,10 +27,13 @@ from pyspark.sql.types import StructType
 
 import penstock
 from penstock.broker import open_desk
-from penstock.errors import StoreBusy, StoreError, StoreUnreachable, Unsupported
+from penstock.errors import StoreBusy, StoreError, StoreUnreachable, Unsupported, WriterSetBack
 from penstock.publishing import segments
+from penstock.spark.digests import WRAP, digest_of
 from penstock.spark.options import WriteOptions
 from penstock.spark.rows import Rows
+
+logger = logging.getLogger("penstock.spark")
 
 Answer = TypeVar("Answer")
 TRIES = 5
@@ -43,7 +49,13 @@ class StagedByTask(WriterCommitMessage):
 
     writer: str
     batch: int
-    segments: dict[str, int]
+    segments: dict[str, int] = field(default_factory=dict)
+    digest: int = 0
+
+    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.digest = (self.digest + digest_of(batch)) % WRAP
+            yield batch
 
 
 class _Sink:
@@ -54,9 +66,9 @@ class _Sink:
     def _stage(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> StagedByTask:
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0"
-        staged = StagedByTask(writer, batch, {})
+        staged = StagedByTask(writer, batch)
         with open_desk(self._options.url, **self._options.access()) as desk:
-            for pieces in _gather(self._rows.convert(batches), desk.max_segment - HEADROOM):
+            for pieces in _gather(staged.counted(self._rows.convert(batches)), desk.max_segment - HEADROOM):
                 name = f"{attempt}-{uuid.uuid4().hex}"
                 segment = segments.pack(pieces)
                 _insist(lambda name=name, segment=segment: desk.stage(writer, batch, name, segment))  # type: ignore[misc]
@@ -64,18 +76,28 @@ class _Sink:
         return staged
 
     def _publish(self, messages: Sequence[StagedByTask], *, once: bool) -> None:
-        for writer, batch, named in _by_batch(messages):
+        for staged in _by_batch(messages):
+            whole = None if once else f"{sum(staged.segments.values())}-{staged.digest:016x}"
+            how: dict[str, Any] = {"bad_rows": self._options.bad_rows, "once": once, "digest": whole}
             with self._options.open() as broker:
-                _insist(
-                    lambda broker=broker, writer=writer, batch=batch, named=named: broker.publish(  # type: ignore[misc]
-                        writer, batch, named, bad_rows=self._options.bad_rows, once=once
-                    )
-                )
+                try:
+                    _insist(partial(broker.publish, staged.writer, staged.batch, staged.segments, **how))
+                except WriterSetBack as error:
+                    self._lost(str(error))
+                    broker.unstage(staged.writer, staged.batch, list(staged.segments))
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise WriterSetBack(
+                f"{what}. The query's checkpoint was set back or copied, or the query gives other rows each time (rand, uuid): "
+                "restore its newest checkpoint, or start with a new one. With failOnDataLoss=false such rows are left out"
+            )
+        logger.warning("%s; its rows are left out, as failOnDataLoss is false", what)
 
     def _discard(self, messages: Sequence[StagedByTask]) -> None:
-        for writer, batch, named in _by_batch(messages):
+        for staged in _by_batch(messages):
             with self._options.open() as broker:
-                broker.unstage(writer, batch, list(named))
+                broker.unstage(staged.writer, staged.batch, list(staged.segments))
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
@@ -129,11 +151,13 @@ def _only(messages: Sequence[WriterCommitMessage | None]) -> list[StagedByTask]:
     return [message for message in messages if isinstance(message, StagedByTask)]
 
 
-def _by_batch(messages: Sequence[StagedByTask]) -> list[tuple[str, int, dict[str, int]]]:
-    found: dict[tuple[str, int], dict[str, int]] = {}
+def _by_batch(messages: Sequence[StagedByTask]) -> list[StagedByTask]:
+    found: dict[tuple[str, int], StagedByTask] = {}
     for message in messages:
-        found.setdefault((message.writer, message.batch), {}).update(message.segments)
-    return [(writer, batch, named) for (writer, batch), named in found.items()]
+        whole = found.setdefault((message.writer, message.batch), StagedByTask(message.writer, message.batch))
+        whole.segments |= message.segments
+        whole.digest = (whole.digest + message.digest) % WRAP
+    return list(found.values())
 
 
 def _gather(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:

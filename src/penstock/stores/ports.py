@@ -37,6 +37,13 @@ class Staged(NamedTuple):
     staged_at: int
 
 
+class Published(NamedTuple):
+    """A batch that a writer has published. The digest, if the writer gave one, tells its messages from others."""
+
+    batch: int
+    digest: str | None = None
+
+
 Segment = bytes | memoryview
 Step = tuple[str, int, str]
 """A writer, a batch, and a position in it."""
@@ -90,13 +97,13 @@ class Ledger(ABC):
     """The last batch that each writer has published."""
 
     @abstractmethod
-    def publishing(self, writer: str) -> AbstractContextManager[int | None]:
+    def publishing(self, writer: str) -> AbstractContextManager[Published | None]:
         """Lock this writer for publishing; yields the last batch it published. If batches are atomic, this is one.
 
         If the lock expires by itself, each step inside renews it. Raises `StoreBusy` if another process may have it by now."""
 
     @abstractmethod
-    def note(self, writer: str, batch: int, keep_until: int) -> None:
+    def note(self, writer: str, published: Published, keep_until: int) -> None:
         """Remember, at least until ``keep_until``, that the writer has published everything up to this batch."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import BadInput, BadMessage, Broker, Draft, Queue, QueueNotFound, SegmentLost, policy
+from penstock import BadInput, BadMessage, Broker, Draft, Queue, QueueNotFound, SegmentLost, WriterSetBack, policy
 from penstock.broker import LocalBroker
 from penstock.message import Attribute, Entry, Message, from_datetime
 from penstock.publishing.publishing import KEEP, MANIFEST, MAX_SEGMENT, REMEMBER
@@ -63,6 +63,25 @@ class PublishingChapter:
         assert broker.publish("w", 5, {"a": 1}) is None
         assert queue.stats().messages == 0
         assert broker.publish("w", 6, stage(broker, 6, "a", b"2")) == 1
+
+    def test_a_writer_that_was_set_back_is_told_and_changes_nothing(self, broker: Broker, queue: Queue) -> None:
+        broker.publish("w", 5, stage(broker, 5, "a", b"1"), digest="one")
+        assert broker.publish("w", 5, stage(broker, 5, "b", b"1"), digest="one") is None
+        with pytest.raises(WriterSetBack, match=r"batch 5 of writer 'w' \(1 messages\) was published before, and it had other"):
+            broker.publish("w", 5, stage(broker, 5, "c", b"2"), digest="two")
+        with pytest.raises(WriterSetBack, match=r"a later batch is published: the last one is batch 5"):
+            broker.publish("w", 4, stage(broker, 4, "c", b"1"), digest="one")
+        assert sorted_bodies(queue) == [b"1"]
+        assert broker.publish("w", 6, stage(broker, 6, "c", b"2"), digest="two") == 1
+        with pytest.raises(BadInput, match="digest"):
+            broker.publish("w", 7, {}, digest="")
+
+    def test_a_batch_without_a_digest_is_any_batch_of_its_number(self, broker: Broker, queue: Queue) -> None:
+        broker.publish("w", 5, stage(broker, 5, "a", b"1"))
+        assert broker.publish("w", 5, stage(broker, 5, "b", b"2"), digest="two") is None
+        with pytest.raises(WriterSetBack, match="the last one is batch 5"):
+            broker.publish("w", 4, stage(broker, 4, "b", b"2"), digest="two")
+        assert sorted_bodies(queue) == [b"1"]
 
     def test_writers_do_not_meet(self, broker: Broker, queue: Queue) -> None:
         segments = stage(broker, 0, "a", b"1", writer="v") | {}
@@ -376,11 +395,11 @@ class StagedSegments:
         broker.publish("x", 0, {})
         for writer in ("job", "w"):
             with broker.store.outbox.ledger.publishing(writer) as last:
-                assert last == 0
+                assert last == (0, None)
         clock.advance(SWEEP)
         broker.publish("x", 1, {})
         with broker.store.outbox.ledger.publishing("w") as last:
-            assert last == 0
+            assert last == (0, None)
         with broker.store.outbox.ledger.publishing("job") as last:
             assert last is None
 
@@ -400,7 +419,7 @@ class StagedSegments:
                 segments = stage(broker, 0, "a", b"1", b"2", writer=writer) | stage(broker, 0, "b", b"3", writer=writer)
                 calls[0] = 0
                 try:
-                    assert broker.publish(writer, 0, segments) == 3
+                    assert broker.publish(writer, 0, segments, digest="123") == 3
                     finished = True
                 except _Interrupted:
                     finished = False
@@ -408,7 +427,9 @@ class StagedSegments:
                 message.delete()
                 _TAKEN.append(message.body)
             again = stage(broker, 0, "c", b"3", b"1", writer=writer) | stage(broker, 0, "d", b"2", writer=writer)
-            broker.publish(writer, 0, again)
+            broker.publish(writer, 0, again, digest="123")
+            with pytest.raises(WriterSetBack, match="other messages"):
+                broker.publish(writer, 0, {}, digest="4")
             _TAKEN.extend(message.body for message in queue.peek(9))
             queue.purge()
             assert sorted(_TAKEN) == [b"1", b"2", b"3"], f"interrupted at call {number}"

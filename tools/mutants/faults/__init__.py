@@ -11,6 +11,7 @@ from faults import (
     memcached,
     others,
     service,
+    sinks,
     spark,
     sqlite,
     sqs,
@@ -20,5 +21,20 @@ from faults import (
     workers,
 )
 
-PARTS = (access, databases, files, memcached, others, service, spark, sqlite, sqs, sqs_messages, sqs_moves, sqs_queues, workers)
+PARTS = (
+    access,
+    databases,
+    files,
+    memcached,
+    others,
+    service,
+    sinks,
+    spark,
+    sqlite,
+    sqs,
+    sqs_messages,
+    sqs_moves,
+    sqs_queues,
+    workers,
+)
 MUTANTS: list[Mutant] = [fault for part in PARTS for fault in part.FAULTS]

@@ -520,13 +520,29 @@ FAULTS = [
             "            except ZeroDivisionError as error:\n                connection.close()",
         ),
     ),
-    mutant("the ledger is not looked at", "published_once", (PUBLISHING, "batch <= last", "False")),
+    mutant("the ledger is not looked at", "published_once", (PUBLISHING, "if self.batch > last.batch:", "if True:")),
     mutant("the ledger is not written", "published_once", (PUBLISHING, "            self._note(now)\n", "            pass\n")),
     mutant(
         "the ledger is written beside the batch",
         "interrupted_publication",
-        (LEDGER, "            yield batch if batch >= 0 else None", "        yield batch if batch >= 0 else None"),
+        (LEDGER, "            yield last if last.batch >= 0 else None", "        yield last if last.batch >= 0 else None"),
     ),
+    mutant(
+        "a writer that was set back is not told",
+        "set_back",
+        (PUBLISHING, "self.digest is None or (", "True or ("),
+    ),
+    mutant(
+        "a writer's digest is not compared",
+        "set_back",
+        (PUBLISHING, "last.digest in (None, self.digest)", "True"),
+    ),
+    mutant(
+        "an older batch counts as a replay",
+        "set_back",
+        (PUBLISHING, "(self.batch == last.batch and last", "(last"),
+    ),
+    mutant("a digest is not kept", "set_back", (COMMON_SQL, "digest = :digest", "digest = NULL")),
     mutant("a segment's count is not compared", "lost_segment", (PUBLISHING, "if found != count:", "if False:")),
     mutant("dead attempts stay staged", "removes_all", (PUBLISHING, "        self._staging.unstage(writer, batch)\n", "")),
     mutant(

@@ -28,6 +28,7 @@ from penstock.errors import (
     StoreBusy,
     StoreError,
     Unsupported,
+    WriterSetBack,
 )
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
@@ -92,6 +93,7 @@ class Native(Dialect):
         (QueueNotFound, 404),
         (QueueExists, 409),
         (ClaimError, 409),
+        (WriterSetBack, 409),
         (StoreBusy, 503),
         (StoreError, 503),
         (Unsupported, 400),

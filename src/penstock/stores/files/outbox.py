@@ -4,7 +4,7 @@ ROOT/.penstock/.writers/WRITER/
   BATCH.NAME           a segment (see `penstock.stores.staging`)
   BATCH..journal       the messages that are about to be renamed from drafts into their queue: those that are still drafts
                        were not published yet; the others were, even if they have been received and deleted since
-  .published           the last batch, and until when to remember it
+  .published           the last batch, its digest, and until when to remember it
   .lock                held (flock) by the publisher
 
 Damaged records are set aside in ROOT/.penstock/.damaged/.
@@ -27,7 +27,7 @@ from penstock.stores.files.queue import Queues
 from penstock.stores.files.records import DAMAGE, check_journal, check_writer, set_aside
 from penstock.stores.files.sidecar import FOLDER
 from penstock.stores.locks import FileLock, Locks
-from penstock.stores.ports import Ledger, Step
+from penstock.stores.ports import Ledger, Published, Step
 from penstock.stores.staging import StagedFiles
 
 WRITERS, DAMAGED = ".writers", ".damaged"
@@ -42,7 +42,7 @@ class FileLedger(Ledger):
         self._staging = staging
 
     @guarded
-    def publishing(self, writer: str) -> Generator[int | None]:
+    def publishing(self, writer: str) -> Generator[Published | None]:
         """Not a batch: each step inside is durable by itself."""
         transactions = self._transactions
         with transactions.batch(durable=False):
@@ -53,13 +53,13 @@ class FileLedger(Ledger):
         try:
             lock.take()
             noted = self._noted(writer)
-            yield None if noted is None else noted["batch"]
+            yield None if noted is None else Published(noted["batch"], noted.get("digest"))
         finally:
             lock.give()
 
-    def _noted(self, writer: str) -> dict[str, int] | None:
+    def _noted(self, writer: str) -> dict[str, Any] | None:
         with self._transactions.batch(durable=False):
-            noted: dict[str, int] | None = self._read(f"{self._staging.folder}/{writer}/{PUBLISHED}", check_writer)
+            noted: dict[str, Any] | None = self._read(f"{self._staging.folder}/{writer}/{PUBLISHED}", check_writer)
             return noted
 
     def _read(self, path: str, check: Callable[[Any], None]) -> Any:
@@ -75,9 +75,9 @@ class FileLedger(Ledger):
             return None
         return record
 
-    def note(self, writer: str, batch: int, keep_until: int) -> None:
+    def note(self, writer: str, published: Published, keep_until: int) -> None:
         with self._transactions.batch(durable=False):
-            record = {"batch": batch, "keep_until": keep_until}
+            record = {**published._asdict(), "keep_until": keep_until}
             write_whole(self._staging.folder / writer / PUBLISHED, json.dumps(record).encode())
 
     def forget(self, now: int) -> None:

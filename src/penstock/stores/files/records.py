@@ -150,6 +150,7 @@ def _check_settings(settings: Settings) -> None:
 
 def check_writer(record: Any) -> None:
     need(is_instant(record["batch"]) and is_instant(record["keep_until"]))
+    need(type(record.get("digest")) in (str, type(None)))
 
 
 def check_journal(record: Any) -> None:

@@ -1,7 +1,7 @@
 """Staging and publishing in memcached.
 
     PREFIX:writers        [name]
-    PREFIX:wNAME          {"published": batch or null, "keep_until", "staged": [[batch, name, parts, staged_at]]}
+    PREFIX:wNAME          {"published": batch or null, "digest", "keep_until", "staged": [[batch, name, parts, staged_at]]}
     PREFIX:wNAME.N.SEG.P  part P of a segment that is staged for batch N
 
 The publisher's lock expires by itself. Each step first renews it, and raises `StoreBusy` if another process may have it by now.
@@ -20,7 +20,7 @@ from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.documents import Documents
 from penstock.stores.memcached.formats import digest
 from penstock.stores.memcached.link import Servers
-from penstock.stores.ports import Ledger, Staged, Staging, Step, Store
+from penstock.stores.ports import Ledger, Published, Staged, Staging, Step, Store
 
 KEPT = 7 * 86400
 """Seconds after which memcached itself forgets a segment."""
@@ -29,6 +29,7 @@ KEPT = 7 * 86400
 @dataclass(slots=True)
 class WriterDocument:
     published: int | None = None
+    digest: str | None = None
     keep_until: int = FOREVER
     staged: list[list[Any]] = field(default_factory=list)
 
@@ -115,14 +116,16 @@ class MemcachedLedger(Ledger):
         self._catalogue = catalogue
 
     @guarded
-    def publishing(self, writer: str) -> Generator[int | None]:
+    def publishing(self, writer: str) -> Generator[Published | None]:
         with self._batch():
             self._writers.lock(writer)
-            yield self._documents.load(writer).published
+            known = self._documents.load(writer)
+            yield None if known.published is None else Published(known.published, known.digest)
 
-    def note(self, writer: str, batch: int, keep_until: int) -> None:
+    def note(self, writer: str, published: Published, keep_until: int) -> None:
         def change(known: WriterDocument) -> None:
-            known.published, known.keep_until = batch, keep_until
+            known.published, known.digest = published
+            known.keep_until = keep_until
 
         with self._batch():
             self._writers.renew(writer)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from penstock.guarded import guarded
 from penstock.message import Entry, Settings
 from penstock.stores.marked import Unmark, insert_marked
-from penstock.stores.ports import Ledger, Outbox, Staged, Staging, Step, Store
+from penstock.stores.ports import Ledger, Outbox, Published, Staged, Staging, Step, Store
 
 
 def memory_outbox(store: Store, unmark: Unmark | None = None) -> Outbox:
@@ -47,10 +47,10 @@ class MemoryLedger(Ledger):
     def __init__(self, store: Store, unmark: Unmark | None) -> None:
         self._store = store
         self._unmark = unmark
-        self._writers: dict[str, tuple[int, int]] = {}
+        self._writers: dict[str, tuple[Published, int]] = {}
 
     @guarded
-    def publishing(self, writer: str) -> Generator[int | None]:
+    def publishing(self, writer: str) -> Generator[Published | None]:
         with self._store.batch():
             before = self._writers
             try:
@@ -59,9 +59,9 @@ class MemoryLedger(Ledger):
                 self._writers = before  # the batch is undone as well
                 raise
 
-    def note(self, writer: str, batch: int, keep_until: int) -> None:
+    def note(self, writer: str, published: Published, keep_until: int) -> None:
         with self._store.batch():
-            self._writers = {**self._writers, writer: (batch, keep_until)}
+            self._writers = {**self._writers, writer: (published, keep_until)}
 
     def forget(self, now: int) -> None:
         with self._store.batch():

@@ -279,10 +279,10 @@ DELETE FROM penstock_consumer WHERE queue = :queue AND name = :consumer
 {insert_new} penstock_writer (name, batch, keep_until) VALUES (:writer, -1, :forever) {unless_there}
 
 -- name: lock_writer
-SELECT batch FROM penstock_writer WHERE name = :writer {for_update}
+SELECT batch, digest FROM penstock_writer WHERE name = :writer {for_update}
 
 -- name: note_published
-UPDATE penstock_writer SET batch = :batch, keep_until = :keep_until WHERE name = :writer
+UPDATE penstock_writer SET batch = :batch, digest = :digest, keep_until = :keep_until WHERE name = :writer
 
 -- name: forgettable
 SELECT 1 FROM penstock_writer WHERE keep_until <= :now LIMIT 1

@@ -165,3 +165,6 @@ ALTER TABLE penstock_settled ADD COLUMN holder {key};
 
 -- step: 8
 {removed_at_once};
+
+-- step: 9
+ALTER TABLE penstock_writer ADD COLUMN digest {name};
