@@ -6,6 +6,7 @@ Options are checked on the driver, before anything runs. The error for an unknow
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -32,6 +33,8 @@ class ReadOptions:
     failOnDataLoss          false: a checkpoint that was set back or whose claims are gone is skipped, with a warning
     includeAttributes       false: without the columns attributes and attribute_types
     claimTimeout            seconds after which a claim that Spark never logged is given back
+    readerPrefix            how the name of a new checkpoint's reader begins
+    settle                  false: messages stay claimed when Spark has committed them, and somebody else settles them
     """
 
     url: str
@@ -45,6 +48,8 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     include_attributes: bool = True
     claim_timeout: float = 60
+    reader_prefix: str = "spark-"
+    settle: bool = True
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -61,8 +66,11 @@ class ReadOptions:
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             include_attributes=given.flag("includeAttributes", True),
             claim_timeout=given.count("claimTimeout", 1, 86400) or 60,
+            reader_prefix=given.text("readerPrefix") or "spark-",
+            settle=given.flag("settle", True),
         )
         given.done()
+        check_name(f"{chosen.reader_prefix}{uuid.UUID(int=0)}", "reader name")
         return chosen
 
     def open(self) -> penstock.Broker:

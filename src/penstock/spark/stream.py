@@ -57,7 +57,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise BadInput(f"a stream reads messages; the view {options.view!r} is for batches (spark.read)")
         self._options = options
         self._schema = schema
-        self._first: Offset = {"reader": f"spark-{uuid.uuid4()}", "epoch": 0, "claims": {}}
+        self._first: Offset = {"reader": f"{options.reader_prefix}{uuid.uuid4()}", "epoch": 0, "claims": {}}
         self._broker: Broker | None = None
         self._target: dict[str, int] | None = None
         """With Trigger.AvailableNow: the time by which a message of each queue must have become visible."""
@@ -191,7 +191,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _settle(self, done: Offset) -> None:
         """Delete what was read up to this offset; Spark has committed its batch."""
         broker = self._open()
-        if done["epoch"] <= self._settled:
+        if done["epoch"] <= self._settled or not self._options.settle:
             return
         for name in sorted(done["claims"]):
             try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.errors import BadInput
 from penstock.message import Draft
-from penstock.spark.pipelines import declared, landing
+from penstock.spark.pipelines import declared, running
 from penstock.spark.pipelines.progress import Watch
 from penstock.testing.servers import PostgresqlServer
 
@@ -114,7 +116,7 @@ def test_one_queue_feeds_several_sinks_each_whole(
         )
         assert (letter.attributes["by"], letter.attributes["level"]) == ("web", 7)
         assert broker["orders"].stats().messages == 0
-        assert list((tmp_path / "shop-checkpoint" / "landed" / "orders").glob("*.parquet")) == []  # all queries have read it
+        assert list((tmp_path / "shop-checkpoint" / "landed" / "orders").rglob("*.parquet")) == []  # all queries have read it
 
         if kind == "postgresql":
             return
@@ -176,23 +178,23 @@ queue = "orders"
 from = "orders"
 queue = "onward"
 """)
-    monkeypatch.setattr(declared, "TIDY_EVERY", 0.2)
+    monkeypatch.setattr(running, "TIDY_EVERY", 0.2)
     watch = Watch("on")
     landed = tmp_path / "on-checkpoint" / "landed" / "orders"
     with penstock.open(url) as broker, ThreadPoolExecutor() as pool:
         orders, onward = broker.create("orders"), broker.create("onward")
-        running = pool.submit(declared.run, spark, tmp_path / "on.toml", store=url, watch=watch)
+        run = pool.submit(declared.run, spark, tmp_path / "on.toml", store=url, watch=watch)
         try:
             for round in range(1, 3):
                 orders.send_many([b"x"] * 10)
                 give_up_at = time.monotonic() + 200
-                while onward.stats().messages < 10 * round or list(landed.glob("*.parquet")):
+                while onward.stats().messages < 10 * round or orders.stats().messages or list(landed.rglob("*.parquet")):
                     assert time.monotonic() < give_up_at
-                    assert not running.done() or running.result() is None
+                    assert not run.done() or run.result() is None
                     time.sleep(0.05)
         finally:
             watch.stop()
-        ran = running.result()
+        ran = run.result()
         assert (ran.stopped, ran.taken, onward.stats().messages) == (True, 20, 20)
 
 
@@ -246,18 +248,104 @@ def test_what_was_taken_is_written_after_a_crash_though_the_checkpoint_is_spelle
         orders = broker.create("orders")
         orders.send_many([b"1", b"2", b"3"])
         with monkeypatch.context() as crash:
-            crash.setattr(declared._Run, "once", lambda run: run._follow(run._takers, declared.Ran()))
+            crash.setattr(running.PipelineRun, "once", lambda run: run._follow(running.Ran(), run._takers))
             declared.run(spark, tmp_path / "plain.toml", checkpoint=f"{tmp_path}/x/../check")
-        assert orders.stats().messages == 0
+        assert (orders.stats().messages, orders.stats().visible) == (3, 0)  # claimed until they are in the sink
         declared.run(spark, tmp_path / "plain.toml", checkpoint=f"{tmp_path}/x/../check")
+        assert orders.stats().messages == 0
     assert spark.read.parquet(f"{tmp_path}/lake").count() == 3
-    assert list((tmp_path / "check" / "landed" / "orders").glob("*.parquet")) == []  # recognised as read, too
+    assert list((tmp_path / "check" / "landed" / "orders").rglob("*.parquet")) == []  # recognised as read, too
 
 
-def test_what_spark_has_noted_is_never_swept_however_it_spells_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "_spark_metadata").mkdir()
-    (tmp_path / "_spark_metadata" / "0").write_text('v1\n{"path": "file:///another/spelling/part-1.parquet"}\n')
-    for name in ("part-1.parquet", "part-2.parquet"):
-        (tmp_path / name).write_bytes(b"")
-    assert landing.sweep(tmp_path) == 1
-    assert [file.name for file in tmp_path.glob("*.parquet")] == ["part-1.parquet"]
+LATER = """
+[source.orders]
+queue = "orders"
+json = "n int, text string"
+[step.rows]
+sql = "SELECT n, text FROM orders"
+[sink.lake]
+from = "rows"
+parquet = "lake"
+[sink.onward]
+from = "rows"
+queue = "onward"
+[dead_letters]
+queue = "dead"
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[penstock.Broker]:
+    with penstock.open(f"sqlite:///{tmp_path}/shop.db") as broker:
+        for name in ("orders", "onward", "dead"):
+            broker.create(name)
+        broker["orders"].send_many([b'{"n": 1, "text": "7"}', b'{"n": 2, "text": "no number"}'])
+        yield broker
+
+
+def test_a_mistake_in_a_sink_is_found_before_anything_is_taken(
+    spark: SparkSession, tmp_path: Path, shop: penstock.Broker
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    (tmp_path / "file").write_text("x")
+    select, lake = '"SELECT n, text FROM orders"', 'parquet = "lake"'
+    for text, told in (
+        (LATER.replace(select, '"SELECT n, count(*) c FROM orders GROUP BY n"'), r"line 7, \[sink.lake\]: .*watermark"),
+        (LATER.replace(select, '"SELECT n, make_interval(n) AS time FROM orders"'), r"line 7, \[sink.lake\]: .*(?i:interval)"),
+        (LATER.replace(select, '"SELECT n AS body FROM orders"'), r"line 10, \[sink.onward\]: the column body is int"),
+        (
+            LATER.replace(lake, lake + '\npartition = ["m"]'),
+            r"line 7, \[sink.lake\]: there is no column 'm'; there are n, text",
+        ),
+        (LATER.replace(lake, 'parquet = "file"'), r"line 7, \[sink.lake\]: .*file is a file; Parquet is written to a folder"),
+    ):
+        for trigger in ("once", "1 second") if "watermark" in told else ("once",):
+            file = declare(tmp_path, f'trigger = "{trigger}"{text}')
+            with pytest.raises(BadInput, match=f"^shop.toml, {told}"):
+                declared.run(spark, file, store=url)
+    assert shop["orders"].stats().visible == 2
+    assert shop["orders"].readers() == {}
+
+
+def test_what_a_failed_run_has_taken_stays_in_its_queue_even_without_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, shop: penstock.Broker
+) -> None:
+    url, home, orders = f"sqlite:///{tmp_path}/shop.db", tmp_path / "shop-checkpoint", shop["orders"]
+    file = declare(tmp_path, LATER.replace("n, text", "n, cast(text AS int) AS text"))
+    with pytest.raises(BadInput, match=r"\[sink.lake\].*no number"):
+        declared.run(spark, file, store=url)
+    assert (orders.stats().messages, orders.stats().visible) == (2, 0)
+    assert "`penstock readers QUEUE --give-up READER`" in (home / "README.txt").read_text()
+
+    declare(tmp_path, LATER)
+    for checkpoint in (tmp_path / "other", home):
+        if checkpoint == home:
+            shutil.rmtree(home)  # to start over
+        with pytest.raises(BadInput, match=r"line 2, \[source.orders\]: queue 'orders' holds 2 messages for another checkp"):
+            declared.run(spark, file, store=url, checkpoint=str(checkpoint))
+    (reader,) = orders.readers()
+    assert reader.startswith("run-shop-orders-")
+    assert orders.give_up(reader) == 2
+    assert declared.run(spark, file, store=url).taken == 2
+    assert (orders.stats().messages, shop["onward"].stats().messages) == (0, 2)
+    assert spark.read.parquet(f"{tmp_path}/lake").count() == 2
+
+
+def test_a_mended_pipeline_continues_with_what_it_had_taken(spark: SparkSession, tmp_path: Path, shop: penstock.Broker) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    file = declare(tmp_path, LATER.replace("n, text", "n, cast(text AS int) AS text"))
+    with pytest.raises(BadInput, match="no number"):
+        declared.run(spark, file, store=url)
+    ran = declared.run(spark, declare(tmp_path, LATER), store=url)
+    assert ran.taken == 0
+    assert (shop["orders"].stats().messages, shop["onward"].stats().messages) == (0, 2)
+    assert spark.read.parquet(f"{tmp_path}/lake").count() == 2
+
+
+def test_a_queue_with_groups_is_drained_in_one_run(spark: SparkSession, tmp_path: Path, shop: penstock.Broker) -> None:
+    grouped = shop.create("grouped", groups=True)
+    grouped.send_many([Draft(b"%d" % number, group="g") for number in range(3)])
+    file = declare(tmp_path, '[source.orders]\nqueue = "grouped"\n[sink.onward]\nfrom = "orders"\nqueue = "onward"')
+    assert declared.run(spark, file, store=f"sqlite:///{tmp_path}/shop.db").taken == 3
+    assert [message.text for message in shop["onward"].peek(9)] == ["0", "1", "2"]
+    assert grouped.stats().messages == 0

@@ -25,7 +25,7 @@ from penstock.spark import pipelines
 KILLS = 10 if os.environ.get("PENSTOCK_LONG") else 1
 MOMENTS = (
     "take/orders/offsets",
-    "landed/orders/_spark_metadata",
+    "landed/orders",
     "take/orders/commits",
     "sink/lake/offsets",
     "sink/lake/commits",
@@ -130,7 +130,7 @@ def test_a_run_that_is_killed_loses_and_doubles_nothing(spark: SparkSession, tmp
         assert Counter(json.loads(message.body)["n"] for message in onward.peek(100_000)) == good
         letters = Counter(json.loads(message.body)["n"] for message in dead.peek(100_000))
         assert letters == Counter(range(0, sent, 10))
-        assert list((home / "landed" / "orders").glob("*.parquet")) == []
+        assert list((home / "landed" / "orders").rglob("*.parquet")) == []
 
 
 @pytest.mark.timeout(3000)

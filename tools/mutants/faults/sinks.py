@@ -9,6 +9,16 @@ def sink(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_sink.py", "tests/spark/test_digests.py"))
 
 
+def landed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/pipelines/test_landing.py",))
+
+
+def declared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/pipelines/test_declared.py",))
+
+
+LANDING, TAKING = "spark/pipelines/landing.py", "spark/pipelines/taking.py"
+
 FAULTS = [
     sink("the sink gives no digest", "set_back", ("spark/sink.py", "None if once else f", "None if True else f")),
     sink(
@@ -30,5 +40,62 @@ FAULTS = [
         "the digest counts a column of nulls",
         "order_and_the_parts",
         ("spark/digests.py", "column.drop_null()  #", "column  #"),
+    ),
+    landed(
+        "what is landed is not synced",
+        "synced_before_it_is_in_its_place",
+        (LANDING, "            sync(file)\n", "            pass\n"),
+    ),
+    landed(
+        "a replay is landed again",
+        "replay_lands_nothing",
+        (LANDING, "if batch <= newest:", "if False:"),
+    ),
+    landed(
+        "other messages are taken for a replay",
+        "replay_lands_nothing",
+        (LANDING, "offset_of(place) == offset", "True"),
+    ),
+    landed(
+        "a batch that may be replayed is settled",
+        "all_have_committed_it",
+        (LANDING, "committed is None or number > committed or ", ""),
+    ),
+    landed("a batch that one query has read is settled", "all_have_committed_it", (LANDING, "set.intersection(", "set.union(")),
+    landed("messages are settled before the sinks are synced", "settled_after", (TAKING, "        sync()\n", "")),
+    landed("the newest batch leaves no mark", "recognised_after", (LANDING, "if folder == newest:", "if False:")),
+    declared(
+        "messages are taken before the sinks are looked at",
+        "mistake_in_a_sink",
+        (
+            "spark/pipelines/running.py",
+            "(self._writers, self._takers, self._writers)",
+            "(self._takers, self._writers)",
+        ),
+    ),
+    declared(
+        "messages leave the queue when they are landed",
+        "stays_in_its_queue",
+        (TAKING, 'options["settle"] = broker.queue(self._queue).settings.groups', 'options["settle"] = True'),
+    ),
+    declared(
+        "what an abandoned checkpoint holds is passed over",
+        "stays_in_its_queue",
+        (TAKING, "if held and reader != own", "if False and reader != own"),
+    ),
+    declared(
+        "a group waits for the sinks",
+        "with_groups",
+        (TAKING, 'options["settle"] = broker.queue(self._queue).settings.groups', 'options["settle"] = False'),
+    ),
+    declared(
+        "the columns of a message are not tried",
+        "mistake_in_a_sink",
+        ("spark/pipelines/declared.py", "        Rows(rows.schema", "        (rows.schema"),
+    ),
+    declared(
+        "Parquet is not tried",
+        "mistake_in_a_sink",
+        ("spark/pipelines/declared.py", "            self._try_parquet(sink.path, sink.partition, frame)\n", ""),
     ),
 ]

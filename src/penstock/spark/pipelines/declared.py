@@ -4,8 +4,9 @@ queue ──► landed ──┬──► view ──► steps ──► sink   
                    ├──► view ──► steps ──► sink           an end, is one streaming query with its own checkpoint, and so
 files ─────────────┴──► view ──► checks ─► dead letters   exactly once
 
-CHECKPOINT/landed/SOURCE         messages in Parquet, until every query that reads them has done so
-CHECKPOINT/take/SOURCE           the checkpoint of the query that takes them from the queue
+CHECKPOINT/landed/SOURCE         messages in Parquet, until every query that reads them has done so (see `landing`)
+CHECKPOINT/take/SOURCE           the checkpoint of the query that takes them; they stay claimed in the queue meanwhile
+CHECKPOINT/staged/SOURCE         a batch of messages that is being written; CHECKPOINT/trial: rows of no sink
 CHECKPOINT/sink/SINK             of a sink; CHECKPOINT/dead/TABLE: of a table's dead letters
 """
 
@@ -13,63 +14,35 @@ from __future__ import annotations
 
 import os
 import re
-import threading
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import penstock
-from penstock.errors import BadInput, PenstockError, QueueNotFound
+from penstock.errors import BadInput, QueueNotFound
 from penstock.spark import columns
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
-from penstock.spark.pipelines import declaration, landing
+from penstock.spark.pipelines import declaration
 from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
-from penstock.spark.pipelines.failures import readable
+from penstock.spark.pipelines.failures import at_line
 from penstock.spark.pipelines.folders import check_no_pattern, held
-from penstock.spark.pipelines.progress import Watch, rows_of
+from penstock.spark.pipelines.progress import Watch
+from penstock.spark.pipelines.running import PipelineRun, Ran, SinkQuery
+from penstock.spark.pipelines.taking import README, Take
+from penstock.spark.rows import Rows
+from penstock.stores.disk import sync
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-TIDY_EVERY = 60
-AT = re.compile(r" \(line (\d+), position \d+\)")
-
-
-@dataclass(slots=True)
-class Ran:
-    """The result of a run: the rows and batches of all its queries, and whether it was told to stop."""
-
-    rows: int = 0
-    batches: int = 0
-    seconds: float = 0
-    stopped: bool = False
-    taken: int = 0
-    """Messages that were taken from queues; like `late`, of the last hundred batches of a query if it had more."""
-    late: int = 0
-    """Rows that came later than the watermark allows; Spark drops them from windows and joins."""
-
-
-@dataclass(slots=True)
-class _SinkQuery:
-    """A query to start, where it is declared, and which sources it may read."""
-
-    where: str
-    writer: DataStreamWriter
-    checkpoint: Path
-    reads: set[str]
-
-    def start(self) -> StreamingQuery:
-        with _told(self.where):
-            return self.writer.option("checkpointLocation", str(self.checkpoint)).queryName(self.where).start()
+LANDED = {"ignoreMissingFiles": "true", "recursiveFileLookup": "true", "maxFileAge": "36500d"}
 
 
 def run(
@@ -93,12 +66,13 @@ def run(
     with held(home / "lock", taken), _session_of(spark) as own:
         plan = _Plan(own, pipeline, home, store)
         plan.define()
+        (home / "README.txt").write_text(README.format(name=pipeline.name))
         at_once = pipeline.trigger == "once" if once is None else once
         every = "1 second" if pipeline.trigger == "once" else pipeline.trigger
         takers, writers = plan.takers(), plan.writers()
         for query in (*takers, *writers):
             query.writer = query.writer.trigger(availableNow=True) if at_once else query.writer.trigger(processingTime=every)
-        running = _Run(home, takers, writers, watch or Watch(pipeline.name))
+        running = PipelineRun(plan.takes, takers, writers, watch or Watch(pipeline.name))
         return running.once() if at_once else running.on()
 
 
@@ -137,34 +111,35 @@ class _Plan:
         self._store = store
         self._frames: dict[str, DataFrame] = {}
         self._rejected: dict[str, DataFrame] = {}
+        self.takes = [
+            Take(pipeline.name, source, self._url(source.store, ("source", source.name)), home)
+            for source in pipeline.sources
+            if source.queue is not None
+        ]
 
     def define(self) -> None:
         pipeline = self._pipeline
         for source in pipeline.sources:
-            with _told(pipeline.where("source", source.name)):
+            with at_line(pipeline.where("source", source.name)):
                 frame = self._source(source)
             self._register(source.name, ("source", source.name), frame, source.watermark)
         for step in pipeline.steps:
             at = ("step", step.name)
-            with _told(pipeline.where(*at, key="sql"), pipeline.first_line(*at, key="sql")):
+            with at_line(pipeline.where(*at, key="sql"), pipeline.first_line(*at, key="sql")):
                 frame = self._spark.sql(step.sql)
             self._register(step.name, at, frame, step.watermark)
 
-    def takers(self) -> list[_SinkQuery]:
+    def takers(self) -> list[SinkQuery]:
         """The queries that land the messages of each queue."""
         found = []
-        for source in self._pipeline.sources:
-            if source.queue is not None:
-                where = self._pipeline.where("source", source.name)
-                with _told(where):
-                    url = self._url(source.store, ("source", source.name))
-                    options: Any = source.options | {"url": url, "queue": source.queue, "exact": True}
-                    stream = self._spark.readStream.format("penstock").options(**options).load()
-                writer = stream.writeStream.format("parquet").option("path", str(self._landed(source)))
-                found.append(_SinkQuery(where, writer, self._home / "take" / source.name, set()))
+        for take in self.takes:
+            where = self._pipeline.where("source", take.name)
+            with at_line(where):
+                take.check_abandoned()
+                found.append(SinkQuery(where, take.stream(self._spark), take.checkpoint))
         return found
 
-    def writers(self) -> list[_SinkQuery]:
+    def writers(self) -> list[SinkQuery]:
         """The queries that write to each sink, and the dead letters of each table that has a check."""
         pipeline, found = self._pipeline, []
         for sink in pipeline.sinks:
@@ -174,9 +149,10 @@ class _Plan:
                 raise BadInput(
                     f"{where}: {sink.table!r} is a table, not a stream; a source with a queue or with stream = true is a stream"
                 )
-            with _told(where):
+            with at_line(where):
                 writer = self._sink(sink, frame).outputMode(sink.mode)
-            found.append(_SinkQuery(where, writer, self._home / "sink" / sink.name, pipeline.reads(sink.table)))
+            checkpoint = self._home / "sink" / sink.name
+            found.append(SinkQuery(where, writer, checkpoint, pipeline.reads(sink.table), sink.path))
         for table, frame in self._rejected.items():
             assert pipeline.dead_letters is not None
             if not frame.isStreaming:
@@ -187,7 +163,7 @@ class _Plan:
             writer = dead_letters(frame, table).writeStream.format("penstock")
             writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
             where = f"{pipeline.where('dead_letters')}, for {table!r}"
-            found.append(_SinkQuery(where, writer, self._home / "dead" / table, pipeline.reads(table)))
+            found.append(SinkQuery(where, writer, self._home / "dead" / table, pipeline.reads(table)))
         return found
 
     def _source(self, source: Source) -> DataFrame:
@@ -199,18 +175,20 @@ class _Plan:
                 reader = reader.schema(source.schema)
             frame: DataFrame = reader.load(source.path)
             return frame
-        landed = self._landed(source)
-        landed.mkdir(parents=True, exist_ok=True)
-        landing.sweep(landed)
+        landed = self._home / "landed" / source.name
+        for folder in (landed, self._home / "staged"):
+            folder.mkdir(parents=True, exist_ok=True)
+        for folder in (landed, landed.parent, self._home):
+            sync(folder)
         schema = columns.schema(ReadOptions(url="", queue=source.queue))
         # Files that all queries have read are deleted. A new query has not read them: it begins with what is left.
-        stream = self._spark.readStream.schema(schema).option("ignoreMissingFiles", "true").parquet(str(landed))
+        stream = self._spark.readStream.schema(schema).options(**LANDED).parquet(str(landed))
         return parsed(stream, source.json) if source.json else stream
 
     def _register(self, name: str, at: tuple[str, ...], frame: DataFrame, watermark: tuple[str, str] | None) -> None:
         pipeline = self._pipeline
         if watermark is not None:
-            with _told(pipeline.where(*at, key="watermark")):
+            with at_line(pipeline.where(*at, key="watermark")):
                 if watermark[0] not in frame.columns:
                     raise BadInput(f"there is no column {watermark[0]!r}; there are {', '.join(frame.columns)}")
                 frame = frame.withWatermark(*watermark)
@@ -218,7 +196,7 @@ class _Plan:
         for check in pipeline.checks:
             if check.table == name:
                 line = pipeline.first_line("check", name, key="where", place=check.place)
-                with _told(pipeline.where("check", name, key="where", place=check.place), line):
+                with at_line(pipeline.where("check", name, key="where", place=check.place), line):
                     told = f.when(~f.coalesce(f.expr(check.where), f.lit(False)), f.lit(check.reason))
                     frame.select(told)
                 problem = told if problem is None else f.coalesce(problem, told)
@@ -231,84 +209,31 @@ class _Plan:
 
     def _sink(self, sink: Sink, frame: DataFrame) -> DataStreamWriter:
         if sink.path is not None:
+            self._try_parquet(sink.path, sink.partition, frame)
             return frame.writeStream.format("parquet").option("path", sink.path).partitionBy(*sink.partition)
         if sink.queue is None:
             return frame.writeStream.format("console").option("truncate", "false")
-        writer = messages(frame).writeStream.format("penstock")
+        rows, letters = messages(frame), self._pipeline.dead_letters
+        bad_rows = letters.queue if letters and letters.store == sink.store else None
+        Rows(rows.schema, sink.queue, bad_rows)  # raises what Spark would find out with the first batch
+        writer = rows.writeStream.format("penstock")
         writer = writer.options(url=self._url(sink.store, ("sink", sink.name)), queue=sink.queue)
-        letters = self._pipeline.dead_letters
-        return writer.option("badRows", letters.queue) if letters and letters.store == sink.store else writer
+        return writer if bad_rows is None else writer.option("badRows", bad_rows)
 
-    def _landed(self, source: Source) -> Path:
-        return self._home / "landed" / source.name
+    def _try_parquet(self, path: str, partition: Sequence[str], frame: DataFrame) -> None:
+        """Write no rows of this table to Parquet. Spark would find out with the first batch that it cannot."""
+        if Path(path).is_file():
+            raise BadInput(f"{path} is a file; Parquet is written to a folder")
+        names = {name.casefold() for name in frame.columns}  # SQL ignores case
+        for column in partition:
+            if column.casefold() not in names:
+                raise BadInput(f"there is no column {column!r:.80}; there are {', '.join(frame.columns)}")
+        trial = self._home / "trial"
+        self._spark.createDataFrame([], frame.schema).write.partitionBy(*partition).mode("overwrite").parquet(str(trial))
+        shutil.rmtree(trial)
 
     def _url(self, own: str | None, table: tuple[str, ...]) -> str:
         return _store_of(self._pipeline, own, self._store, table)
-
-
-class _Run:
-    """Runs the taking and the writing queries, until all is done or somebody says stop."""
-
-    def __init__(self, home: Path, takers: Sequence[_SinkQuery], writers: Sequence[_SinkQuery], watch: Watch) -> None:
-        self._home = home
-        self._takers = takers
-        self._writers = writers
-        self._watch = watch
-
-    def once(self) -> Ran:
-        """Take everything first, then write what was taken."""
-        ran = self._follow(self._takers, Ran())
-        if not ran.stopped:
-            ran = self._follow(self._writers, ran)
-            self._tidy()
-        return ran
-
-    def on(self) -> Ran:
-        over = threading.Event()
-
-        def tidy() -> None:
-            while not over.wait(TIDY_EVERY):
-                self._tidy()
-
-        tidying = threading.Thread(target=tidy, daemon=True)
-        tidying.start()
-        try:
-            ran = self._follow([*self._writers, *self._takers], Ran())
-        finally:
-            over.set()
-            tidying.join()
-        self._tidy()
-        return ran
-
-    def _follow(self, planned: Sequence[_SinkQuery], ran: Ran) -> Ran:
-        if not planned:
-            return ran
-        started: list[StreamingQuery] = []
-        try:
-            for query in planned:
-                started.append(query.start())  # noqa: PERF401 (one that fails must not hide those before it)
-            totals = self._watch.follow(*started)
-        except PySparkException:
-            for query, active in zip(planned, started, strict=False):
-                if (failed := active.exception()) is not None:
-                    with _told(query.where):
-                        raise failed from None
-            raise
-        finally:
-            for active in started:
-                if active.isActive:
-                    active.stop()
-        ran.rows, ran.batches, ran.seconds = ran.rows + totals.rows, ran.batches + totals.batches, ran.seconds + totals.seconds
-        ran.stopped = totals.stopped
-        for query, ended in zip(planned, started, strict=True):
-            for event in ended.recentProgress:
-                ran.taken += rows_of(event) if query in self._takers else 0
-                ran.late += sum(state["numRowsDroppedByWatermark"] for state in event["stateOperators"])
-        return ran
-
-    def _tidy(self) -> None:
-        for landed in (self._home / "landed").glob("*"):
-            landing.tidy(landed, [query.checkpoint for query in self._writers if landed.name in query.reads])
 
 
 @contextmanager
@@ -332,18 +257,3 @@ def _session_of(spark: SparkSession) -> Iterator[SparkSession]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
-
-
-@contextmanager
-def _told(where: str, first_line: int | None = None) -> Iterator[None]:
-    """Make errors say where in the file: at the line that SQL names, if the text begins at ``first_line``."""
-    try:
-        yield
-    except (PySparkException, PenstockError) as error:
-        known = readable(error)
-        text = str(known)
-        if first_line is not None and (found := AT.search(text)):
-            where = re.sub(r"line \d+", f"line {first_line + int(found[1]) - 1}", where, count=1)
-            text = AT.sub("", text)
-        known.args = (f"{where}: {text}",)
-        raise known from None

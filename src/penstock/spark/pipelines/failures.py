@@ -6,6 +6,8 @@ An error that we raised ourselves, in a Python worker or below a stream, is reco
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException, PySparkValueError
@@ -19,7 +21,8 @@ CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
 WRAPPERS = re.compile(
     r"STREAM_FAILED|FOREACH_BATCH_USER_FUNCTION_ERROR|FOREACH_USER_FUNCTION_ERROR|TASK_WRITE_FAILED|WRITING_JOB_ABORTED"
 )
-AT = re.compile(r"\bline (\d+),? (pos|position) (\d+)")
+SQL_AT = re.compile(r"\bline (\d+),? (pos|position) (\d+)")
+AT = re.compile(r" \(line (\d+), position \d+\)")
 BAD = re.compile(
     "USER_RAISED|UNRESOLVED|PARSE|CAST|DATATYPE|PATH_NOT_FOUND|FAILED_READ_FILE|MALFORMED|MISMATCH|INVALID|UNSUPPORTED|CANNOT_PARSE"
 )
@@ -87,7 +90,7 @@ def _path(text: str) -> str:
 
 
 def _place(text: str) -> str:
-    found = AT.search(text)
+    found = SQL_AT.search(text)
     # Spark counts "pos" from 0, and "position" from 1.
     return f" (line {found[1]}, position {int(found[3]) + (found[2] == 'pos')})" if found else ""
 
@@ -99,3 +102,18 @@ def _unnamed(text: str) -> str:
     text = re.sub(r"^\[\w+\] Query \[.*?\] terminated with exception: ", "", text.strip())
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while")]
     return re.sub(r"( SQLSTATE: \w+)+$", "", lines[0].removeprefix(": ")) if lines else "Spark failed and did not say why"
+
+
+@contextmanager
+def at_line(where: str, first_line: int | None = None) -> Iterator[None]:
+    """Make errors say where in the file: at the line that SQL names, if the text begins at ``first_line``."""
+    try:
+        yield
+    except (PySparkException, PenstockError) as error:
+        known = readable(error)
+        text = str(known)
+        if first_line is not None and (found := AT.search(text)):
+            where = re.sub(r"line \d+", f"line {first_line + int(found[1]) - 1}", where, count=1)
+            text = AT.sub("", text)
+        known.args = (f"{where}: {text}",)
+        raise known from None
