@@ -41,6 +41,13 @@ def test_the_order_and_the_parts_do_not_matter() -> None:
         assert sum(map(digest_of, parts)) % WRAP == whole
 
 
+def test_a_column_of_nulls_is_no_column() -> None:
+    whole = batch(ROWS).select(["queue", "body"])
+    for name, kind in COLUMNS.items():
+        if name not in whole.schema.names:
+            assert digest_of(whole.append_column(name, pa.nulls(len(ROWS), kind))) == digest_of(whole), name
+
+
 def test_every_column_matters() -> None:
     whole = digest_of(batch(ROWS))
     others: dict[str, Any] = {

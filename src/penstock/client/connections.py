@@ -168,7 +168,7 @@ class Line:
                 problem = error.problem
                 more = again or error.refused
             except Lost as error:
-                problem, lost = StoreError(f"{self.url} {error}"), error
+                problem, lost = (StoreUnreachable if error.again else StoreError)(f"{self.url} {error}"), error
                 more = again and error.again
             if not more or attempt == TRIES - 1:
                 break

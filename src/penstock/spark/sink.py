@@ -13,32 +13,28 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-import penstock
 from penstock.broker import open_desk
-from penstock.errors import StoreBusy, StoreError, StoreUnreachable, Unsupported, WriterSetBack
+from penstock.errors import StoreError, Unsupported, WriterSetBack
 from penstock.publishing import segments
 from penstock.spark.digests import WRAP, digest_of
+from penstock.spark.insisting import insist
 from penstock.spark.options import WriteOptions
 from penstock.spark.rows import Rows
 
 logger = logging.getLogger("penstock.spark")
 
-Answer = TypeVar("Answer")
-TRIES = 5
-PAUSE = 0.5
-"""Seconds before the second try; doubled before each further one."""
 HEADROOM = 256 * 1024
 """Bytes that a segment may take beyond those of its columns."""
 
@@ -67,11 +63,13 @@ class _Sink:
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0"
         staged = StagedByTask(writer, batch)
-        with open_desk(self._options.url, **self._options.access()) as desk:
-            for pieces in _gather(staged.counted(self._rows.convert(batches)), desk.max_segment - HEADROOM):
+        with ExitStack() as opened:
+            desk = insist(lambda: opened.enter_context(open_desk(self._options.url, **self._options.access())))
+            most = insist(lambda: desk.max_segment) - HEADROOM
+            for pieces in _gather(staged.counted(self._rows.convert(batches)), most):
                 name = f"{attempt}-{uuid.uuid4().hex}"
                 segment = segments.pack(pieces)
-                _insist(lambda name=name, segment=segment: desk.stage(writer, batch, name, segment))  # type: ignore[misc]
+                insist(partial(desk.stage, writer, batch, name, segment))
                 staged.segments[name] = sum(piece.num_rows for piece in pieces)
         return staged
 
@@ -79,12 +77,15 @@ class _Sink:
         for staged in _by_batch(messages):
             whole = None if once else f"{sum(staged.segments.values())}-{staged.digest:016x}"
             how: dict[str, Any] = {"bad_rows": self._options.bad_rows, "once": once, "digest": whole}
-            with self._options.open() as broker:
-                try:
-                    _insist(partial(broker.publish, staged.writer, staged.batch, staged.segments, **how))
-                except WriterSetBack as error:
-                    self._lost(str(error))
-                    broker.unstage(staged.writer, staged.batch, list(staged.segments))
+            try:
+                insist(partial(self._publish_batch, staged, how))
+            except WriterSetBack as error:
+                self._lost(str(error))
+                self._discard([staged])
+
+    def _publish_batch(self, staged: StagedByTask, how: dict[str, Any]) -> None:
+        with self._options.open() as broker:
+            broker.publish(staged.writer, staged.batch, staged.segments, **how)
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
@@ -183,13 +184,3 @@ def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
         rows = math.ceil(batch.num_rows / max(2, math.ceil(batch.nbytes / most)))
         for start in range(0, batch.num_rows, rows):
             yield from _parts(batch.slice(start, rows), most)
-
-
-def _insist(act: Callable[[], Answer]) -> Answer:
-    """Retry if the store is busy or unreachable: repeating either step is safe."""
-    for attempt in range(TRIES - 1):
-        try:
-            return act()
-        except (StoreBusy, StoreUnreachable, penstock.OutcomeUnknown):
-            time.sleep(PAUSE * 2**attempt)
-    return act()

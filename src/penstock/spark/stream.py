@@ -7,6 +7,8 @@ partitions      confirm the claims, which never lapse from then on
 read            the messages of a claim, by place: a replay reads the same ones in the same order
 (Spark commits the batch)
 commit          settle; the last batch of all is settled by the latestOffset that finds nothing more
+
+Each of these can be repeated, and is, while the store is away.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from penstock.broker import Broker
 from penstock.errors import BadInput, ClaimError, ClaimLapsed, QueueNotFound, ReaderSetBack
 from penstock.message import Claim
 from penstock.spark import columns, reading
+from penstock.spark.insisting import insistent
 from penstock.spark.options import ReadOptions
 
 logger = logging.getLogger("penstock.spark")
@@ -82,10 +85,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxRows(self._options.max_messages)
 
+    @insistent
     def prepareForTriggerAvailableNow(self) -> None:
         broker = self._open()
         self._target = {name: broker.queue(name).pulse().at for name in self._options.queues(broker)}
 
+    @insistent
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         broker = self._open()
         reached = max(start["epoch"], self._check(start))
@@ -111,6 +116,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # covers it.
         return {"reader": start["reader"], "epoch": epoch, "claims": held} if held else start
 
+    @insistent
     def partitions(self, start: Offset, end: Offset) -> list[Slice]:
         self._check(start)
         slices: list[Slice] = []
@@ -135,9 +141,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{expected} messages from place {partition.start} on: the others were deleted behind its back"
             )
 
+    @insistent
     def commit(self, end: Offset) -> None:
         self._settle(end)
 
+    @insistent
     def reportLatestOffset(self) -> Offset | None:
         """What the query's progress shows as the source's latest offset: how many messages wait, and for how long."""
         broker = self._open()

@@ -17,6 +17,10 @@ def declared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/pipelines/test_declared.py",))
 
 
+def outage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/test_outages.py",))
+
+
 LANDING, TAKING = "spark/pipelines/landing.py", "spark/pipelines/taking.py"
 
 FAULTS = [
@@ -38,7 +42,7 @@ FAULTS = [
     ),
     sink(
         "the digest counts a column of nulls",
-        "order_and_the_parts",
+        "no_column",
         ("spark/digests.py", "column.drop_null()  #", "column  #"),
     ),
     landed(
@@ -97,5 +101,30 @@ FAULTS = [
         "Parquet is not tried",
         "mistake_in_a_sink",
         ("spark/pipelines/declared.py", "            self._try_parquet(sink.path, sink.partition, frame)\n", ""),
+    ),
+    outage(
+        "an outage ends a stream at latestOffset",
+        "asks_again",
+        ("spark/stream.py", "    @insistent\n    def latestOffset(", "    def latestOffset("),
+    ),
+    outage(
+        "an outage ends a stream at partitions",
+        "asks_again",
+        ("spark/stream.py", "    @insistent\n    def partitions(", "    def partitions("),
+    ),
+    outage(
+        "an outage ends a stream at commit",
+        "asks_again",
+        ("spark/stream.py", "    @insistent\n    def commit(", "    def commit("),
+    ),
+    outage(
+        "an outage ends a stream at reportLatestOffset",
+        "asks_again",
+        ("spark/stream.py", "    @insistent\n    def reportLatestOffset(", "    def reportLatestOffset("),
+    ),
+    outage(
+        "an answer that was cut off ends a stream",
+        "running_query",
+        ("client/connections.py", "(StoreUnreachable if error.again else StoreError)", "StoreError"),
     ),
 ]
