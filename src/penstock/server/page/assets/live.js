@@ -1,0 +1,73 @@
+// One stream of changes for the view in front: server-sent events while the tab is seen, nothing while it is hidden, and a
+// word to the reader when the server is away and when it is back.
+
+import { loadSession, session } from "./api.js";
+import { text } from "./dom.js";
+import { toast } from "./ui.js";
+
+const PATIENCE = [500, 1000, 2000, 5000];
+
+/** Follow the changes until `signal` ends. `rows({at, rows, gone, whole})` and `jobs({jobs})` are called with what comes;
+ * `queue`: of this queue only. After a gap the server tells everything again, which begins with `whole`. */
+export function follow({ queue = null, rows = null, jobs = null, signal }) {
+  const address = queue === null ? "/penstock/changes" : `/penstock/changes?queue=${encodeURIComponent(queue)}`;
+  let source = null;
+  let lost = false;
+  let tries = 0;
+  let timer = 0;
+
+  function open() {
+    source = new EventSource(address);
+    source.addEventListener("open", () => {
+      tries = 0;
+      if (lost) toast("Connected again. What you see is up to date.", "good");
+      tell(false);
+    });
+    source.addEventListener("error", () => {
+      tell(true);
+      if (source.readyState === EventSource.CLOSED) again(); // The browser gives up on an answer that is no stream.
+    });
+    for (const [event, listener] of [["rows", rows], ["jobs", jobs]]) {
+      if (listener) source.addEventListener(event, (message) => listener(JSON.parse(message.data)));
+    }
+  }
+
+  function again() {
+    close();
+    timer = setTimeout(async () => {
+      await loadSession().catch(() => null);
+      if (signal.aborted || document.hidden) return;
+      if (session.signed_in) open();
+      else dispatchEvent(new Event("penstock-signed-out"));
+    }, PATIENCE[Math.min(tries++, PATIENCE.length - 1)]);
+  }
+
+  function close() {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+  }
+
+  function tell(away) {
+    lost = away;
+    text(document.getElementById("banner"), away ? "The connection to the server is lost. Trying again…" : "");
+    const sign = document.getElementById("live");
+    if (!sign) return;
+    sign.hidden = false;
+    sign.classList.toggle("off", away);
+    text(sign.lastChild, away ? "offline" : "live");
+  }
+
+  function look() {
+    close();
+    if (!document.hidden) open();
+  }
+
+  document.addEventListener("visibilitychange", look, { signal });
+  addEventListener("pagehide", close, { signal });
+  signal.addEventListener("abort", () => {
+    close();
+    text(document.getElementById("banner"), "");
+  });
+  look();
+}

@@ -1,0 +1,7 @@
+// Before the first paint, so that a chosen theme never flashes. The stylesheet follows the system where nothing was chosen.
+try {
+  const chosen = localStorage.getItem("penstock-theme");
+  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+} catch {
+  // No storage in this browser: the system's theme it is.
+}
