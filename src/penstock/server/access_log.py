@@ -45,7 +45,7 @@ class AccessLog:
         self._lines.append(
             f'{{"time": "{self._second[1]}.{int((now - second) * 1000):03}Z", "method": {method}, "path": {path}, '
             f'"status": {response.status}, "ms": {round(seconds * 1000, 2)}, "in": {request.length}, '
-            f'"out": {len(response.body)}{more}}}'
+            f'"out": {len(response.body) + response.fed}{more}}}'
         )
         if len(self._lines) >= MOST_LINES:
             self.flush()

@@ -6,6 +6,8 @@
       │                           └ request_timeout: 503 if the store has not begun; else answered late
       └ the first request, or the rest of one: read_timeout; between requests: idle_timeout
 
+An answer with a feed goes on until the feed, the client or the server ends it. Only a client that stops taking it is cut.
+
 If the kernel does not get an answer whole, its client has not heard it, and what was claimed for it is given back.
 """
 
@@ -21,7 +23,7 @@ from typing import Any
 
 from penstock.server.http.conversation import BODY, HEAD, IDLE, Continue, Conversation, Refusal
 from penstock.server.http.open_connections import Connections
-from penstock.server.http.request_response import NOBODY, Refused, Request, Response
+from penstock.server.http.request_response import NOBODY, Feed, Refused, Request, Response
 from penstock.server.http.serving import Serving
 
 logger = logging.getLogger("penstock.server")
@@ -47,6 +49,8 @@ class Connection(asyncio.BufferedProtocol):
         self._job: Serving | None = None
         self._answering: tuple[Request, Response, float] | None = None
         self._unsent: memoryview | None = None
+        self._feed: Feed | None = None
+        """Gives the rest of the answer, piece by piece."""
         self._blocked = False
         """The transport holds bytes that the kernel has not taken."""
         self._left = 0
@@ -74,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._all.remove(self)
         self._talk.close()
         if self._answering is not None:
-            self._end_answer(unheard=True)
+            self._end_answer(unheard=self._feed is None)
         self._leave()
 
     def eof_received(self) -> bool:
@@ -176,12 +180,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         head = self._talk.answer(response, self._all.date(), stopping=self._handler.stopping)
         body = b"" if response.bare else response.body
+        if response.feed is not None and not response.bare:
+            self._feed = response.feed
+            self._feed.wake = self._pump
         if len(body) <= PART:
             self._transport.write(head + body)
         else:
             self._unsent = memoryview(body)
             self._transport.write(head)
-        if self._blocked or self._unsent is not None:
+        if self._feed is not None:
+            self._left, self._since = -1, self._loop.time()
+        elif self._blocked or self._unsent is not None:
             self._recount(request, len(body) + PART, more=response.undo is not None)
             self._left, self._since = -1, self._loop.time()
         self._pump()
@@ -202,8 +211,13 @@ class Connection(asyncio.BufferedProtocol):
             part, rest = self._unsent[:PART], self._unsent[PART:]
             self._unsent = rest if rest else None
             self._transport.write(part)
+        while self._feed is not None and not self._blocked and not self._transport.is_closing():
+            piece = self._feed.take()
+            if piece is None:
+                return
+            self._write_piece(piece)
         if self._transport.is_closing():
-            self._end_answer(unheard=True)  # the kernel refused some of it
+            self._end_answer(unheard=self._feed is None)  # the kernel refused some of it
         elif self._unsent is None and not self._blocked:
             self._end_answer(unheard=False)  # the kernel has every byte: as far as we can know, the client got it
             self._talk.answered()
@@ -213,10 +227,20 @@ class Connection(asyncio.BufferedProtocol):
             elif self._talk.done or self.ended or not self._reads:
                 self._go_on()
 
+    def _write_piece(self, piece: bytes) -> None:
+        """An empty one is the end: in chunks, an empty chunk says so."""
+        assert self._answering is not None
+        if not piece:
+            self._feed = None
+        self._answering[1].fed += len(piece)
+        self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._talk.chunks else piece)
+
     def _end_answer(self, *, unheard: bool) -> None:
         assert self._answering is not None
         request, response, seconds = self._answering
-        self._answering = self._unsent = None
+        self._answering = self._unsent = self._feed = None
+        if response.feed is not None:
+            response.feed.close()
         if request.held:
             self._handler.budget.give(request.held)
             request.held = 0
@@ -245,6 +269,9 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
         elif self._job is not None and self._job.request.resting:
             self._leave()
+        elif self._feed is not None:
+            self._end_answer(unheard=False)
+            self.abort()
 
     def _leave(self) -> None:
         if self._job is not None:
@@ -295,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
     def _watch_progress(self, now: float) -> None:
         """A client may take its answer as slowly as it likes, but it must go on taking it."""
         left = len(self._unsent or b"") + self._transport.get_write_buffer_size() + self._in_kernel()
-        if left != self._left:
+        if left != self._left or (self._feed is not None and not left):
             self._left, self._since = left, now
         elif now - self._since > self._settings.read_timeout:
             self._all.cut += 1
@@ -325,3 +352,14 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
         elif self._job is None and (phase is HEAD or (phase is IDLE and not self._talk.waiting)):
             self._transport.close()
+        elif self._feed is not None:
+            self._end_feed()
+
+    def _end_feed(self) -> None:
+        """The server stops. A client that has not taken the last piece learns it from the end of the connection."""
+        if self._blocked:
+            self._end_answer(unheard=False)
+            self.abort()
+        else:
+            self._write_piece(b"")
+            self._pump()

@@ -163,8 +163,8 @@ class Conversation:
 
     def answer(self, response: Response, date: str, *, stopping: bool) -> bytes:
         """The head of an answer to the request or refusal that `next` returned last."""
-        self._last = self.phase is REFUSED or not self._keep_alive or response.close or stopping
-        return render(response, keep_alive=not self._last, date=date)
+        self._last = self.phase is REFUSED or not self._keep_alive or response.close or stopping or response.feed is not None
+        return render(response, keep_alive=not self._last, date=date, chunked=self.chunks)
 
     def answered(self) -> None:
         """The answer has left."""
@@ -176,6 +176,8 @@ class Conversation:
 
     _request = unread()
     _keep_alive = _last = False
+    chunks = False
+    """The client understands an answer in chunks: it speaks HTTP/1.1."""
 
     def _read_head(self) -> bool:
         """Read the head if it has come; then the phase is BODY. Returns whether the client waits for 100 Continue."""
@@ -199,6 +201,7 @@ class Conversation:
         line_end = data.find(b"\r\n")
         line = read_line(data[:line_end])
         self._request = request = Request(line.method, line.segments, line.query, {}, b"", 0, NOBODY, raw_path=line.raw_path)
+        self.chunks = line.version == b"1.1"
         self.phase = BODY  # from here on, a refusal names the request
         fields = read_fields(data[line_end + 2 : end + 2], line.version)
         request.headers = fields.headers

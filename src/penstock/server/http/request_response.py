@@ -9,7 +9,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.bridge.performing import TurnedAway
 from penstock.errors import BadInput
@@ -127,6 +127,23 @@ class Request:
         return "/" + "/".join(self.segments)
 
 
+class Feed(Protocol):
+    """The body of an answer that goes on. Its connection asks for the next piece when the client has taken the last one, so
+    that a slow client gets fewer pieces and holds no backlog. Used in the event loop only."""
+
+    wake: Callable[[], None]
+    """Set by the connection: tells it that there is a piece again."""
+
+    def take(self) -> bytes | None:
+        """The next piece, of at most `PIECE` bytes; None: nothing now; empty: this is the end."""
+
+    def close(self) -> None:
+        """The answer has ended, or its client has left."""
+
+
+PIECE = 64 * 1024
+
+
 @dataclass(slots=True)
 class Response:
     """``undo`` gives back what was claimed for this response if it never reaches the client."""
@@ -140,6 +157,10 @@ class Response:
     """It answers HEAD, so its body is not sent: the client would take it for the next answer."""
     cause: str = ""
     """How the store failed, for the log."""
+    feed: Feed | None = None
+    """In place of the body: what it gives is sent as it comes, until it ends, and then the connection is closed."""
+    fed: int = 0
+    """Bytes that it has given."""
 
 
 def read_json(body: bytes) -> Any:
@@ -165,15 +186,17 @@ def _begin(status: int, date: str) -> str:
     return f"HTTP/1.1 {status} {REASONS[status]}\r\nDate: {date}\r\n"
 
 
-def render(response: Response, *, keep_alive: bool, date: str) -> bytes:
-    """The head of an answer."""
+def render(response: Response, *, keep_alive: bool, date: str, chunked: bool = False) -> bytes:
+    """The head of an answer. ``chunked``: its feed comes in chunks; otherwise, it ends with the connection."""
     head = _begin(response.status, date)
     for name, value in response.headers.items():
         head += f"{name}: {value}\r\n"
     lines = 2 + len(response.headers)
     if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
         raise ValueError("a header has a line break")  # no name, id or content type may inject headers
-    if response.status not in (204, 304):
+    if response.feed is not None:
+        head += "Transfer-Encoding: chunked\r\n" if chunked else ""
+    elif response.status not in (204, 304):
         head += f"Content-Length: {len(response.body)}\r\n"
     if not keep_alive:
         head += "Connection: close\r\n"
