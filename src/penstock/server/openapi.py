@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from html import escape
 from typing import Any
@@ -12,6 +13,8 @@ from penstock.policy import MAX_HOLDER
 from penstock.server.dialects.native import BROKER_VERBS, VERBS
 from penstock.server.dialects.sqs.shapes import OPERATIONS
 from penstock.server.http.request_response import JSON, REASONS
+from penstock.server.jobs.filters import LONGEST_TEXT, MOST_IDS, STATES
+from penstock.server.page.messages import MOST_HEADS
 
 Spec = dict[str, Any]
 ANY = "*/*"
@@ -181,6 +184,46 @@ def _sqs() -> Spec:
     return {"/": {"post": post}, "/{account}/{queue}": {"parameters": [account, queue], "get": get, "post": post}}
 
 
+AGE: Spec = {"type": ["number", "null"], "minimum": 0, "maximum": MAX_NUMBER}
+TEXT: Spec = {"type": ["string", "null"], "minLength": 1, "maxLength": LONGEST_TEXT}
+FILTER: Spec = {
+    "type": "object",
+    "description": "Which messages are meant: those that fit everything that is given",
+    "properties": {
+        "state": {"enum": [*STATES, None]},
+        "ids": {"type": ["array", "null"], "items": {"type": "string"}, "maxItems": MOST_IDS},
+        **dict.fromkeys(("reason", "source", "group", "text", "field"), TEXT),
+        **dict.fromkeys(("older_than", "younger_than"), AGE),
+        "equals": {"description": "What the value at `field` is"},
+    },
+    "additionalProperties": False,
+}
+SELECTION: Spec = {
+    "type": "object",
+    "properties": {
+        "filter": FILTER,
+        "limit": {"type": "integer", "minimum": 0, "maximum": MOST_HEADS, "description": "List so many; 0: count all"},
+        "after": {"type": ["string", "null"], "description": "`more` of the answer before"},
+        "by": {"type": ["string", "null"], "description": "Count by reason, source, age or field:a.b.0"},
+    },
+    "additionalProperties": False,
+}
+SELECTED: Spec = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer"},
+        "scanned": {"type": "integer"},
+        "complete": {"type": "boolean"},
+        "sample": {"type": "array", "items": {"type": "string"}},
+        "more": {"type": ["string", "null"]},
+        "messages": {"type": "array", "items": {"type": "object", "required": ["id", "state", "sent_at", "size"]}},
+        "groups": {"type": "array", "items": {"type": "object", "required": ["value", "filter", "count"]}},
+        "other": {"type": "integer"},
+    },
+    "required": ["count", "scanned", "complete", "sample", "more"],
+}
+
+
 def _native() -> Spec:
     call = {"requestBody": {"required": True, **_body(CALL)}}
     answer = _response(200, "What the verb answers", {"type": "object", "required": ["answer"]})
@@ -188,6 +231,25 @@ def _native() -> Spec:
     verb = {**_path("verb"), "schema": {"enum": list(VERBS)}}
     broker = {**_path("verb"), "schema": {"enum": list(BROKER_VERBS)}}
     return {
+        "/penstock/queues/{queue}/select": {
+            "parameters": [_path("queue")],
+            "post": _operation(
+                "penstock",
+                "Messages that fit a filter: listed, or counted, without claiming one",
+                _response(200, "Those, or a part", SELECTED),
+                errors="404",
+                requestBody={"required": True, **_body(SELECTION)},
+            ),
+        },
+        "/penstock/queues/{queue}/messages/{id}": {
+            "parameters": [_path("queue"), _path("id")],
+            "get": _operation(
+                "penstock",
+                "One message in full, also from the history",
+                _response(200, "Found", {"type": "object", "required": ["message"]}),
+                errors="404",
+            ),
+        },
         "/penstock/queues/{queue}/{verb}": {
             "parameters": [_path("queue"), verb],
             "post": _operation("penstock", text, answer, errors="404 409", **call),
@@ -218,6 +280,38 @@ def _operators() -> Spec:
     }
 
 
+def _page() -> Spec:
+    html = _response(200, "The page", {}, "text/html")
+    views: Spec = {}
+    for path in VIEWS[1:]:
+        names = re.findall(r"{(\w+)}", path)
+        views[path] = {"parameters": [_path(name) for name in names]} if names else {}
+        views[path]["get"] = _operation("page", "A view of the page", html, errors="")
+    token = {
+        "type": "object",
+        "properties": {"token": {"type": "string"}},
+        "required": ["token"],
+        "additionalProperties": False,
+    }
+    session = {"type": "object", "properties": {"signed_in": {"type": "boolean"}, "tokens": {"type": "boolean"}}}
+    signed_in = _response(200, "Who is signed in; a cookie keeps it", {**session, "required": ["signed_in", "tokens"]})
+    return {
+        **views,
+        "/dashboard/assets/{name}": {
+            "parameters": [_path("name")],
+            "get": _operation("page", "A file of the page", _response(200, "The file", {}, ANY), errors="404"),
+        },
+        "/dashboard/api": {"get": _operation("page", "All paths", _response(200, "HTML", {}, "text/html"), errors="")},
+        "/dashboard/session": {
+            "get": _operation("page", "Who is signed in on the page?", signed_in, errors=""),
+            "post": _operation(
+                "page", "Sign in with a token", signed_in, errors="", requestBody={"required": True, **_body(token)}
+            ),
+            "delete": _operation("page", "Sign out", _response(204, "Signed out"), errors=""),
+        },
+    }
+
+
 def _with(some: Spec, others: Spec) -> Spec:
     """The paths of both; one of them, /, has methods in both."""
     return {path: {**others.get(path, {}), **some.get(path, {})} for path in {**some, **others}}
@@ -230,7 +324,7 @@ def document(max_wait: int) -> Spec:
         "info": {"title": "Penstock", "version": penstock.__version__, "description": "A durable message queue, in dialects."},
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
-        "paths": {**_mqs(max_wait), **_mqcore(), **_native(), **_with(_sqs(), _operators())},
+        "paths": {**_mqs(max_wait), **_mqcore(), **_native(), **_with(_sqs(), _operators()), **_page()},
     }
 
 

@@ -32,11 +32,13 @@ from penstock.errors import (
 )
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
+from penstock.server.auth import Guard
 from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
 from penstock.server.dialects.looking import HEAD, LOOKS, look
 from penstock.server.dialects.native_values import answer, answer_messages, copies, read_arguments, weigh
-from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
+from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_json
 from penstock.server.offload import SMALL
+from penstock.server.page.messages import Messages
 from penstock.server.quotas import MESSAGES
 from penstock.server.receipts import seal, unseal
 
@@ -103,10 +105,14 @@ class Native(Dialect):
 
     def routes(self) -> Sequence[Route]:
         return [
+            *Messages(self.core).routes(),
             Route("POST", "/penstock/queues/{queue}/{verb}", None, self.call_queue),
             Route("POST", "/penstock/broker/{verb}", None, self.call_broker),
             Route("POST", "/penstock/staged/{writer}/{batch}/{name}", None, self.stage),
         ]
+
+    def authorize(self, guard: Guard, request: Request) -> Grant:
+        return guard.grant_own(request)
 
     def keep(self, request: Request) -> int:
         """The body of a request that will be refused whatever it says is not kept."""
@@ -119,6 +125,8 @@ class Native(Dialect):
     def _admit(self, request: Request) -> None:
         """What the head of a request tells: is there such a verb, and may its sender call it?"""
         match request.segments:
+            case (_, "queues", queue, "select"):
+                request.grant.check(Scope.READ, queue)
             case (_, "queues", queue, verb):
                 scope = VERBS.get(verb)
                 if scope is None:
@@ -222,7 +230,7 @@ class Native(Dialect):
         settled, messages = await self.core.polls.exchange(request, queue, held, limit, **given)
         self.core.quotas.received(request.grant, len(messages))
         self.core.count_deleted(request, queue, sum(settled))
-        self.core.metrics.count_messages("received", queue, len(messages))
+        self.core.count_received(queue, messages)
         return await self._answer_claim(request, [settled, seal(request.grant, messages)], messages)
 
     async def _answer_claim(self, request: Request, value: Any, messages: list[Message]) -> Response:

@@ -1,0 +1,48 @@
+// Signing in with a token, which the server turns into a session: the page does not keep it.
+
+import { session, signIn } from "./api.js";
+import { go } from "./app.js";
+import { el } from "./dom.js";
+import { act, empty, field, head, words } from "./ui.js";
+
+export function show(root, { query, signal }) {
+  head(root, { title: "Sign in" });
+  if (!session.tokens) {
+    root.append(empty("This server asks for no token.", el("a", { href: "/dashboard" }, "All queues")));
+    return;
+  }
+  const token = el("input", { type: "password", name: "token", autocomplete: "current-password", spellcheck: "false", required: true, autofocus: true });
+  const wrong = el("p", { class: "wrong", role: "alert" });
+  const submit = el("button", { type: "submit", class: "btn primary" }, "Sign in");
+  const form = el("form", { class: "card signin", on: { submit: enter } },
+    el("p", {}, "This server is for holders of a token. What yours may not do is not shown."),
+    field("Token", token, "It is kept by the server, in a session that ends when it is not used for half an hour."), wrong, submit);
+  root.append(form);
+  token.focus();
+
+  function enter(event) {
+    event.preventDefault();
+    wrong.textContent = "";
+    act(submit, async () => {
+      try {
+        await signIn(token.value);
+      } catch (error) {
+        wrong.textContent = words(error);
+        token.select();
+        return;
+      }
+      if (!signal.aborted) await go(back(query.get("to")), { replaced: true });
+    });
+  }
+}
+
+/** Where to go on: a place of this page, and no other address that a link may have brought here. */
+function back(to) {
+  try {
+    const { origin, pathname, search } = new URL(to ?? "", location.href);
+    if (origin === location.origin && /^\/(dashboard(\/.*)?)?$/.test(pathname) && pathname !== "/dashboard/sign-in") return pathname + search;
+  } catch {
+    // Not an address.
+  }
+  return "/dashboard";
+}
