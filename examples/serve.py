@@ -8,7 +8,11 @@ import penstock
 from penstock.server import read_settings, serve
 
 TRY = """\
-Penstock serves {store} at {url}; Ctrl-C ends it. In another terminal:
+Penstock serves {store} at {url}; Ctrl-C ends it. The page, in a browser:
+
+  {url}/dashboard
+
+In another terminal:
 
   curl -X PUT {url}/queues/orders -d '{{"retention_timeout": 3600, "visibility_timeout": 30}}'
   curl {url}/messages/orders -H 'Content-Type: text/plain' -d 'one pizza'
@@ -18,7 +22,7 @@ Penstock serves {store} at {url}; Ctrl-C ends it. In another terminal:
   curl {url}/metrics
   .venv/bin/penstock queues --store {url}
 
-  {url}/ lists every path; docs/service.md is the manual; make tour shows the library."""
+  {url}/dashboard/api lists every path; docs/service.md is the manual; make tour shows the library."""
 
 
 def main() -> None:

@@ -26,6 +26,8 @@ MAX_NUMBER = 2**31 - 1
 """The highest count and the longest duration that every store can keep."""
 BLOCKED = FOREVER + 1
 """Added to the instant in the place of a blocked message, which comes after all others."""
+PRIVATE = "penstock.private."
+"""Labels whose names begin so are for servers of the store only, which show them to nobody."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -37,7 +37,8 @@ def run_serve(args: Namespace) -> int:
 
     def started(url: str) -> None:
         by = f" by {settings.workers} processes" if settings.workers > 1 else ""
-        complain(f"serving {without_password(settings.store)} at {url}{by}")
+        page = "" if settings.page == "off" else f" (the page: {url}/dashboard)"
+        complain(f"serving {without_password(settings.store)} at {url}{by}{page}")
 
     def work(settings: ServerSettings, worker: Worker | None = None) -> int:
         with open_local(settings.store) as broker:

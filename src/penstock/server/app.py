@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -28,6 +27,8 @@ from penstock.server.http.open_connections import Connections
 from penstock.server.http.request_response import LEFT, Refused, Request, Response
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
+from penstock.server.page.dialect import Page
+from penstock.server.page.sessions import Sessions
 from penstock.server.quotas import Quotas
 from penstock.server.settings import ServerSettings
 from penstock.server.strangers import Strangers
@@ -60,7 +61,12 @@ class App:
         self.connections = Connections(self, loop)
         self.commits.together = self.connections.together
         self.guard = Guard(
-            settings.tokens, settings.host, _hosts(settings), sqs_keys=settings.sqs_keys, tls=bool(settings.tls_cert)
+            settings.tokens,
+            settings.host,
+            _hosts(settings),
+            sqs_keys=settings.sqs_keys,
+            tls=bool(settings.tls_cert),
+            page=settings.page,
         )
         self._broker = broker
         self._log = log
@@ -69,7 +75,13 @@ class App:
         core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas)
         self._root = MqCore(core)
         self._sqs = Sqs(core)
-        others: Sequence[Dialect] = (*(dialect(core) for dialect in dialects), Operators(core, self._gauges))
+        self._operators = Operators(core, self._gauges)
+        others: list[Dialect] = [*(dialect(core) for dialect in dialects), self._operators]
+        self._page: Page | None = None
+        if settings.page != "off":
+            self.guard.signed_in = sessions = Sessions(broker, self.commits, self.guard, settings)
+            self._page = Page(core, self.guard, sessions)
+            others.append(self._page)
         self.dialects = (*others, self._sqs, self._root)
         self._by_segment = {segment: dialect for dialect in others for segment in dialect.reserved}
         self._routers = {dialect.name: Router(dialect.routes()) for dialect in self.dialects}
@@ -134,7 +146,10 @@ class App:
     def _dialect(self, request: Request) -> Dialect:
         if Sqs.claims(request):
             return self._sqs
-        return self._by_segment.get(request.segments[0], self._root)
+        dialect = self._by_segment.get(request.segments[0], self._root)
+        if dialect is self._operators and self._page is not None and self._page.claims(request):
+            return self._page
+        return dialect
 
     def _route(self, dialect: Dialect, request: Request) -> tuple[Route, dict[str, str]]:
         router = self._routers[dialect.name]

@@ -6,9 +6,11 @@ import hmac
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from ipaddress import ip_address
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from penstock.errors import (
@@ -38,6 +40,8 @@ call a server that stands in for it, are Amazon's."""
 OWN_SITE = ("none", "same-origin")
 """What a browser says of a request that its user, or a page of this server, has made."""
 WANTS_TOKEN = {"WWW-Authenticate": 'Bearer realm="penstock"'}
+LOOKING = frozenset({Scope.COUNT, Scope.READ})
+"""What a page may do that is read-only."""
 
 
 FAILURES: tuple[tuple[type[StoreError], str], ...] = (
@@ -67,6 +71,14 @@ def told_to(grant: Grant, error: PenstockError, store: object) -> PenstockError:
     return error
 
 
+class SignedIn(Protocol):
+    """Who has signed in on the page."""
+
+    def read(self, request: Request) -> Token | None:
+        """The token of the session that a request belongs to; None if it belongs to none. Raises `Refused` if the session has
+        ended, or if a page of another site may have made the request."""
+
+
 class Guard:
     """Decides what a request may do. Without any token or key it may do everything, but only from this machine.
 
@@ -81,10 +93,14 @@ class Guard:
         *,
         sqs_keys: Sequence[SqsKey] = (),
         tls: bool = False,
+        page: str = "off",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``hosts``: more names of this server, as patterns, with commas between them. With ``tls`` any name is known: browsers
-        compare it with the certificate. ``clock``: seconds since 1970."""
+        compare it with the certificate. ``page``: as in the settings. ``clock``: seconds since 1970."""
+        self.signed_in: SignedIn | None = None
+        """If the server has a page."""
+        self._page = page
         self._any_name = tls
         self._tokens = tokens
         self._sqs_keys = sqs_keys
@@ -93,27 +109,59 @@ class Guard:
         self._host = host.strip("[]").lower()
         self._names = [name.strip().lower() for name in hosts.split(",") if name.strip()]
         self._is_known = lru_cache(maxsize=64)(self._find)
-        if self._is_open and not is_loopback(host):
+        if self.is_open and not is_loopback(host):
             raise BadSetting(
                 f"host {host!r} can be reached from other machines: that needs a token (PENSTOCK_TOKEN or [[token]])"
             )
-        if self._is_open and any(set(name) <= {"*", "?", "."} for name in self._names):
+        if self.is_open and any(set(name) <= {"*", "?", "."} for name in self._names):
             raise BadSetting(f"hosts {hosts!r:.200} lets in every name, and so every web page: that needs a token")
 
     @property
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
+        """Whether there is no token and no key."""
         return not self._tokens and not self._sqs_keys
+
+    @property
+    def tokens(self) -> Sequence[Token]:
+        return self._tokens
 
     def grant(self, headers: Mapping[str, str]) -> Grant:
         self._check_page(headers)
-        return EVERYTHING if self._is_open else self._by_token(headers)
+        return EVERYTHING if self.is_open else self._by_token(headers)
+
+    def grant_own(self, request: Request) -> Grant:
+        """Of a request in a dialect that the page speaks: its sender has a token, or has signed in with one. A cookie counts
+        nowhere else, because browsers send it by themselves, and in other dialects a GET may take a message."""
+        headers = request.headers
+        self._check_page(headers)
+        if self.is_open:
+            return self.narrow(EVERYTHING) if headers.get("sec-fetch-site") == "same-origin" else EVERYTHING
+        if self.signed_in is not None and "authorization" not in headers:
+            token = self.signed_in.read(request)
+            if token is not None:
+                return self.narrow(token.grant)
+        token = self._token_of(headers)
+        request.still = partial(self._counts, token)
+        return token.grant
+
+    def narrow(self, grant: Grant) -> Grant:
+        """What a page may do for somebody who has this grant."""
+        return replace(grant, scopes=grant.scopes & LOOKING) if self._page == "read-only" else grant
+
+    def check_visitor(self, request: Request, *, follows_link: bool = False) -> None:
+        """Let anybody come to the page who may not be signed in. ``follows_link``: also from a page of another site, as long as
+        the browser shows ours in place of that."""
+        headers = request.headers
+        shown = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+        self._check_page(headers, own=not (follows_link and shown and request.method == "GET"))
+        check_origin(headers)
 
     def grant_signed(self, request: Request) -> Grant:
         """Of a request in the SQS dialect, which has a signature or a token. If it is `NOBODY`, `Request.prove` tells the grant
         when the body is there."""
         headers = request.headers
         self._check_page(headers)
-        if self._is_open:
+        if self.is_open:
             return EVERYTHING
         if headers.get("authorization", "")[:7].lower() == "bearer ":
             try:
@@ -124,35 +172,46 @@ class Guard:
         return NOBODY
 
     def _by_token(self, headers: Mapping[str, str]) -> Grant:
+        return self._token_of(headers).grant
+
+    def _token_of(self, headers: Mapping[str, str]) -> Token:
         scheme, _, secret = headers.get("authorization", "").partition(" ")
-        presented = digest(secret.strip())
+        return self.find_token(secret.strip() if scheme.lower() == "bearer" else "")
+
+    def find_token(self, secret: str) -> Token:
+        """The token with this secret; `Refused` if there is none, or if it has expired."""
+        presented = digest(secret)
         found = None
         for token in self._tokens:  # always compare all, so that the timing reveals nothing
             for known in token.grant.keys:
                 if hmac.compare_digest(known, presented):
                     found = token
-        if found is None or scheme.lower() != "bearer":
+        if found is None:
             raise Refused(401, "this server wants a bearer token that it knows", WANTS_TOKEN)
         if found.expires is not None and found.expires <= self._clock():
             raise Refused(401, "this token has expired", WANTS_TOKEN)
-        return found.grant
+        return found
+
+    def _counts(self, token: Token) -> bool:
+        """Whether a token that was found still counts."""
+        return token in self._tokens and (token.expires is None or token.expires > self._clock())
 
     def replace(self, tokens: Sequence[Token], sqs_keys: Sequence[SqsKey] = ()) -> None:
         """Know these tokens and keys from now on. Requests that have begun are finished."""
-        if not self._is_open and not tokens and not sqs_keys:
+        if not self.is_open and not tokens and not sqs_keys:
             raise BadSetting("there is no token any more; to serve without tokens, start the server again")
         self._tokens, self._sqs_keys = tokens, sqs_keys
         self._signatures.replace(sqs_keys)
 
-    def _check_page(self, headers: Mapping[str, str]) -> None:
+    def _check_page(self, headers: Mapping[str, str], *, own: bool = True) -> None:
+        """``own``: a page of another site must not have made the request."""
         host = headers.get("host", "localhost")
         if not self._any_name and (len(host) > LONGEST_HOST or not self._is_known(host)):
             raise Refused(403, f"this server is not known as {host!r:.80}; its names are in the setting hosts")
-        if headers.get("sec-fetch-site", "none") not in OWN_SITE:
+        if own and headers.get("sec-fetch-site", "none") not in OWN_SITE:
             raise Refused(403, "no page of another site may send requests here")
-        origin = headers.get("origin")
-        if origin is not None and self._is_open and origin.partition("://")[2] != host:
-            raise Refused(403, "without a token, no other site's pages may send requests here")
+        if self.is_open:
+            check_origin(headers)
 
     def _find(self, host: str) -> bool:
         """An address is always known: no name leads to it, so nobody can make a name lead elsewhere."""
@@ -163,6 +222,13 @@ class Guard:
             or NOBODYS.fullmatch(name) is not None
             or any(fnmatchcase(name, own) for own in self._names)
         )
+
+
+def check_origin(headers: Mapping[str, str]) -> None:
+    """For a request without a token of its own: a page that has made it must be ours."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host", "localhost"):
+        raise Refused(403, "without a token, no other site's pages may send requests here")
 
 
 def host_name(host: str) -> str:

@@ -14,6 +14,7 @@ from penstock.server.dialects.native import BROKER_VERBS, VERBS
 from penstock.server.dialects.sqs.shapes import OPERATIONS
 from penstock.server.http.request_response import JSON, REASONS
 from penstock.server.jobs.filters import LONGEST_TEXT, MOST_IDS, STATES
+from penstock.server.page.assets import VIEWS
 from penstock.server.page.messages import MOST_HEADS
 
 Spec = dict[str, Any]

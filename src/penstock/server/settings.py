@@ -16,6 +16,7 @@ from penstock.server.tokens import Token, check_names, read_tokens
 
 FILE = "penstock.toml"
 MEBI = 1024 * 1024
+PAGES = ("on", "read-only", "off")
 
 
 def _setting(default: Any, help: str, least: float | None = None, most: float | None = None, *, shown: bool = True) -> Any:
@@ -53,6 +54,7 @@ class ServerSettings:
     request_timeout: float = _setting(30.0, "seconds to answer a request, not counting a long poll's wait", 0.1, 3600)
     idle_timeout: float = _setting(75.0, "seconds that a connection may be idle between requests", 0.1, 86400)
     grace: float = _setting(10.0, "seconds to finish requests after SIGTERM", 0, 3600)
+    page: str = _setting("on", "the page for people, at /dashboard: on, read-only, or off")
     sqs_account: str = _setting("000000000000", "the account (12 digits) of the queues without another one, in the SQS dialect")
     sqs_region: str = _setting("us-east-1", "the region of the queues without another one, in the SQS dialect")
     sqs_url: str = _setting(
@@ -94,6 +96,8 @@ def read_settings(
     settings = replace(settings, tokens=(*tokens, *settings.tokens), sqs_keys=sqs_keys)
     if settings.oversize not in ("cut", "refuse"):
         raise BadSetting(f"oversize is {settings.oversize!r:.80}; it must be cut or refuse")
+    if settings.page not in PAGES:
+        raise BadSetting(f"page is {settings.page!r:.80}; it must be on, read-only or off")
     _check_sqs(settings)
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadSetting("tls_cert and tls_key belong together: set both or none")

@@ -16,7 +16,7 @@ from penstock.bridge.commits import Commits
 from penstock.bridge.polls import Polls
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
-from penstock.message import OCTETS, Draft, Message, Receipt, Redrive, Sent, Settings
+from penstock.message import OCTETS, PRIVATE, Draft, Message, Receipt, Redrive, Sent, Settings
 from penstock.policy import check_settings
 from penstock.server.auth import Guard
 from penstock.server.budget import Budget
@@ -306,7 +306,11 @@ class Dialect(ABC):
             request.grant.check(Scope.ADMIN, checked.dead_letter_queue)
 
     def seen(self, request: Request, settings: Settings) -> Settings:
-        """The settings as the sender may see them: without the name of a dead letter queue that it may not know."""
+        """The settings as the sender may see them: without what servers keep for themselves, and without the name of a dead
+        letter queue that it may not know."""
+        if any(name.startswith(PRIVATE) for name in settings.labels):
+            shown = {name: text for name, text in settings.labels.items() if not name.startswith(PRIVATE)}
+            settings = replace(settings, labels=shown)
         if settings.redrive is None or request.grant.knows(settings.redrive.dead_letter_queue):
             return settings
         return replace(settings, redrive=Redrive(HIDDEN, settings.redrive.max_receives))

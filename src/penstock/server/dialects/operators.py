@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from penstock.errors import PenstockError, QueueNotFound
 from penstock.message import Stats
+from penstock.server.auth import Guard
 from penstock.server.dialects.base import Core, Dialect, Route
-from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
+from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_json
 from penstock.server.metrics import MOST_QUEUES
 from penstock.server.openapi import document, page
 
@@ -17,7 +18,12 @@ NO_QUEUE = ":health"
 """No queue can have this name."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OWN_PAGE = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-"""The only page of ours. In a sandbox, its links would come from another site."""
+"""A page of ours, without scripts. In a sandbox, its links would come from another site."""
+
+
+def describe_paths(max_wait: int) -> Response:
+    headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": OWN_PAGE}
+    return Response(200, headers, page(max_wait).encode())
 
 
 class Operators(Dialect):
@@ -38,9 +44,11 @@ class Operators(Dialect):
             Route("GET", "/openapi.json", None, self.openapi),
         ]
 
+    def authorize(self, guard: Guard, request: Request) -> Grant:
+        return guard.grant_own(request)
+
     async def home(self, request: Request) -> Response:
-        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": OWN_PAGE}
-        return Response(200, headers, page(self.settings.max_wait).encode())
+        return describe_paths(self.settings.max_wait)
 
     async def health(self, request: Request) -> Response:
         """Healthy if the store can be written to: a commit that changes nothing still needs its lock. As anybody may ask, all

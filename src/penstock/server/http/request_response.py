@@ -122,6 +122,9 @@ class Request:
     """What its sender may do is known only with the whole body, which it has signed: given the body's SHA-256 in hexadecimal,
     this returns it, or raises `Refused`."""
 
+    still: Callable[[], bool] | None = None
+    """Whether what its sender showed still counts; None: always. An answer without an end asks now and then."""
+
     @property
     def path(self) -> str:
         return "/" + "/".join(self.segments)
