@@ -71,3 +71,30 @@ export function follow({ queue = null, rows = null, jobs = null, signal }) {
   });
   look();
 }
+
+/** Do the work now, and again every so many seconds while the tab is seen, until `signal` ends. The first time throws what
+ * goes wrong; later the banner tells it. */
+export async function every(seconds, work, signal) {
+  let running = false;
+  const banner = document.getElementById("banner");
+  async function again() {
+    if (document.hidden || running || signal.aborted) return;
+    running = true;
+    try {
+      await work();
+      text(banner, "");
+    } catch (error) {
+      if (!signal.aborted) text(banner, `${error.message} Trying again…`);
+    } finally {
+      running = false;
+    }
+  }
+  await work();
+  if (signal.aborted) return;
+  const timer = setInterval(again, seconds * 1000);
+  document.addEventListener("visibilitychange", again, { signal });
+  signal.addEventListener("abort", () => {
+    clearInterval(timer);
+    text(banner, "");
+  });
+}

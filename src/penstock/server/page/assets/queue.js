@@ -1,0 +1,140 @@
+// One queue: how deep it is and was, how long messages wait, who holds them, what it promises.
+
+import { at, callBroker, get } from "./api.js";
+import { go, remember } from "./app.js";
+import { curve } from "./charts.js";
+import { el, replace, text } from "./dom.js";
+import { age, count, duration, number, rate, short } from "./format.js";
+import { every, follow } from "./live.js";
+import { editSettings, settingsPairs } from "./settings.js";
+import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, swap, table, toast } from "./ui.js";
+
+const SPANS = [["minute", "Minute"], ["hour", "Hour"], ["day", "Day"]];
+const TILES = [["messages", "messages", short], ["visible", "visible", short], ["in_flight", "in flight", short], ["delayed", "delayed", short], ["damaged", "damaged", short], ["oldest_age", "oldest", age], ["rate_in", "in / s", rate], ["rate_out", "out / s", rate]];
+const CALM = 2000; // Milliseconds between two looks at the details of a busy queue.
+
+export async function show(root, { queue, query, signal }) {
+  const first = await get(at(queue, "summary"), { signal });
+  const may = (scope) => first.may.includes(scope);
+  const state = { summary: first };
+  head(root, { title: queue, name: true, crumbs: [["Queues", "/dashboard"]], actions: [
+    may("read") ? el("a", { class: "btn primary", href: linkTo(queue, "messages") }, "Messages") : null,
+    may("admin") ? button("Edit settings", () => edit()) : null,
+    may("admin") ? button("Delete queue", (event) => drop(event.target), { kind: "danger" }) : null,
+  ] });
+  const tiles = new Map(TILES.map(([key]) => [key, el("b", {}, "–")]));
+  const places = Object.fromEntries(["letters", "times", "settings", "holders", "readers"].map((name) => [name, el("div")]));
+  const charts = chartCards(queue, query.get("span"), signal);
+  root.append(
+    el("div", { class: "tiles" }, TILES.map(([key, told]) => el("div", { class: "tile" }, tiles.get(key), el("span", {}, told)))),
+    places.letters, charts.node,
+    el("div", { class: "cards" }, card("How long messages take", places.times), card("Settings", places.settings), card("Consumers", places.holders), card("Readers", places.readers)));
+
+  function draw() {
+    const { summary } = state;
+    for (const [key, , say] of TILES) text(tiles.get(key), say(summary[key]));
+    tiles.get("damaged").classList.toggle("bad", summary.damaged > 0);
+    swap(places.letters, letters(summary));
+    swap(places.times, times(summary));
+    swap(places.settings, settingsPairs(summary.settings));
+    swap(places.holders, holders(summary.holders));
+    swap(places.readers, readers(summary.readers));
+  }
+
+  async function edit() {
+    const { queues } = await get("/penstock/overview?limit=500", { signal });
+    editSettings(queue, state.summary.settings, queues.map(({ name }) => name).filter((name) => name !== queue), look);
+  }
+
+  async function drop(pressed) {
+    const content = el("p", {}, "This deletes the queue ", named(queue), ` and ${count(state.summary.messages, "message")} in it. It cannot be undone.`);
+    if (!await confirm({ title: "Delete this queue?", content, action: "Delete queue", danger: true, typed: queue })) return;
+    await act(pressed, async () => {
+      await callBroker("delete", { name: queue });
+      toast(`The queue ${queue} is deleted.`, "good");
+      await go("/dashboard");
+    });
+  }
+
+  async function look() {
+    state.summary = await get(at(queue, "summary"), { signal });
+    draw();
+  }
+
+  let timer = null;
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  follow({ queue, signal, rows({ rows, gone = [] }) {
+    if (gone.includes(queue)) {
+      replace(root, empty("This queue is gone.", el("a", { href: "/dashboard" }, "All queues")));
+      return;
+    }
+    const row = rows.find(({ name }) => name === queue);
+    if (!row) return;
+    for (const [key, , say] of TILES) if (key in row) text(tiles.get(key), say(row[key]));
+    timer ??= setTimeout(() => {
+      timer = null;
+      look().catch(() => null);
+    }, CALM);
+  } });
+  draw();
+  await charts.open();
+}
+
+/** The two curves of a queue, for the last minute, hour or day. */
+function chartCards(queue, wanted, signal) {
+  let span = SPANS.some(([value]) => value === wanted) ? wanted : "hour";
+  const depth = curve("Messages", { say: short, none: "Nothing is known of this time yet." });
+  const rates = curve("Messages a second", { say: rate, none: "Nothing is known of this time yet." });
+  const chooser = choices("Time shown", SPANS, span, (value) => {
+    span = value;
+    remember({ span: value === "hour" ? null : value });
+    look().catch((error) => toast(error.message, "bad"));
+  });
+  const node = el("div", { class: "cards" },
+    el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, "Messages"), chooser), depth.node),
+    el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, "Messages a second")), rates.node));
+
+  async function look() {
+    const asked = span;
+    const told = await get(at(queue, "curve") + `?span=${asked}`, { signal });
+    if (asked !== span) return;
+    const points = (values) => values.map((value, place) => [told.from_at / 1e6 + place * told.step, value]);
+    const axis = { step: told.step, from: told.from_at / 1e6, to: told.from_at / 1e6 + (told.depth.length - 1) * told.step };
+    depth.update({ ...axis, lines: [{ name: "in the queue", colour: "a", area: true, points: points(told.depth) }, { name: "in flight", colour: "b", points: points(told.in_flight) }] });
+    rates.update({ ...axis, lines: [{ name: "in", colour: "a", points: points(told.rate_in) }, { name: "out", colour: "c", points: points(told.rate_out) }] });
+  }
+
+  return { node, open: () => every(5, look, signal) };
+}
+
+/** Where dead letters go, and whose dead letters these are. */
+function letters({ name, dead_letter_queue, dead_letters, dead_letter_of, settings }) {
+  const lines = [];
+  if (dead_letter_queue) {
+    const there = el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(dead_letter_queue)}` }, dead_letters === null ? "Look at them" : count(dead_letters, "dead letter"));
+    lines.push(el("p", {}, `A message that was received ${settings.redrive ? count(settings.redrive.max_receives, "time") : "too often"} goes to `, queueLink(dead_letter_queue), ". ", there, dead_letters > 0 ? [" ", badge("look at them", "bad")] : null));
+  }
+  if (dead_letter_of?.length) {
+    lines.push(el("p", {}, "This queue has the dead letters of ", dead_letter_of.map((one, place) => [place ? ", " : "", queueLink(one)]), ". ", el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(name)}` }, "Look at them by reason"), "."));
+  }
+  return lines.length ? el("div", { class: "card note" }, lines) : null;
+}
+
+function times({ waiting, handling }) {
+  const rows = [["Waiting", "sent to first received", waiting], ["Handling", "received to settled", handling]].filter(([, , found]) => found?.count);
+  if (!rows.length) return empty("Nothing measured yet.", "Times appear when messages are received.");
+  return table("How long messages take", ["", { told: "Half", num: true }, { told: "90 %", num: true }, { told: "99 %", num: true }, { told: "Messages", num: true }],
+    rows.map(([told, hint, found]) => [[told, el("div", { class: "soft small" }, hint)], duration(found.p50), duration(found.p90), duration(found.p99), number(found.count)]));
+}
+
+function holders(found) {
+  if (!found.length) return empty("Nobody holds a message.", "A consumer appears here while it holds messages.");
+  return table("Consumers", ["Consumer", { told: "Holds", num: true }, "Since", "Heartbeat due"],
+    found.map((one) => [one.holder === null ? el("span", { class: "soft" }, "without a name") : named(one.holder), number(one.messages), moment(one.oldest_claim_at), moment(one.next_expiry_at)]));
+}
+
+function readers(found) {
+  if (!found.length) return empty("No reader.", "A Spark stream appears here with its epoch and its lag.");
+  return table("Readers", ["Reader", { told: "Epoch", num: true }, { told: "Settled", num: true }, { told: "Holds", num: true }, { told: "Lag", num: true }],
+    found.map((one) => [named(one.reader), number(one.epoch), number(one.settled_epoch), number(one.messages), number(one.lag)]));
+}
