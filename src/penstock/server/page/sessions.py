@@ -22,12 +22,10 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.broker import LocalBroker
-from penstock.errors import PenstockError
 from penstock.message import PRIVATE
 from penstock.server.auth import WANTS_TOKEN, Guard, check_origin
 from penstock.server.commits import Commits
@@ -133,7 +131,7 @@ class Sessions:
         if text is None:
             return None
         if self._clock() >= self._known_until:
-            await self._load()
+            await self._commits.run(self._read, promise=False)
         return self._parse(text)
 
     def check_csrf(self, session: Session, request: Request) -> None:
@@ -214,12 +212,10 @@ class Sessions:
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def _look(self) -> None:
-        with suppress(PenstockError, Refused):
-            await self._load()
+        error = await self._commits.begin(self._read, LOOK_EVERY)
+        if error is not None:
+            logger.debug("could not read the key of the sessions: %s", error)
         self._looking = None
-
-    async def _load(self) -> None:
-        await self._commits.run(self._read, promise=False)
 
     def _read(self) -> None:
         """In a thread of commits."""
