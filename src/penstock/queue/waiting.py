@@ -62,6 +62,15 @@ class Waiting:
         """The number of the queue's last event. Read it before you look for messages; `rest` returns once it has changed."""
         return max(self._last.get(queue, 0), self._last_of_all)
 
+    def since(self, events: int) -> tuple[int, list[str] | None]:
+        """The number of the last event of all, and the queues with events since the one of this number; None: any of them."""
+        with self._lock:
+            if self._last_of_all > events:
+                return self._events, None
+            if self._events == events:
+                return events, []
+            return self._events, [queue for queue, last in self._last.items() if last > events]
+
     def rest(self, queue: str, events: int, until: float) -> None:
         """Return when something has happened to the queue since ``events`` was read, or at ``until`` (monotonic clock)."""
         bell = Lock()  # a `Condition` does not survive an interrupt at every point

@@ -27,6 +27,7 @@ from penstock.server.http.open_connections import Connections
 from penstock.server.http.request_response import LEFT, Refused, Request, Response
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
+from penstock.server.page.activity import Activity
 from penstock.server.page.dialect import Page
 from penstock.server.page.sessions import Sessions
 from penstock.server.quotas import Quotas
@@ -72,7 +73,10 @@ class App:
         self._log = log
         self.quotas = Quotas(broker, self.commits, self.connections.open)
         self._strangers = Strangers(settings, self.connections.open)
-        core = Core(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas)
+        self._activity = Activity(self.connections.open)
+        core = Core(
+            broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas, self._activity
+        )
         self._root = MqCore(core)
         self._sqs = Sqs(core)
         self._operators = Operators(core, self._gauges)
@@ -135,6 +139,8 @@ class App:
 
     def note(self, request: Request, response: Response, seconds: float) -> None:
         self.metrics.count_request(self._dialect(request).name, request.method, response.status, seconds)
+        if request.queue and response.status < 400 and request.segments[0] not in ("dashboard",):
+            self._activity.use(request.queue)
         self._log.write(request, response, seconds)
 
     def _enter(self, dialect: Dialect, request: Request) -> None:

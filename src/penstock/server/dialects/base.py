@@ -23,6 +23,7 @@ from penstock.server.budget import Budget
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_error
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
+from penstock.server.page.activity import Activity
 from penstock.server.quotas import MESSAGES, QUEUES, Quotas
 from penstock.server.settings import ServerSettings
 
@@ -60,6 +61,7 @@ class Core:
         budget: Budget,
         offload: Offload,
         quotas: Quotas,
+        activity: Activity,
     ) -> None:
         self.broker = broker
         self.commits = commits
@@ -70,6 +72,7 @@ class Core:
         """Take from it before you hold or decode what a client sent, and give it back afterwards."""
         self.offload = offload
         self.quotas = quotas
+        self.activity = activity
         self._arrow = False
 
     async def run(self, act: Callable[[], Answer]) -> Answer:
@@ -132,10 +135,13 @@ class Core:
             return await self.commits.run(lambda: self.broker.delete(queue), alone=True)
         finally:
             self.commits.forget(queue)
+            self.activity.catalogue += 1
 
     async def create(self, request: Request, queue: str, act: Callable[[], Answer]) -> Answer:
         async with self.quotas.adding(request.grant, QUEUES, 1, queue):
-            return await self.commits.run(act)
+            created = await self.commits.run(act)
+        self.activity.catalogue += 1
+        return created
 
     async def send(self, request: Request, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> list[Sent]:
         if len(drafts) > 1:
@@ -145,7 +151,7 @@ class Core:
         else:
             async with self.quotas.adding(request.grant, MESSAGES, len(drafts)):
                 added = await self.commits.send(queue, drafts, token)
-        self.metrics.count_messages("sent", queue, added.new)
+        self.count_messages("sent", queue, added.new)
         return added.sent
 
     async def delete(self, request: Request, queue: str, given: str) -> bool:
@@ -161,6 +167,9 @@ class Core:
         else:
             gone = await self.commits.run(lambda: self.broker.queue(queue).delete_many(held))
         self.count_deleted(request, queue, sum(gone))
+        if isinstance(held, list):
+            done = [one for one, was in zip(held, gone, strict=True) if was and type(one) is Receipt]
+            self.activity.settled(queue, [one.delivery for one in done], self.broker.clock())
         return gone
 
     def _delete_held(self, queue: str, asked: list[list[Receipt]]) -> list[list[bool]]:
@@ -170,7 +179,7 @@ class Core:
         return [list(islice(gone, len(held))) for held in asked]
 
     def count_deleted(self, request: Request, queue: str, count: int) -> None:
-        self.metrics.count_messages("deleted", queue, count)
+        self.count_messages("deleted", queue, count)
         self.quotas.deleted(request.grant, count)
 
     def _delete(self, queue: str, given: list[str]) -> list[bool]:
@@ -183,10 +192,19 @@ class Core:
 
     async def receive(self, request: Request, queue: str, limit: int, wait: float = 0, **how: Any) -> list[Message]:
         limit = await self.quotas.cap(request.grant, limit)
+        self.activity.receives(queue, request.client, how.get("holder"))
         messages = await self.polls.receive(request, queue, limit, wait, **how)
         self.quotas.received(request.grant, len(messages))
-        self.metrics.count_messages("received", queue, len(messages))
+        self.count_received(queue, messages)
         return messages
+
+    def count_received(self, queue: str, messages: Sequence[Message]) -> None:
+        self.metrics.count_messages("received", queue, len(messages))
+        self.activity.received(queue, messages)
+
+    def count_messages(self, deed: str, queue: str, number: int) -> None:
+        self.metrics.count_messages(deed, queue, number)
+        self.activity.count(deed, queue, number)
 
 
 def slices(asked: list[Callable[[float], list[Any]]]) -> list[list[Any] | BaseException]:

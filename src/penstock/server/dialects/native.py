@@ -33,11 +33,12 @@ from penstock.errors import (
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.auth import Guard
-from penstock.server.dialects.base import RETRY_AFTER, Dialect, Route
+from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route
 from penstock.server.dialects.looking import HEAD, LOOKS, look
 from penstock.server.dialects.native_values import answer, answer_messages, copies, read_arguments, weigh
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_json
 from penstock.server.offload import SMALL
+from penstock.server.page.data import PageData
 from penstock.server.page.messages import Messages
 from penstock.server.quotas import MESSAGES
 from penstock.server.receipts import seal, unseal
@@ -103,13 +104,21 @@ class Native(Dialect):
         (PenstockError, 400),
     ]
 
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._data = PageData(core)
+
     def routes(self) -> Sequence[Route]:
         return [
             *Messages(self.core).routes(),
+            *self._data.routes(),
             Route("POST", "/penstock/queues/{queue}/{verb}", None, self.call_queue),
             Route("POST", "/penstock/broker/{verb}", None, self.call_broker),
             Route("POST", "/penstock/staged/{writer}/{batch}/{name}", None, self.stage),
         ]
+
+    async def stop(self) -> None:
+        await self._data.stop()
 
     def authorize(self, guard: Guard, request: Request) -> Grant:
         return guard.grant_own(request)

@@ -1,0 +1,184 @@
+"""The stream of changes, as server-sent events: first what is there, then what changes, at most twice a second.
+
+    retry: 1000
+
+    event: rows
+    data: {"at": …, "rows": [ROW…], "gone": [names], "whole": true, "left": 900}     forget what you knew; 900 rows are to come
+
+    event: rows
+    data: {"at": …, "rows": [{"name": …, and the fields that have changed}…], "gone": [], "whole": false, "left": 0}
+
+All streams share one counting. A stream holds no backlog: what it tells is looked up when its client takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from penstock.server.dialects.base import Core
+from penstock.server.http.request_response import PIECE, Grant, Refused, Request, Response, Scope
+from penstock.server.page.board import seen
+from penstock.server.page.counting import INTERNAL, Counting
+
+logger = logging.getLogger("penstock.server")
+
+TURN = 0.5
+"""Seconds between two events."""
+HEARTBEAT = 10.0
+"""Seconds after which a comment shows that the server is there."""
+MOST_STREAMS = 100
+RETRY = b"retry: 1000\n\n"
+ROOM = PIECE - 16 * 1024
+"""Bytes of an event after which no row is added."""
+HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class Changes:
+    """Owns the streams, and the turns of counting while there are some."""
+
+    def __init__(self, core: Core, counting: Counting) -> None:
+        self._core = core
+        self.counting = counting
+        self.board = counting.board
+        self.streams: set[Stream] = set()
+        self._turns: asyncio.Task[None] | None = None
+        self._news: tuple[int, bytes] = (-1, b"")
+
+    def open(self, request: Request, queue: str | None, *, internal: bool) -> Response:
+        """The answer that goes on. What there is must have been counted before."""
+        if len(self.streams) >= MOST_STREAMS:
+            raise Refused(503, f"there are {MOST_STREAMS} streams of changes, the limit", {"Retry-After": "1"})
+        self._core.budget.hold(request, 2 * PIECE)
+        stream = Stream(self, request, queue, internal=internal)
+        self.streams.add(stream)
+        if self._turns is None or self._turns.done():
+            self._turns = asyncio.get_running_loop().create_task(self._take_turns())
+        return Response(200, dict(HEADERS), feed=stream)
+
+    async def _take_turns(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.streams:
+            began, number = loop.time(), self.board.number
+            await self.counting.look(whole=False)
+            for stream in list(self.streams):
+                if not stream.still():
+                    stream.end()
+                elif self.board.number != number or began >= stream.heartbeat_at:
+                    stream.heartbeat_at = began + HEARTBEAT
+                    stream.ring()
+            await asyncio.sleep(max(TURN / 2, began + TURN - loop.time()))
+
+    def news(self) -> bytes:
+        """The fields that the last change has changed, for all streams that may see everything."""
+        number = self.board.number
+        if self._news[0] != number:
+            fields = [{"name": name, **fields} for name, fields in self.board.news.items() if not name.startswith(INTERNAL)]
+            gone = [name for name in self.board.news_gone if not name.startswith(INTERNAL)]
+            self._news = (number, self.event([json.dumps(row) for row in fields], gone) if fields or gone else b"")
+        return self._news[1]
+
+    def event(self, rows: list[str], gone: list[str], *, whole: bool = False, left: int = 0) -> bytes:
+        more = f'"gone":{json.dumps(gone)},"whole":{json.dumps(whole)},"left":{left}'
+        return f'event: rows\ndata: {{"at":{self.counting.at},"rows":[{",".join(rows)}],{more}}}\n\n'.encode()
+
+    async def stop(self) -> None:
+        if self._turns is not None:
+            self._turns.cancel()
+
+
+class Stream:
+    """What one client has heard of. Its connection takes it (see `Feed`)."""
+
+    def __init__(self, changes: Changes, request: Request, queue: str | None, *, internal: bool) -> None:
+        grant: Grant = request.grant
+        self.still: Callable[[], bool] = request.still or (lambda: True)
+        """Whether its client may still know all this."""
+        self.wake: Callable[[], None] = lambda: None
+        self.heartbeat_at = 0.0
+        self._changes = changes
+        self._board = changes.board
+        self._grant = grant
+        self._queue = queue
+        self._internal = internal
+        self._shared = queue is None and not internal and grant.allows_all(Scope.COUNT)
+        """It may take what was made for others."""
+        self._left: deque[str] = deque()
+        """Queues whose rows are to be told."""
+        self._gone: list[str] = []
+        self._whole = True
+        self._first = b""
+        self._rang = self._ended = False
+        self._number = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._whole = True
+        self._number = self._board.number
+        self._gone = []
+        self._left = deque(name for name in sorted(self._board.rows) if self._tells(name))
+        self._first = RETRY
+
+    def _tells(self, name: str) -> bool:
+        if self._queue is not None:
+            return name == self._queue
+        return (self._internal or not name.startswith(INTERNAL)) and self._grant.allows(Scope.COUNT, name)
+
+    def ring(self) -> None:
+        self._rang = True
+        self.wake()
+
+    def end(self) -> None:
+        self._ended = True
+        self.wake()
+
+    def take(self) -> bytes | None:
+        if self._ended:
+            return b""
+        first, self._first = self._first, b""
+        if not self._left and not self._whole and self._board.number != self._number:
+            news = self._catch_up()
+            if news:
+                self._rang = False
+                return news
+        if self._left or self._gone or self._whole:
+            self._rang = False
+            return first + self._rows()
+        rang, self._rang = self._rang, False
+        return b":\n\n" if rang else None
+
+    def _catch_up(self) -> bytes:
+        """Take over what has changed. Returns the event, if it is the same as for others."""
+        number, self._number = self._number, self._board.number
+        if number < self._board.floor:
+            self._begin()
+        elif self._shared and number == self._board.number - 1:
+            news = self._changes.news()
+            if len(news) <= PIECE:
+                return news
+            self._left = deque(name for name in self._board.news if self._tells(name))
+            self._gone = [name for name in self._board.news_gone if self._tells(name)]
+        else:
+            changed, gone = self._board.since(number)
+            self._left = deque(name for name in changed if self._tells(name))
+            self._gone = [name for name in gone if self._tells(name)]
+        return b""
+
+    def _rows(self) -> bytes:
+        """Whole rows, as many as fit."""
+        rows: list[str] = []
+        size = 0
+        while self._left and size < ROOM:
+            row = self._board.rows.get(self._left.popleft())
+            if row is not None:
+                rows.append(json.dumps(seen(row, row, self._grant)))
+                size += len(rows[-1])
+        gone, whole = self._gone[:50], self._whole
+        self._gone, self._whole = self._gone[50:], False
+        return self._changes.event(rows, gone, whole=whole, left=len(self._left))
+
+    def close(self) -> None:
+        self._changes.streams.discard(self)

@@ -1,0 +1,245 @@
+"""What the page shows, for programs too: GET under /penstock, in JSON.
+
+    /penstock/overview                   all queues that a token may count, as rows
+    /penstock/changes                    the same as a stream (see `changes`)
+    /penstock/queues/{queue}/summary     one queue: its row, its settings, and who holds its messages
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from penstock.errors import BadInput, QueueNotFound
+from penstock.message import Settings, State
+from penstock.server.budget import room_for
+from penstock.server.dialects.base import HIDDEN, Core, Route
+from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
+from penstock.server.page.board import Board, Row, seen
+from penstock.server.page.changes import Changes
+from penstock.server.page.counting import INTERNAL, Counting
+
+MOST_ROWS = 1000
+"""Rows of one answer."""
+ROW = 1024
+"""Bytes that a row takes in an answer, beside its names."""
+SORTS = ("name", "messages", "visible", "in_flight", "delayed", "damaged", "oldest_age", "rate_in", "rate_out", "dead_letters")
+SORTS += ("consumers", "readers")
+MOST_READERS = 100
+HELD_PART, HELD_SECONDS = 32, 0.5
+"""Messages that are looked at at once for who holds them, and for how long."""
+
+
+class PageData:
+    """Owns the counting for all pages of this server."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._broker = core.broker
+        self.counting = Counting(core, Board())
+        self.changes = Changes(core, self.counting)
+
+    def routes(self) -> Sequence[Route]:
+        return [
+            Route("GET", "/penstock/overview", None, self.overview),
+            Route("GET", "/penstock/changes", None, self.follow),
+            Route("GET", "/penstock/queues/{queue}/summary", Scope.COUNT, self.summary),
+        ]
+
+    async def stop(self) -> None:
+        await self.changes.stop()
+
+    async def overview(self, request: Request) -> Response:
+        given = _read_query(request, {"filter", "sort", "limit", "after", "internal"})
+        limit = _read_number(given, "limit", MOST_ROWS, 1, MOST_ROWS)
+        field = given.get("sort", "name")
+        down, field = field.startswith("-"), field.removeprefix("-")
+        if field not in SORTS:
+            raise BadInput(f"sort is {field!r:.80}; it must be one of {', '.join(SORTS)}, or one of them behind a -")
+        _check_counter(request)
+        await self.counting.look(whole=not self.changes.streams)
+        rows = self._visible(request, given.get("filter", ""), internal=_read_flag(given, "internal"))
+        places = sorted(((_place(row, field), row["name"]) for row in rows), reverse=down)
+        after = _read_place(given["after"]) if "after" in given else None
+        if after is not None:
+            places = [place for place in places if (place < after if down else place > after)]
+        shown = [self._shown(request, self.counting.board.rows[name]) for _, name in places[:limit]]
+        self._core.budget.hold(request, len(shown) * ROW)
+        more = json.dumps(places[limit - 1]) if len(places) > limit else None
+        return answer_json(200, {"at": self.counting.at, "queues": shown, "more": more, "total": len(rows)})
+
+    def _visible(self, request: Request, part: str, *, internal: bool) -> list[Row]:
+        grant, everything = request.grant, request.grant.allows_all(Scope.COUNT)
+        part = part.casefold()
+        return [
+            row
+            for name, row in self.counting.board.rows.items()
+            if (not part or part in name.casefold())
+            and (internal or not name.startswith(INTERNAL))
+            and (everything or grant.allows(Scope.COUNT, name))
+        ]
+
+    def _shown(self, request: Request, row: Row) -> Row:
+        return {**seen(row, row, request.grant), "curve": []}
+
+    async def follow(self, request: Request) -> Response:
+        given = _read_query(request, {"queue", "internal"})
+        _check_counter(request)
+        queue = given.get("queue")
+        if queue is not None:
+            request.grant.check(Scope.COUNT, queue)
+            await self._row(queue)
+        else:
+            await self.counting.look(whole=False)
+        return self.changes.open(request, queue, internal=_read_flag(given, "internal"))
+
+    async def _row(self, queue: str) -> Row:
+        """The row of one queue, counted now."""
+        self._core.activity.use(queue)
+        await self.counting.look(whole=False)
+        row = self.counting.board.rows.get(queue)
+        if row is None:
+            await self._core.run(lambda: self._broker.queue(queue))
+            self._core.activity.catalogue += 1
+            await self.counting.look(whole=False)
+            row = self.counting.board.rows.get(queue)
+        if row is None:
+            raise QueueNotFound(queue)
+        return row
+
+    async def summary(self, request: Request, queue: str) -> Response:
+        grant = request.grant
+        row = await self._row(queue)
+        settings = await self._core.run(lambda: self._broker.queue(queue).settings)
+        activity = self._core.activity
+        more: Row = {
+            "settings": self._settings(request, settings),
+            "waiting": activity.waiting.percentiles(queue),
+            "handling": activity.handling.percentiles(queue),
+            "may": [scope.value for scope in Scope if grant.allows(scope, queue)],
+            "holders": None,
+            "holders_complete": True,
+            "readers": None,
+        }
+        if grant.allows(Scope.READ, queue):
+            more["readers"] = await self._core.run(lambda: self._readers(queue, row["visible"]))
+            more["holders"], more["holders_complete"] = await self._holders(queue)
+        return answer_json(200, {"at": self.counting.at, **self._shown(request, row), **more})
+
+    def _settings(self, request: Request, settings: Settings) -> Row:
+        redrive = settings.redrive
+        known = redrive is not None and request.grant.knows(redrive.dead_letter_queue)
+        return {
+            "visibility": settings.visibility,
+            "retention": settings.retention,
+            "delay": settings.delay,
+            "deduplicate": settings.deduplicate,
+            "redrive": None
+            if redrive is None
+            else {"dead_letter_queue": redrive.dead_letter_queue if known else HIDDEN, "max_receives": redrive.max_receives},
+            "groups": settings.groups,
+            "mode": settings.mode.value,
+            "history": settings.history,
+            "labels": dict(settings.labels),
+        }
+
+    def _readers(self, queue: str, visible: int) -> list[Row]:
+        """In a thread of commits."""
+        home = self._broker.queue(queue)
+        return [
+            {
+                "reader": reader,
+                "epoch": max((claim.epoch for claim in claims), default=None),
+                "messages": sum(claim.size for claim in claims),
+                "confirmed": all(claim.confirmed for claim in claims),
+                "lapses_at": min((claim.lapses_at for claim in claims if not claim.confirmed), default=None),
+                "settled_epoch": home.settled_epoch(reader),
+                "lag": visible,
+            }
+            for reader, claims in list(home.readers().items())[:MOST_READERS]
+        ]
+
+    async def _holders(self, queue: str) -> tuple[list[Row], bool]:
+        """Who holds messages, and whether all messages in flight were looked at: that has a limit in time."""
+        holders: dict[str | None, Row] = {}
+        after: tuple[int, int] | None = None
+        end = time.monotonic() + HELD_SECONDS
+        complete = False
+        while not complete and time.monotonic() < end:
+            part = await self._core.run(lambda after=after: self._held(queue, after))  # type: ignore[misc]
+            for holder, received_at, visible_at, _ in part:
+                row = holders.setdefault(holder, {"holder": holder, "messages": 0})
+                row["messages"] += 1
+                row["oldest_claim_at"] = min(row.get("oldest_claim_at", received_at), received_at)
+                row["next_expiry_at"] = min(row.get("next_expiry_at", visible_at), visible_at)
+            complete = len(part) < HELD_PART
+            after = part[-1][3] if part else after
+        for name in await self._core.run(lambda: self._broker.store.roster.living(queue)):
+            holders.setdefault(name, {"holder": name, "messages": 0})["registered"] = True
+        for receiver in self._core.activity.receivers(queue):
+            holders.setdefault(receiver, {"holder": receiver, "messages": 0})["receives"] = True
+        ordered = sorted(holders.values(), key=lambda row: (-row["messages"], row["holder"] or ""))
+        return ordered[:MOST_ROWS], complete
+
+    def _held(self, queue: str, after: tuple[int, int] | None) -> list[tuple[str | None, int, int, tuple[int, int]]]:
+        """In a thread of commits: who holds some messages, and since and until when."""
+        budget = self._core.budget
+        count = budget.take_some(HELD_PART, room_for(1))
+        try:
+            messages = self._broker.queue(queue).peek(count, state=State.CONSUMED, after=after)
+            now = self._broker.clock()
+            return [
+                (message.holder, message.received_at or message.delivery, message.visible_at, message.place)
+                for message in messages
+                if message.visible_at > now
+            ]
+        finally:
+            budget.give(count * room_for(1))
+
+
+def _check_counter(request: Request) -> None:
+    if Scope.COUNT not in request.grant.scopes:
+        raise Refused(403, "this token may not count messages")
+
+
+def _place(row: Row, field: str) -> Any:
+    value = row[field]
+    return -1 if value is None else value
+
+
+def _read_place(text: str) -> tuple[Any, str]:
+    try:
+        value, name = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise BadInput(f"after is {text!r:.80}; it must be what an answer had in more") from None
+    if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadInput(f"after is {text!r:.80}; it must be what an answer had in more")
+    return value, name
+
+
+def _read_query(request: Request, known: set[str]) -> dict[str, str]:
+    try:
+        given = dict(parse_qsl(request.query, keep_blank_values=True, max_num_fields=20))
+    except ValueError:
+        raise BadInput("there are more than 20 parameters") from None
+    for name in given:
+        if name not in known:
+            raise BadInput(f"there is no parameter {name!r:.80}; there are {', '.join(sorted(known))}")
+    return given
+
+
+def _read_number(given: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = given.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and least <= int(text) <= most):
+        raise BadInput(f"{name} is {text!r:.80}; it must be a number from {least} to {most}")
+    return int(text)
+
+
+def _read_flag(given: dict[str, str], name: str) -> bool:
+    text = given.get(name, "false")
+    if text not in ("true", "false"):
+        raise BadInput(f"{name} is {text!r:.80}; it must be true or false")
+    return text == "true"
