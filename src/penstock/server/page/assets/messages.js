@@ -30,12 +30,13 @@ export async function show(root, { queue, query, signal }) {
   const place = el("div", { class: "stack" });
   root.append(place);
   const found = messageList(place, { queue, may, dead: of.length > 0, filter: fromQuery(query), signal, send: may.includes("send") });
-  follow({ queue, signal, rows: ({ rows }) => { for (const row of rows) if (row.name === queue) found.changed(row); } });
+  follow({ queue, signal, rows: ({ rows }) => { for (const row of rows) if (row.name === queue) found.changed(); } });
   await found.load();
 }
 
-/** Messages that fit a filter, with what can be done to them. `load()` shows them anew; `changed(row)`: the queue has changed. */
-export function messageList(place, { queue, may, dead, filter, signal, send = false, started = () => null }) {
+/** Messages that fit a filter, with what can be done to them. `load()` shows them anew, `set(filter)` others;
+ * `changed()`: the queue has changed. `filtered(filter)` is called with what the reader chooses, `started(job)` with a job. */
+export function messageList(place, { queue, may, dead, filter, signal, send = false, started = () => null, filtered = () => null }) {
   const actions = allowed(may, { dead });
   const rows = new Map();
   const selected = new Set();
@@ -61,12 +62,17 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
 
   function drawFilter() {
     replace(filters, form(filter, (wanted) => {
-      filter = wanted;
-      remember(toQuery(filter));
-      drawFilter();
+      set(wanted);
       filters.querySelector("input").focus();
-      load().catch(fail);
     }, { dead }));
+  }
+
+  function set(wanted) {
+    filter = wanted;
+    remember(toQuery(filter));
+    drawFilter();
+    filtered(filter);
+    load().catch(fail);
   }
 
   /** From the beginning. What stays keeps its place on the screen, and the focus. */
@@ -79,6 +85,7 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
 
   async function next(after) {
     const mine = ++turn;
+    const first = after === null;
     table.setAttribute("aria-busy", "true");
     const heads = [];
     let looked = 0;
@@ -91,7 +98,6 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
       if (after !== null && heads.length < PAGE) text(far, `Looking… ${count(looked, "message")}`);
       if (heads.length) break;
     } while (after !== null);
-    const first = cursor === null || !rows.size || arguments[0] === null;
     if (first) for (const id of [...rows.keys()]) if (!heads.some((one) => one.id === id)) forget(id);
     cursor = after;
     for (const [index, one] of heads.entries()) {
@@ -166,7 +172,7 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
     else replace(nothing, trouble(error, () => load().catch(fail)));
   }
 
-  return { load, changed, filtered: () => filter };
+  return { load, changed, set };
 }
 
 /** One line of the list. */

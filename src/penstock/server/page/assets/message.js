@@ -1,0 +1,217 @@
+// One message in full. Its body is text, JSON, bytes or an image: never a page.
+
+import { actOn, actionName, allowed, sendDialog } from "./actions.js";
+import { at, get, unpack } from "./api.js";
+import { go, remember } from "./app.js";
+import { el, replace, text } from "./dom.js";
+import { bytes, count, number, shown, span } from "./format.js";
+import { stateBadge } from "./messages.js";
+import { act, badge, button, card, choices, empty, head, linkTo, moment, named, pairs, queueLink, table } from "./ui.js";
+
+const IMAGES = [["image/png", /^\x89PNG\r\n\x1a\n/], ["image/jpeg", /^\xff\xd8\xff/], ["image/gif", /^GIF8[79]a/], ["image/webp", /^RIFF[^]{4}WEBP/]];
+const CUT = 1 << 18;
+const HEX = 4096;
+const COLOURED = 20000;
+
+export async function show(root, { queue, id, query, signal }) {
+  const [{ may, dead_letter_of: of = [], settings }, message] = await Promise.all([
+    get(at(queue, "summary"), { signal }),
+    get(at(queue, "messages", id), { signal }).then((answer) => answer.message, (error) => {
+      if (error.status === 404 && error.kind !== "QueueNotFound") return null;
+      throw error;
+    }),
+  ]);
+  const crumbs = [["Queues", "/dashboard"], [queue, linkTo(queue)], ["Messages", linkTo(queue, "messages")]];
+  if (message === null) {
+    head(root, { title: "Message", crumbs });
+    root.append(empty("This message is not in the queue any more.", "It was deleted, has expired, or was moved. ", el("a", { href: linkTo(queue, "messages") }, "The messages that are there")));
+    return;
+  }
+  const body = unpack({ bytes: message.body });
+  const over = message.settled_at !== null;
+  const dead = message.death !== null && of.length > 0;
+  head(root, { title: `Message #${message.number}`, crumbs, actions: [
+    may.includes("send") ? button("Send a copy", () => sendDialog(queue, { draft: { ...message, body: decode(body) ?? "", attributes: message.attributes.filter(({ type }) => type === "text") }, groups: settings?.groups })) : null,
+    over ? null : allowed(may, { dead }).filter((name) => name !== "release" || message.state !== "visible").map((name) => {
+      const made = button(actionName(name), () => act(made, async () => {
+        if (!(await actOn(queue, name, [id]))) return;
+        await go(name === "release" ? location.pathname + location.search : linkTo(queue, "messages"), { replaced: true });
+      }), { kind: name === "delete" ? "danger" : "" });
+      return made;
+    }),
+  ] });
+  root.append(el("div", { class: "cards" }, card("Facts", facts(message)), message.death ? card("Why it died", pairs([
+    ["Reason", named(message.death.reason)], ["In the queue", queueLink(message.death.queue)], ["Received there", count(message.death.receives, "time")], ["Died", moment(message.death.died_at)]])) : null,
+  card("Attributes", message.attributes.length ? table("Attributes", ["Name", "Value"], message.attributes.map(({ name, type, value }) => [named(name), [named(value), type === "text" ? null : [" ", badge(type === "bytes" ? "base64" : type)]]])) : empty("None."))));
+  root.append(bodyCard(body, message, query, signal));
+}
+
+function facts(message) {
+  const { settled_at: over } = message;
+  return pairs([
+    ["Id", el("span", { class: "mono" }, message.id)],
+    ["State", [stateBadge(message.state), message.lapsed ? [" ", badge("comes again: its receiver was too late", "warn")] : null]],
+    ["Sent", moment(message.sent_at)],
+    message.moved_at === null ? null : ["Moved here", moment(message.moved_at)],
+    over === null ? ["Visible", message.state === "blocked" ? "after those of its group" : moment(message.visible_at)] : ["Settled", moment(over)],
+    over !== null && message.reason ? ["Outcome", named(message.reason)] : null,
+    ["Expires", moment(message.expires_at)],
+    message.deadline_at === null ? null : ["Deadline", moment(message.deadline_at)],
+    ["Received", message.receives ? [count(message.receives, "time"), ", last ", moment(message.received_at)] : "never"],
+    message.holder === null ? null : ["Held by", named(message.holder)],
+    message.group === null ? null : ["Group", named(message.group)],
+    message.key === null ? null : ["Key", named(decode(unpack({ bytes: message.key })) ?? message.key)],
+    message.visibility === null ? null : ["Visibility", span(message.visibility)],
+    ["Content type", named(message.content_type)],
+    ["Size", bytes(message.size)],
+  ]);
+}
+
+function decode(body) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body);
+  } catch {
+    return null;
+  }
+}
+
+function bodyCard(body, message, query, signal) {
+  const words = decode(body);
+  const json = words === null ? null : laidOut(words);
+  const begins = String.fromCharCode(...body.subarray(0, 16));
+  const image = IMAGES.find(([, magic]) => magic.test(begins))?.[0];
+  const ways = [json && ["json", "JSON"], words !== null && ["text", "Text"], ["hex", "Hex"], image && ["image", "Image"]].filter(Boolean);
+  const wanted = query.get("as");
+  const way = ways.some(([name]) => name === wanted) ? wanted : image ? "image" : json ? "json" : words === null || message.state === "damaged" ? "hex" : "text";
+  const place = el("div", { class: "stack" });
+  const save = el("a", { class: "btn quiet", download: `message-${message.number}`, href: blob(body, "application/octet-stream", signal) }, "Download");
+  signal.addEventListener("abort", () => CSS.highlights?.clear());
+  draw(way);
+  return el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, "Body"), el("div", { class: "toolbar" }, save,
+    choices("Show the body as", ways, way, (chosen) => { remember({ as: chosen }); draw(chosen); }))), place);
+
+  function draw(chosen) {
+    CSS.highlights?.clear();
+    if (!body.length) replace(place, empty("The body is empty."));
+    else if (chosen === "image") replace(place, el("img", { class: "body-image", alt: "The body, shown as an image", src: blob(body, image, signal) }));
+    else if (chosen === "hex") replace(place, hexPages(body));
+    else replace(place, searchable(chosen === "json" ? json : { told: shown(words), marks: {} }));
+  }
+}
+
+/** An address for the bytes, which ends with the view. */
+function blob(body, type, signal) {
+  const address = URL.createObjectURL(new Blob([body], { type }));
+  signal.addEventListener("abort", () => URL.revokeObjectURL(address));
+  return address;
+}
+
+/** JSON with its own digits and letters, on lines of their own: `{told, marks}`; null if it is not JSON. */
+function laidOut(words) {
+  try {
+    JSON.parse(words);
+  } catch {
+    return null;
+  }
+  const marks = { key: [], string: [], number: [], word: [] };
+  const parts = [];
+  let length = 0;
+  let depth = 0;
+  const put = (part) => { parts.push(part); length += part.length; };
+  const line = () => put(`\n${"  ".repeat(Math.min(depth, 40))}`);
+  const tokens = words.match(/"(?:[^"\\]|\\[^])*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
+  for (const [place, token] of tokens.entries()) {
+    const closes = token === "}" || token === "]";
+    const bare = closes && /[{[]/.test(tokens[place - 1]);
+    if (closes) depth--;
+    if (closes && !bare) line();
+    const kind = token[0] === '"' ? (tokens[place + 1] === ":" ? "key" : "string") : /[-\d]/.test(token[0]) ? "number" : /[a-z]/.test(token[0]) ? "word" : null;
+    const from = length;
+    put(token === ":" ? ": " : shown(token));
+    if (kind && place < COLOURED) marks[kind].push([from, length]);
+    if (token === "{" || token === "[") depth++;
+    if (token === "," || ((token === "{" || token === "[") && !/[}\]]/.test(tokens[place + 1]))) line();
+  }
+  return { told: parts.join(""), marks };
+}
+
+/** Text that can be searched: what is found is marked, and Enter leads from one to the next. */
+function searchable({ told, marks }) {
+  const code = el("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "The body", dir: "auto" });
+  const far = el("span", { class: "soft", role: "status" });
+  const search = el("input", { type: "search", placeholder: "Find in the body", "aria-label": "Find in the body", on: { input: find, keydown: (event) => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); } } });
+  const whole = button(`Show all ${bytes(told.length)}`, () => { open(); find(); }, { kind: "wide" });
+  let found = [];
+  let here = -1;
+  code.textContent = told.length > CUT ? told.slice(0, CUT) : told;
+  whole.hidden = told.length <= CUT;
+  for (const [kind, places] of Object.entries(marks)) mark(`json-${kind}`, places.filter(([, to]) => to <= code.firstChild.length));
+  return [el("div", { class: "toolbar" }, el("div", { class: "grow" }, search), far), code, whole];
+
+  function open() {
+    if (whole.hidden) return;
+    whole.hidden = true;
+    code.firstChild.appendData(told.slice(CUT));
+  }
+
+  function find() {
+    const wanted = search.value.toLowerCase();
+    const text_ = told.toLowerCase();
+    found = [];
+    here = -1;
+    if (wanted) open();
+    const width = wanted.length;
+    for (let from = wanted && text_.length === told.length ? text_.indexOf(wanted) : -1; from >= 0 && found.length < 10000; from = text_.indexOf(wanted, from + width)) found.push([from, from + width]);
+    mark("found", found);
+    mark("here", []);
+    text(far, wanted ? `${number(found.length)} found` : "");
+    if (found.length) step(1, false);
+  }
+
+  function step(by, spoken = true) {
+    if (!found.length) return;
+    here = (here + by + found.length) % found.length;
+    const [range] = mark("here", [found[here]]);
+    const { top, bottom } = range.getBoundingClientRect();
+    const frame = code.getBoundingClientRect();
+    if (top < frame.top || bottom > frame.bottom) code.scrollTop += top - frame.top - frame.height / 3;
+    if (spoken) text(far, `${number(here + 1)} of ${number(found.length)}`);
+  }
+
+  function mark(name, places) {
+    const ranges = places.map(([from, to]) => {
+      const range = new Range();
+      range.setStart(code.firstChild, from);
+      range.setEnd(code.firstChild, to);
+      return range;
+    });
+    if (globalThis.Highlight && CSS.highlights) CSS.highlights.set(name, new Highlight(...ranges));
+    return ranges;
+  }
+}
+
+/** Bytes, some thousands at a time. */
+function hexPages(body) {
+  const code = el("pre", { class: "code hex", tabindex: "0", role: "region", "aria-label": "The body in hexadecimal" });
+  const far = el("span", { class: "soft", role: "status" });
+  const back = button("Earlier", () => draw(from - HEX), { kind: "small" });
+  const on = button("Later", () => draw(from + HEX), { kind: "small" });
+  let from = 0;
+  draw(0);
+  return [code, el("div", { class: "toolbar" }, far, el("span", { class: "spacer" }), body.length > HEX ? [back, on] : null)];
+
+  function draw(start) {
+    from = Math.max(0, Math.min(start, Math.floor((body.length - 1) / HEX) * HEX));
+    const to = Math.min(body.length, from + HEX);
+    const lines = [];
+    for (let at_ = from; at_ < to; at_ += 16) {
+      const part = [...body.subarray(at_, Math.min(to, at_ + 16))];
+      const digits = part.map((one) => one.toString(16).padStart(2, "0")).join(" ");
+      lines.push(`${at_.toString(16).padStart(8, "0")}  ${digits.padEnd(47)}  ${part.map((one) => (one > 31 && one < 127 ? String.fromCharCode(one) : ".")).join("")}`);
+    }
+    code.textContent = lines.join("\n");
+    text(far, `Bytes ${number(from)} to ${number(to - 1)} of ${number(body.length)}`);
+    back.disabled = from === 0;
+    on.disabled = to >= body.length;
+  }
+}
