@@ -41,7 +41,7 @@ function showAll(root, { signal }) {
     const dead = [...known.values()].filter((row) => row.dead_letter_of?.length).sort((a, b) => b.messages - a.messages || (a.name < b.name ? -1 : 1));
     const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     replace(place, dead.length ? table("Dead letter queues", ["Queue", { told: "Letters", num: true }, { told: "Oldest", num: true }, { told: "In a second", num: true }, "From"], dead.map((row) => [
-      el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(row.name)}`, title: row.name }, named(row.name)), number(row.messages), age(row.oldest_age), rate(row.rate_in), row.dead_letter_of.map((name, index) => [index ? ", " : "", queueLink(name)])]))
+      el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(row.name)}`, title: row.name }, named(row.name)), number(row.messages), age(row.oldest_at === null ? null : (Date.now() * 1000 - row.oldest_at) / 1e6), rate(row.rate_in), row.dead_letter_of.map((name, index) => [index ? ", " : "", queueLink(name)])]))
       : empty("No queue has a dead letter queue.", "Give a queue one in its settings: a message that is received too often then goes there, instead of coming again for ever."));
     if (focused) [...place.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
   }
@@ -75,8 +75,9 @@ async function showOne(root, { queue, query, signal }) {
   signal.addEventListener("abort", () => { counting.abort(); clearTimeout(later); });
   const [changed] = await Promise.all([jobList(jobs, { queue, signal }), recount(), found.load()]);
   follow({ queue, signal, jobs: (news) => changed(news.jobs), rows: ({ rows }) => {
-    if (!rows.some((row) => row.name === queue)) return;
-    found.changed();
+    const row = rows.find((one) => one.name === queue);
+    if (!row) return;
+    found.changed(row);
     if (cheap) later ||= setTimeout(() => { later = 0; recount(); }, 1000);
   } });
 

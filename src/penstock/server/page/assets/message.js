@@ -42,7 +42,7 @@ export async function show(root, { queue, id, query, signal }) {
   ] });
   root.append(el("div", { class: "cards" }, card("Facts", facts(message)), message.death ? card("Why it died", pairs([
     ["Reason", named(message.death.reason)], ["In the queue", queueLink(message.death.queue)], ["Received there", count(message.death.receives, "time")], ["Died", moment(message.death.died_at)]])) : null,
-  card("Attributes", message.attributes.length ? table("Attributes", ["Name", "Value"], message.attributes.map(({ name, type, value }) => [named(name), [named(value), type === "text" ? null : [" ", badge(type === "bytes" ? "base64" : type)]]])) : empty("None."))));
+  card("Attributes", message.attributes.length ? table("Attributes", ["Name", "Value"], message.attributes.map(({ name, type, value }) => [named(name), [named(value), type === "text" ? null : [" ", badge(type === "bytes" ? "base64" : type)]]])) : el("p", { class: "soft" }, "None."))));
   root.append(bodyCard(body, message, query, signal));
 }
 
@@ -139,14 +139,14 @@ function laidOut(words) {
 function searchable({ told, marks }) {
   const code = el("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "The body", dir: "auto" });
   const far = el("span", { class: "soft", role: "status" });
-  const search = el("input", { type: "search", placeholder: "Find in the body", "aria-label": "Find in the body", on: { input: find, keydown: (event) => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); } } });
+  const search = el("input", { type: "search", placeholder: "Find in the body", "aria-label": "Find in the body", class: "grow", on: { input: find, keydown: (event) => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); } } });
   const whole = button(`Show all ${bytes(told.length)}`, () => { open(); find(); }, { kind: "wide" });
   let found = [];
   let here = -1;
   code.textContent = told.length > CUT ? told.slice(0, CUT) : told;
   whole.hidden = told.length <= CUT;
   for (const [kind, places] of Object.entries(marks)) mark(`json-${kind}`, places.filter(([, to]) => to <= code.firstChild.length));
-  return [el("div", { class: "toolbar" }, el("div", { class: "grow" }, search), far), code, whole];
+  return [el("div", { class: "toolbar" }, search, far), code, whole];
 
   function open() {
     if (whole.hidden) return;

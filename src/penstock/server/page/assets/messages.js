@@ -30,7 +30,7 @@ export async function show(root, { queue, query, signal }) {
   const place = el("div", { class: "stack" });
   root.append(place);
   const found = messageList(place, { queue, may, dead: of.length > 0, filter: fromQuery(query), signal, send: may.includes("send") });
-  follow({ queue, signal, rows: ({ rows }) => { for (const row of rows) if (row.name === queue) found.changed(); } });
+  follow({ queue, signal, rows: ({ rows }) => { for (const row of rows) if (row.name === queue) found.changed(row); } });
   await found.load();
 }
 
@@ -55,6 +55,7 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
   let cursor = null;
   let pending = 0;
   let turn = 0;
+  let total = 0;
   drawFilter();
   replace(place, filters, el("div", { class: "toolbar" }, far, el("span", { class: "spacer" }), chosen, fresh), el("div", { class: "card flush" }, scroll, nothing, more));
   drawChosen();
@@ -113,7 +114,7 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
   function draw() {
     scroll.hidden = !rows.size;
     more.hidden = cursor === null;
-    text(far, rows.size ? `${cursor === null ? "" : "The first "}${count(rows.size, "message")}${isEmpty(filter) ? "" : " that fit"}` : "");
+    text(far, !rows.size ? "" : cursor === null ? count(rows.size, "message") + (isEmpty(filter) ? "" : " that fit") : `The first ${number(rows.size)}${isEmpty(filter) && total > rows.size ? ` of ${count(total, "message")}` : ""}`);
     replace(nothing, rows.size ? null : isEmpty(filter)
       ? empty("No messages.", send ? ["Send one with the button above, or with ", el("code", {}, "penstock send")] : "What is sent here shows up by itself.")
       : empty("No message fits.", button("Clear the filter", () => filters.querySelector("form .quiet").click(), { kind: "small" })));
@@ -145,7 +146,7 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
     all.indeterminate = selected.size > 0 && selected.size < rows.size;
     if (!actions.length || !rows.size) return replace(chosen);
     if (!selected.size) {
-      const fit = button(isEmpty(filter) ? "All messages…" : "All that fit…", () => actOnAll({ queue, filter, actions, started }));
+      const fit = button(isEmpty(filter) ? "Act on all…" : "Act on all that fit…", () => actOnAll({ queue, filter, actions, started }));
       return replace(chosen, fit);
     }
     return replace(chosen, el("span", {}, `${number(selected.size)} chosen`), actions.map((name) => {
@@ -160,7 +161,8 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
   }
 
   /** The list follows the queue while nobody works with it; else it says that it is old. */
-  function changed() {
+  function changed(row) {
+    total = row?.messages ?? total;
     if (selected.size || rows.size > PAGE || document.querySelector("dialog[open]")) fresh.classList.add("primary");
     else if (!pending) pending = setTimeout(() => { pending = 0; load().catch(fail); }, 300);
   }
@@ -190,8 +192,8 @@ function line(queue, dead, chosen) {
     const link = el("a", { class: "what", href: linkTo(queue, "messages", one.id), title: one.id }, el("span", { class: "mono id" }, `#${one.number}`),
       one.preview === null ? el("span", { class: "soft" }, one.state === "damaged" ? "damaged" : shown(one.content_type)) : el("bdi", { class: "mono preview" }, one.preview ? shown(one.preview) : "(empty)"));
     replace(node, box ? el("td", {}, box) : null, el("td", { class: "first" }, link), el("td", {}, stateBadge(one.state)),
-      el("td", { class: "at" }, moment(dead && one.death ? one.death.died_at : one.sent_at)), el("td", { class: "num" }, number(one.receives)), el("td", { class: "num wide-only" }, bytes(one.size)),
-      el("td", { class: "wide-only" }, dead ? (one.death ? named(one.death.reason) : "–") : one.holder ? named(one.holder) : one.group ? [el("span", { class: "soft" }, "group "), named(one.group)] : "–"));
+      el("td", { class: "at" }, moment(dead && one.death ? one.death.died_at : one.sent_at)), el("td", { class: "num" }, number(dead && one.death ? one.death.receives : one.receives)), el("td", { class: "num wide-only" }, bytes(one.size)),
+      el("td", { class: "wide-only last" }, dead ? (one.death ? named(one.death.reason) : "–") : one.holder ? named(one.holder) : one.group ? [el("span", { class: "soft" }, "group "), named(one.group)] : "–"));
     if (focused) link.focus();
   }
 
