@@ -1,62 +1,71 @@
-"""The figures of a report as one page of HTML: curves and bars in SVG, no scripts, no network, light and dark."""
+"""The figures of a report as one page of HTML that needs nothing else: no network, and no script but our own.
+
+It looks like the page of the server, and draws like it: it embeds that page's stylesheet and chart module.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Any
 
-WIDTH, HEIGHT = 520, 200
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 10, 28
-TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36000, 864000, 8640000, 1e9)
-"""Durations that a logarithmic scale may show."""
-CLOCK = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 4 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
 PER = ((1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"))
-STYLE = """
-:root{color-scheme:light dark;--paper:#fff;--card:#f6f7f9;--ink:#1c2330;--soft:#667085;--rule:#dfe3ea;
---a:#1769aa;--b:#c26a12;--c:#2e7d4f;--d:#b3261e}
-@media(prefers-color-scheme:dark){:root{--paper:#12161d;--card:#1b212b;--ink:#e6e9ef;--soft:#98a2b3;--rule:#323a48;
---a:#6cb2f0;--b:#f0a860;--c:#70c995;--d:#f2857c}}
-*{box-sizing:border-box}body{margin:0 auto;max-width:1180px;padding:28px 22px;background:var(--paper);color:var(--ink);
-font:15px/1.45 system-ui,sans-serif}h1{font-size:25px;margin:0 0 2px}h2{font-size:16px;margin:0 0 8px}
-p{margin:0;color:var(--soft)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:20px 0}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:14px}
-.tile,.card{background:var(--card);border-radius:8px;padding:14px 16px}.tile b{display:block;font-size:23px;font-weight:600}
-.tile span{color:var(--soft);font-size:13px}.wide{grid-column:1/-1}svg{width:100%;height:auto;display:block}
-text{fill:var(--soft);font:12px system-ui,sans-serif}.grid{stroke:var(--rule);stroke-width:1}.name{fill:var(--ink)}
-.line{fill:none;stroke-width:2;stroke-linejoin:round}.a{stroke:var(--a)}.b{stroke:var(--b)}.c{stroke:var(--c)}.d{stroke:var(--d)}
-.dot.a,.bar.a,i.a{fill:var(--a);background:var(--a);stroke:none}.dot.b,.bar.b,i.b{fill:var(--b);background:var(--b);stroke:none}
-.dot.c,.bar.c,i.c{fill:var(--c);background:var(--c);stroke:none}.dot.d,.bar.d,i.d{fill:var(--d);background:var(--d);stroke:none}
-.key{font-size:13px;color:var(--soft);margin-bottom:6px}.key i{display:inline-block;width:11px;height:11px;border-radius:3px;
-margin:0 5px 0 12px}.key i:first-child{margin-left:0}table{border-collapse:collapse;width:100%;font-size:14px}
-th,td{text-align:right;padding:5px 8px;border-bottom:1px solid var(--rule);font-variant-numeric:tabular-nums}
-th{color:var(--soft);font-weight:500}th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}
-@media(max-width:560px){.cards{grid-template-columns:1fr}}
-"""
+MODULES = ("dom.js", "format.js", "charts.js")
+"""Files of the server's page that draw the charts, in an order in which each needs only those before it."""
 
 Points = Sequence[tuple[int, float]]
 
 
 def render(figures: dict[str, Any], title: str) -> str:
     whole = figures["all"]
+    step = figures["step"]
     cards = [
         _throughput(figures),
-        _curve("Waiting time: sent to first received", _percentiles(figures, "waiting"), duration, figures["step"], log=True),
-        _curve("Handling time: received to settled", _percentiles(figures, "handling"), duration, figures["step"], log=True),
+        _times_curve("Waiting time: sent to first received", figures["times"]["waiting"], step),
+        _times_curve("Handling time: received to settled", figures["times"]["handling"], step),
         _bars("Dead letters by reason", figures["deaths"], "d", "no message died"),
         _bars("Biggest producers", figures["producers"], "a", "no message names its producer"),
         _table(figures["queues"], figures["at"]),
     ]
     period = f"{_day(whole['first_at'])} to {_day(whole['last_at'])}" if whole["first_at"] else "no messages"
+    style, script = _style(), _script()
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        f"<p>{escape(period)}, UTC; counted on {_day(figures['at'])}</p>{_tiles(whole, figures)}"
-        f'<main class="cards">{"".join(cards)}</main></body></html>\n'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
+        f'initial-scale=1"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<title>{escape(title)}</title><style>{style}</style></head><body><main class="view"><div><h1>{escape(title)}</h1>'
+        f'<p class="soft">{escape(period)}, UTC; counted on {_day(figures["at"])}</p></div>{_tiles(whole, figures)}'
+        f'<div class="cards">{"".join(cards)}</div></main><script type="module">{script}</script></body></html>\n'
     )
+
+
+@cache
+def _style() -> str:
+    """The stylesheet of the server's page, without its comments."""
+    return re.sub(r"/\*.*?\*/\s*", "", _asset("style.css"), flags=re.DOTALL)
+
+
+@cache
+def _script() -> str:
+    """The chart module and what it needs as one script: without imports and exports, which join them on the server's page."""
+    text = "".join(_asset(name) for name in MODULES) + files(__package__).joinpath("report.js").read_text(encoding="utf-8")
+    return re.sub(r"^(import .*\n|export )", "", text, flags=re.MULTILINE)
+
+
+def _asset(name: str) -> str:
+    return files("penstock.server.page").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """What a browser compares with a style or a script before it uses it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _tiles(whole: dict[str, Any], figures: dict[str, Any]) -> str:
@@ -69,7 +78,7 @@ def _tiles(whole: dict[str, Any], figures: dict[str, Any]) -> str:
         (_age(whole["oldest_at"], figures["at"]), f"oldest of {_number(whole['unsettled'])} unsettled"),
     ]
     shown = (f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles)
-    return f'<div class="tiles">{"".join(shown)}</div>'
+    return f'<div class="tiles roomy">{"".join(shown)}</div>'
 
 
 def _time_tile(name: str, found: dict[str, float] | None) -> tuple[str, str]:
@@ -83,85 +92,44 @@ def _throughput(figures: dict[str, Any]) -> str:
     names = (("sent", "sent", "a"), ("received", "first received", "b"), ("settled", "settled", "c"), ("died", "died", "d"))
     found = [(name, colour, [(row["at"], row[event] / step) for row in figures["throughput"]]) for event, name, colour in names]
     seen = [line for line in found if any(value for _, value in line[2])]
-    return _curve(f"Throughput: messages per {unit}", seen, _number, figures["step"], "wide")
+    return _curve(f"Throughput: messages per {unit}", seen, figures["step"], "wide", say="number", height=220)
 
 
-def _percentiles(figures: dict[str, Any], name: str) -> list[tuple[str, str, Points]]:
-    rows = figures["times"][name]
+def _times_curve(title: str, rows: Sequence[dict[str, Any]], step: int) -> str:
     names = (("p50", "half", "a"), ("p90", "90 %", "b"), ("p99", "99 %", "d"))
-    return [(told, colour, [(row["at"], row[key]) for row in rows]) for key, told, colour in names if rows]
+    lines = [(told, colour, [(row["at"], row[key]) for row in rows]) for key, told, colour in names if rows]
+    return _curve(title, lines, step, say="duration", log=True)
 
 
-def _curve(
-    title: str,
-    lines: Sequence[tuple[str, str, Points]],
-    say: Callable[[float], str],
-    step: int,
-    more: str = "",
-    *,
-    log: bool = False,
-) -> str:
+def _curve(title: str, lines: Sequence[tuple[str, str, Points]], step: int, more: str = "", **options: Any) -> str:
     if not lines:
-        return f'<section class="card {more}"><h2>{title}</h2><p>nothing to show</p></section>'
-    width = 2 * WIDTH + 60 if more else WIDTH  # so that all letters have one size
-    times = [at for _, _, points in lines for at, _ in points]
-    values = [value for _, _, points in lines for _, value in points]
-    first, last = min(times), max(times)
-    ticks = _decades(values) if log else _round_ticks(max(values))
-    low, high = ticks[0], ticks[-1]
-
-    def x(at: int) -> float:
-        return LEFT + (width - LEFT - RIGHT) * ((at - first) / (last - first) if last > first else 0.5)
-
-    def y(value: float) -> float:
-        share = math.log(max(value, low) / low) / math.log(high / low) if log else value / high
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
-
-    parts = []
-    for tick in ticks:
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{say(tick)}</text>')
-    parts += [
-        f'<text x="{min(x(at), width - 32):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_clock(at, last - first)}</text>'
-        for at in _instants(first, last, 9 if more else 5)
-    ]
-    for name, colour, points in lines:
-        before = [points[0][0], *(at for at, _ in points)]
-        path = " ".join(  # no line across a long gap
-            f"{'L' if 0 < at - earlier <= 3 * step else 'M'}{x(at):.1f} {y(value):.1f}"
-            for earlier, (at, value) in zip(before, points, strict=False)
-        )
-        parts.append(f'<path class="line {colour}" d="{path}"/>')
-        size = 2.5 if len(points) > 1 else 4
-        parts += [
-            f'<circle class="dot {colour}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="{size}">'
-            f"<title>{_clock(at, 0)}: {name} {say(value)}</title></circle>"
-            for at, value in points
-        ]
-    key = "".join(f'<i class="{colour}"></i>{name}' for name, colour, _ in lines)
-    return (
-        f'<section class="card {more}"><h2>{title}</h2><div class="key">{key}</div>'
-        f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{title}">{"".join(parts)}</svg></section>'
-    )
+        return _card(title, '<p class="soft">nothing to show</p>', more)
+    told = [{"name": name, "colour": colour, "points": points} for name, colour, points in lines]
+    return _chart(title, {"kind": "curve", "lines": told, "step": step, **options}, more)
 
 
 def _bars(title: str, rows: Sequence[dict[str, Any]], colour: str, nothing: str) -> str:
     if not rows:
-        return f'<section class="card"><h2>{title}</h2><p>{nothing}</p></section>'
-    most, parts = max(row["messages"] for row in rows), []
-    for place, row in enumerate(rows):
-        top, length = place * 40, max(3, 380 * row["messages"] / most)
-        name = str(row["name"])
-        shown = name if len(name) <= 78 else f"{name[:77]}…"
-        parts.append(f'<text class="name" x="0" y="{top + 13}">{escape(shown)}<title>{escape(name)}</title></text>')
-        parts.append(f'<rect class="bar {colour}" x="0" y="{top + 19}" width="{length:.0f}" height="12" rx="3"/>')
-        told = f"{_number(row['messages'])}" + (f", {_bytes(row['bytes'])}" if row["bytes"] else "")
-        parts.append(f'<text x="{length + 8:.0f}" y="{top + 29}">{told}</text>')
-    height = len(rows) * 40
-    return (
-        f'<section class="card"><h2>{title}</h2><svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">'
-        f"{''.join(parts)}</svg></section>"
-    )
+        return _card(title, f'<p class="soft">{nothing}</p>')
+    told = [
+        {
+            "name": str(row["name"]),
+            "value": row["messages"],
+            "told": f"{_number(row['messages'])}" + (f", {_bytes(row['bytes'])}" if row["bytes"] else ""),
+        }
+        for row in rows
+    ]
+    return _chart(title, {"kind": "bars", "rows": told, "colour": colour})
+
+
+def _chart(title: str, chart: dict[str, Any], more: str = "") -> str:
+    """Where the script draws a chart."""
+    place = f'<div data-chart="{escape(json.dumps({"title": title, **chart}))}"></div>'
+    return _card(title, f'{place}<noscript><p class="soft">a chart, which needs JavaScript</p></noscript>', more)
+
+
+def _card(title: str, content: str, more: str = "") -> str:
+    return f'<section class="card {more}"><h2>{title}</h2>{content}</section>'
 
 
 def _table(queues: Sequence[dict[str, Any]], now: str) -> str:
@@ -190,9 +158,14 @@ def _table(queues: Sequence[dict[str, Any]], now: str) -> str:
         )
         for queue in queues
     ]
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    table = f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<section class="card wide"><h2>Queues</h2><div class="scroll">{table}</div></section>'
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
+    table = f"<table><thead><tr>{_cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>"
+    return _card("Queues", f'<div class="scroll" tabindex="0" role="region" aria-label="Queues">{table}</div>', "wide")
+
+
+def _cells(tag: str, texts: Sequence[str]) -> str:
+    """The first is a name, the others are numbers."""
+    return "".join(f"<{tag} class='{'num' if place else ''}'>{escape(text)}</{tag}>" for place, text in enumerate(texts))
 
 
 def duration(seconds: float) -> str:
@@ -228,45 +201,3 @@ def _bytes(size: float | None) -> str:
 
 def _day(text: str) -> str:
     return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M")
-
-
-def _clock(at: float, span: float) -> str:
-    form = (
-        "%Y-%m-%d %H:%M:%S"
-        if not span
-        else "%Y-%m-%d"
-        if span > 10 * 86400
-        else "%d %b %H:%M"
-        if span > 86400
-        else "%H:%M"
-        if span > 1200
-        else "%H:%M:%S"
-    )
-    return datetime.fromtimestamp(at, UTC).strftime(form)
-
-
-def _round_ticks(most: float) -> list[float]:
-    """About four round steps from 0 to above the highest value."""
-    if most <= 0:
-        return [0, 1]
-    rough = most / 4
-    size = 10 ** math.floor(math.log10(rough))
-    step = next(size * times for times in (1, 2, 2.5, 5, 10) if size * times >= rough)
-    return [step * place for place in range(math.ceil(most / step - 1e-9) + 1)]
-
-
-def _decades(values: Sequence[float]) -> list[float]:
-    """About five durations from below the smallest to above the largest."""
-    low = max((place for place, tick in enumerate(TICKS) if tick <= min(values)), default=0)
-    high = min((place for place, tick in enumerate(TICKS) if tick >= max(values)), default=len(TICKS) - 1)
-    if low == high:
-        low, high = max(0, low - 1), min(high + 1, len(TICKS) - 1)
-    step = -(-(high - low) // 5)
-    return [TICKS[place] for place in range(low, high, step)] + [TICKS[high]]
-
-
-def _instants(first: int, last: int, most: int) -> list[int]:
-    """Round times of the day, at most ``most``."""
-    step = next((step for step in CLOCK if (last - first) / step <= most), CLOCK[-1])
-    found = list(range(-(-first // step) * step, last + 1, step))
-    return found or [first]

@@ -7,7 +7,7 @@ const TOP = 8;
 const BOTTOM = 22;
 const RIGHT = 10;
 const LETTER = 6.6; // The width of a digit at the size in which axes are written.
-const CLOCK = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
+const STEPS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
 const DURATIONS = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36000, 864000, 8640000, 1e9];
 
 /** A figure of curves. `lines`: [{name, colour: "a" | "b" | "c" | "d", points: [[at, value | null]…], area?}].
@@ -77,7 +77,7 @@ function plan({ lines, say, log, height, from, to }, width) {
 }
 
 function paint({ x, y, ticks, left, width, first, last }, { lines, say, step, height, utc }) {
-  const labels = instants(first, last, Math.max(2, Math.floor((width - left) / 90)), utc);
+  const labels = instants(first, last, Math.max(2, Math.floor((width - left) / 64)), utc);
   return [
     ticks.map((tick) => [
       svg("line", { class: "grid", x1: left, x2: width - RIGHT, y1: y(tick), y2: y(tick) }),
@@ -160,7 +160,7 @@ function decades(least, most) {
 
 /** Round times of the day, at most `most`. */
 function instants(first, last, most, utc) {
-  const step = CLOCK.find((one) => (last - first) / one <= most) ?? CLOCK.at(-1);
+  const step = STEPS.find((one) => (last - first) / one <= most) ?? STEPS.at(-1);
   const zone = utc ? 0 : new Date(last * 1000).getTimezoneOffset() * 60;
   const found = [];
   for (let at = Math.ceil((first - zone) / step) * step + zone; at <= last && found.length < 50; at += step) found.push(at);
@@ -191,6 +191,7 @@ export function spark(width = 96, height = 22) {
     const ways = found.map((piece) => piece.map(([place, value], first) => `${first ? "L" : "M"}${x(place)} ${y(value)}`).join(""));
     if (ways.join() === drawn) return;
     drawn = ways.join();
+    node.classList.toggle("flat", !values.some(Boolean));
     line.setAttribute("d", ways.join(""));
     area.setAttribute("d", ways.map((way, one) => `${way}L${x(found[one].at(-1)[0])} ${height}L${x(found[one][0][0])} ${height}Z`).join(""));
   } };

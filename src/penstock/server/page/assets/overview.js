@@ -208,7 +208,7 @@ class List {
   }
 
   rowHeight() {
-    return matchMedia("(max-width: 720px)").matches ? 68 : 38;
+    return matchMedia("(max-width: 720px)").matches ? 68 : 34;
   }
 
   drawTiles() {

@@ -7,7 +7,7 @@ import { el, replace, text } from "./dom.js";
 import { age, count, duration, number, rate, short } from "./format.js";
 import { every, follow } from "./live.js";
 import { editSettings, settingsPairs } from "./settings.js";
-import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, swap, table, toast } from "./ui.js";
+import { act, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, swap, table, toast } from "./ui.js";
 
 const SPANS = [["minute", "Minute"], ["hour", "Hour"], ["day", "Day"]];
 const TILES = [["messages", "messages", short], ["visible", "visible", short], ["in_flight", "in flight", short], ["delayed", "delayed", short], ["damaged", "damaged", short], ["oldest_age", "oldest", age], ["rate_in", "in / s", rate], ["rate_out", "out / s", rate]];
@@ -28,7 +28,7 @@ export async function show(root, { queue, query, signal }) {
   root.append(
     el("div", { class: "tiles" }, TILES.map(([key, told]) => el("div", { class: "tile" }, tiles.get(key), el("span", {}, told)))),
     places.letters, charts.node,
-    el("div", { class: "cards" }, card("How long messages take", places.times), card("Settings", places.settings), card("Consumers", places.holders), card("Readers", places.readers)));
+    el("div", { class: "flow" }, card("How long messages take", places.times), card("Consumers", places.holders), card("Readers", places.readers), card("Settings", places.settings)));
 
   function draw() {
     const { summary } = state;
@@ -90,9 +90,8 @@ function chartCards(queue, wanted, signal) {
     remember({ span: value === "hour" ? null : value });
     look().catch((error) => toast(error.message, "bad"));
   });
-  const node = el("div", { class: "cards" },
-    el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, "Messages"), chooser), depth.node),
-    el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, "Messages a second")), rates.node));
+  const node = el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, "Over time"), chooser),
+    el("div", { class: "two" }, el("div", {}, el("h3", {}, "Messages"), depth.node), el("div", {}, el("h3", {}, "Messages a second"), rates.node)));
 
   async function look() {
     const asked = span;
@@ -111,8 +110,8 @@ function chartCards(queue, wanted, signal) {
 function letters({ name, dead_letter_queue, dead_letters, dead_letter_of, settings }) {
   const lines = [];
   if (dead_letter_queue) {
-    const there = el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(dead_letter_queue)}` }, dead_letters === null ? "Look at them" : count(dead_letters, "dead letter"));
-    lines.push(el("p", {}, `A message that was received ${settings.redrive ? count(settings.redrive.max_receives, "time") : "too often"} goes to `, queueLink(dead_letter_queue), ". ", there, dead_letters > 0 ? [" ", badge("look at them", "bad")] : null));
+    const there = el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(dead_letter_queue)}`, class: dead_letters > 0 ? "bad" : null }, dead_letters === null ? "its dead letters" : count(dead_letters, "dead letter"));
+    lines.push(el("p", {}, `A message that was received ${settings.redrive ? count(settings.redrive.max_receives, "time") : "too often"} goes to `, queueLink(dead_letter_queue), ", which has ", there, "."));
   }
   if (dead_letter_of?.length) {
     lines.push(el("p", {}, "This queue has the dead letters of ", dead_letter_of.map((one, place) => [place ? ", " : "", queueLink(one)]), ". ", el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(name)}` }, "Look at them by reason"), "."));

@@ -19,7 +19,7 @@ function draw(place, told) {
   swap(place,
     el("div", { class: "tiles" }, [[number(told.connections), "connections"], [number(told.resting_polls), "receivers waiting"], [number(told.pending_operations), "operations pending"], [number(told.workers), "workers"], [bytes(told.memory.used), "held for clients"], [moment(told.started_at), "started"]]
       .map(([value, name]) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, name)))),
-    el("div", { class: "cards" }, about(told), memory(told.memory), latencies(told.latencies), commits(told.commit_sizes), nodes(told.nodes)),
+    el("div", { class: "flow" }, about(told), latencies(told.latencies), nodes(told.nodes), memory(told.memory), commits(told.commit_sizes)),
     audit(told.audit, opened));
 }
 
