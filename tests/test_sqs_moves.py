@@ -11,7 +11,7 @@ from test_serve import serving
 import penstock
 from penstock.message import State
 from penstock.server import BackgroundServer, read_settings
-from penstock.server.dialects.sqs.move_book import MOVES
+from penstock.server.jobs.book import JOBS
 from penstock.testing.clock import FakeClock
 from penstock.testing.http import Http, HttpAnswer
 from penstock.testing.servers import PostgresqlServer
@@ -80,7 +80,7 @@ def test_a_task_needs_the_rights_of_a_redrive(tmp_path: Path) -> None:
         assert statuses("StartMessageMoveTask", start, "mover", *most) == dict.fromkeys(("mover", *most), 403)
         unknown = {"SourceArn": arn("other")}
         assert statuses("StartMessageMoveTask", unknown, "mover", "operator") == {"mover": 403, "operator": 404}
-        assert (MOVES in broker, broker["dead"].settings.labels) == (False, {})
+        assert (JOBS in broker, broker["dead"].settings.labels) == (False, {})
         task = call(server.url, "mover", "StartMessageMoveTask", **named).json
         listing = {"SourceArn": arn("dead")}
         few = ("source", "target", "operator")
@@ -112,7 +112,7 @@ def fill(store: str) -> None:
 def check_moved_once(store: str) -> None:
     with penstock.open(store) as broker:
         assert sorted(visible(broker, "orders"), key=int) == LETTERS
-        assert (visible(broker, "dead"), visible(broker, MOVES)) == ([], [])
+        assert (visible(broker, "dead"), visible(broker, JOBS)) == ([], [])
 
 
 def begin(url: str, rate: int) -> str:
@@ -154,7 +154,7 @@ def test_a_server_that_is_told_to_stop_leaves_the_task_to_another(tmp_path: Path
         process.terminate()
         assert process.wait(60) == 0
     with penstock.open(url) as broker:
-        (task,) = broker[MOVES].peek()
+        (task,) = broker[JOBS].peek()
         assert (task.state, task.visible_at <= broker.clock()) == (State.QUEUED, True)
         before = len(visible(broker, "orders"))
     with serving(url) as (_, address):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from penstock import policy
 from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Death, Message, Moved, Redriven, Settings, micros, weigh
+from penstock.queue.bulk import Wanted
 from penstock.queue.opened import OpenQueue
 from penstock.stores.ports import START, Store
 from penstock.stores.requests import Moving
@@ -27,6 +28,9 @@ class RedrivenPart(NamedTuple):
     """The place after which the next part begins; None: there was nothing any more."""
     weight: int
     """Bytes of the messages that it has looked at."""
+    looked: int
+    stayed: int
+    """Those that were to be moved and could not: their queue is gone, or it has an equal message and takes such once."""
 
 
 def check_dead_letter_queue(store: Store, name: str, settings: Settings) -> None:
@@ -69,16 +73,18 @@ class DeadLetters:
             redrive.go_through(start)
         return redrive.answer()
 
-    def redrive_part(self, limit: int, to: str | None, came_by: int, after: tuple[int, int]) -> RedrivenPart:
-        """Of the first ``limit`` visible messages after a place, redrive those that came by an instant."""
+    def redrive_part(self, limit: int, to: str | None, came_by: int, after: tuple[int, int], wanted: Wanted) -> RedrivenPart:
+        """Of the first ``limit`` visible messages after a place, redrive those that came by an instant and are wanted."""
         self._check_target(to)
         redrive = _Redrive(self._queue, limit, to, None)
         with self._queue.store.batch():
             page = redrive.visible(after, limit)
-            redrive.move([message for message in page if policy.came_at(message) <= came_by], limit)
+            now = self._queue.clock()
+            chosen = [message for message in page if policy.came_at(message) <= came_by and wanted(message, now)]
+            redrive.move(chosen, limit)
         self._queue.waiting.notify(self._queue.name, *redrive.targets)
         last = page[-1].place if page else None
-        return RedrivenPart(redrive.moved, list(redrive.gone), last, sum(map(weigh, page)))
+        return RedrivenPart(redrive.moved, list(redrive.gone), last, sum(map(weigh, page)), len(page), redrive.stayed)
 
     def _check_target(self, to: str | None) -> None:
         if to is not None and self._queue.store.load(policy.check_name(to)) is None:
@@ -105,6 +111,10 @@ class _Redrive:
     @property
     def moved(self) -> int:
         return self._tally[Moved.DONE]
+
+    @property
+    def stayed(self) -> int:
+        return self._tally[Moved.DUPLICATE] + sum(self.gone.values())
 
     def go_through(self, place: tuple[int, int]) -> None:
         """Go once through all visible messages from this position on, and redrive those that were not seen before."""

@@ -37,6 +37,7 @@ from penstock.queue.arguments import (
     check_state,
     check_taking,
 )
+from penstock.queue.bulk import Bulk, ChangedPart, Wanted
 from penstock.queue.dead_letters import DeadLetters, RedrivenPart, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
@@ -64,6 +65,7 @@ class LocalQueue(Queue):
         self._dead_letters = DeadLetters(opened)
         self._receiving = Receiving(opened, self._dead_letters, self)
         self._settling = Settling(opened)
+        self._bulk = Bulk(opened, self._settling)
         self._claims = NamedClaims(opened, self._receiving)
         self._sets = Sets(opened, self._receiving)
 
@@ -254,10 +256,23 @@ class LocalQueue(Queue):
         )
         return self._dead_letters.redrive(limit, to, chosen, since_at)
 
-    def redrive_part(self, limit: int, *, to: str | None, came_by: int, after: tuple[int, int] = START) -> RedrivenPart:
-        """`redrive` in parts, each a commit: of the first ``limit`` visible messages after a place, those that were here at the
-        instant ``came_by``. The server uses it."""
-        return self._dead_letters.redrive_part(limit, to, came_by, after)
+    # parts of long work, each a commit; the server uses them
+
+    def redrive_part(
+        self, limit: int, *, to: str | None, came_by: int, wanted: Wanted, after: tuple[int, int] = START
+    ) -> RedrivenPart:
+        """Of the first ``limit`` visible messages after a place, redrive those that were here at the instant ``came_by`` and
+        are wanted."""
+        return self._dead_letters.redrive_part(limit, to, came_by, after, wanted)
+
+    def delete_part(self, limit: int, *, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
+        """Of the first ``limit`` messages from a number on, delete those that were here at the instant ``came_by`` and are
+        wanted, whoever holds them."""
+        return self._bulk.delete_part(limit, start, came_by, wanted)
+
+    def release_part(self, limit: int, *, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
+        """The same, and make visible what is held or delayed."""
+        return self._bulk.release_part(limit, start, came_by, wanted)
 
     # named claims, for batch systems that replay their batches
 

@@ -9,8 +9,10 @@ the values, so no name can forge a line. Headers and bodies, which may contain s
 
 from __future__ import annotations
 
+import json
 import time
 from json.encoder import encode_basestring_ascii as quote
+from typing import Any
 
 from penstock.server.http.request_response import Request, Response
 from penstock.server.log_writer import LogWriter
@@ -32,10 +34,6 @@ class AccessLog:
     def write(self, request: Request, response: Response, seconds: float) -> None:
         if self._writer is None:
             return
-        now = time.time()
-        second = int(now)
-        if self._second[0] != second:
-            self._second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
         method, path = quote(request.method), quote(("/" + "/".join(request.segments))[:LONGEST_PATH])
         more = f', "token": {quote(request.grant.name)}' if request.grant.name else ""
         if request.unheard:
@@ -43,12 +41,24 @@ class AccessLog:
         if response.cause:
             more += f', "cause": {quote(response.cause[:LONGEST_CAUSE])}'
         self._lines.append(
-            f'{{"time": "{self._second[1]}.{int((now - second) * 1000):03}Z", "method": {method}, "path": {path}, '
+            f'{{"time": "{self._now()}", "method": {method}, "path": {path}, '
             f'"status": {response.status}, "ms": {round(seconds * 1000, 2)}, "in": {request.length}, '
             f'"out": {len(response.body) + response.fed}{more}}}'
         )
         if len(self._lines) >= MOST_LINES:
             self.flush()
+
+    def write_line(self, told: dict[str, Any]) -> None:
+        """A line about something else than a request."""
+        if self._writer is not None:
+            self._lines.append(json.dumps({"time": self._now(), **told}))
+
+    def _now(self) -> str:
+        now = time.time()
+        second = int(now)
+        if self._second[0] != second:
+            self._second = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
+        return f"{self._second[1]}.{int((now - second) * 1000):03}Z"
 
     @property
     def dropped(self) -> int:

@@ -15,6 +15,7 @@ from penstock.clock import MachineClock
 from penstock.errors import PenstockError, StoreError
 from penstock.message import SECOND
 from penstock.server.access_log import AccessLog
+from penstock.server.audit import Audit
 from penstock.server.auth import Guard, told_to
 from penstock.server.budget import Budget
 from penstock.server.dialects.base import Core, Dialect, Route, Router
@@ -24,7 +25,8 @@ from penstock.server.dialects.native import Native
 from penstock.server.dialects.operators import Operators
 from penstock.server.dialects.sqs.dialect import Sqs
 from penstock.server.http.open_connections import Connections
-from penstock.server.http.request_response import LEFT, Refused, Request, Response
+from penstock.server.http.request_response import LEFT, Refused, Request, Response, Scope
+from penstock.server.jobs.runner import JobRunner
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.page.activity import Activity
@@ -41,6 +43,8 @@ Dialects = tuple[type[Dialect], ...]
 DIALECTS: Dialects = (Mqs, Native)
 """The dialects with paths of their own. SQS says by itself which requests are its own; MQ-Core, whose queues are at the root,
 gets all other paths."""
+DEEDS = {"PUT": "create", "POST": "update", "DELETE": "delete"}
+"""What a request that needs the scope admin does to its queue."""
 NO_PAGE = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "sandbox"))
 """A message may be a web page of its sender: a browser that shows it must not run it as a page of this server."""
 
@@ -74,8 +78,11 @@ class App:
         self.quotas = Quotas(broker, self.commits, self.connections.open)
         self._strangers = Strangers(settings, self.connections.open)
         self._activity = Activity(self.connections.open)
+        self.audit = Audit(log)
+        self.jobs = JobRunner(broker, self.commits, self.budget, self.audit)
         core = Core(
-            broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas, self._activity
+            *(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas),
+            *(self._activity, self.audit, self.jobs),
         )
         self._root = MqCore(core)
         self._sqs = Sqs(core)
@@ -115,7 +122,11 @@ class App:
             request.queue = variables.get("queue", "")
             if route.scope is not None:
                 request.grant.check(route.scope, request.queue)
+            if route.scope is Scope.ADMIN:
+                request.deed = DEEDS.get(request.method, "")
             response = await route.handle(request, **variables)
+            if request.deed and response.status < 400:
+                self.audit.note(request.grant.name, request.deed, request.queue, **(request.facts or {}))
         except asyncio.CancelledError:  # the store had not begun, and never will
             late = f"this took longer than {self.settings.request_timeout:g} s, the limit (request_timeout)"
             refusal = Refused(503, late, {"Retry-After": "1"})
@@ -189,6 +200,7 @@ class App:
         return {"clock_steps_total": clock.steps, "clock_difference_seconds": clock.difference() / SECOND}
 
     def start(self) -> None:
+        self.jobs.start()
         for dialect in self.dialects:
             dialect.start()
 
@@ -201,6 +213,7 @@ class App:
     async def stop(self) -> None:
         self.stop_accepting()
         await self.connections.finish(self.settings.grace)
+        await self.jobs.stop()
         for dialect in self.dialects:
             await dialect.stop()
         await self.commits.stop()

@@ -12,7 +12,7 @@ import pytest
 from penstock import Broker
 from penstock.broker import LocalBroker
 from penstock.server import BackgroundServer
-from penstock.server.dialects.sqs.move_book import MOVES
+from penstock.server.jobs.book import JOBS
 from penstock.testing.clock import FakeClock
 from penstock.testing.serving import until
 from penstock.testing.sqs_client import ACCOUNT, REGION, Fault
@@ -101,7 +101,7 @@ class SqsMoves(SqsMessageFixtures):
             "StartedTimestamp": clock() // 1000,
         }
         assert (visible(broker, "elsewhere"), visible(broker, "dead")) == (["1", "2", "3"], [])
-        assert visible(broker, MOVES) == []
+        assert visible(broker, JOBS) == []
 
     def test_without_a_destination_each_message_goes_where_it_died(
         self, sqs: SqsClient, tasks: MoveTasks, broker: Broker
@@ -193,7 +193,7 @@ class SqsMoves(SqsMessageFixtures):
         assert "TaskHandle" not in done
         clock.advance(60)
         assert tasks.sqs.refusal("CancelMessageMoveTask", TaskHandle=task) == (INVALID, "Only active tasks can be cancelled.")
-        assert [len(visible(broker, name)) for name in ("dead", "elsewhere", MOVES)] == [2, 2, 0]
+        assert [len(visible(broker, name)) for name in ("dead", "elsewhere", JOBS)] == [2, 2, 0]
         tasks.start("elsewhere")
         assert tasks.end()["ApproximateNumberOfMessagesMoved"] == 2
 
@@ -216,7 +216,7 @@ class SqsMoves(SqsMessageFixtures):
         assert [task["ApproximateNumberOfMessagesMoved"] for task in tasks.list(10)] == list(range(11, 1, -1))
         assert len(tasks.list()) == 1
         assert len(tasks.list(3)) == 3
-        assert len([name for name in broker["dead"].settings.labels if name.startswith("sqs.move.")]) == 10
+        assert len([name for name in broker["dead"].settings.labels if name.startswith("penstock.job.")]) == 10
 
     def test_a_message_whose_queue_is_gone_fails_the_task(self, tasks: MoveTasks, broker: Broker) -> None:
         broker.create("gone", redrive=("dead", 1))
@@ -255,7 +255,7 @@ class SqsMoves(SqsMessageFixtures):
         assert tasks.sqs.refusal("CancelMessageMoveTask", TaskHandle=task) == missing("SourceArn")
         assert tasks.sqs.refusal("ListMessageMoveTasks", SourceArn=arn("dead")) == missing("SourceArn")
         clock.advance(1)
-        until(lambda: visible(broker, MOVES) == [])
+        until(lambda: visible(broker, JOBS) == [])
 
     # what is refused
 
@@ -282,7 +282,7 @@ class SqsMoves(SqsMessageFixtures):
             refused = sqs.refusal("ListMessageMoveTasks", SourceArn=arn("dead"), MaxResults=number)
             assert refused == (INVALID, bad.format("MaxResults", 10))
         assert sqs.refusal("ListMessageMoveTasks", SourceArn=arn("none")) == missing("SourceArn")
-        assert (tasks.list(), visible(broker, "dead"), MOVES in broker) == ([], ["x"], False)
+        assert (tasks.list(), visible(broker, "dead"), JOBS in broker) == ([], ["x"], False)
 
     @pytest.mark.parametrize("given", ["foobared", "e30=", "W10=", "bnVsbA==", "é", "A" * 5000])
     def test_a_handle_that_is_none_of_ours_is_refused(self, tasks: MoveTasks, given: str) -> None:
@@ -305,17 +305,17 @@ class SqsMoves(SqsMessageFixtures):
         broker["dead"].send_many([b"1", b"2", b"3"])
         tasks.start("elsewhere", MaxNumberOfMessagesPerSecond=1)
         until(lambda: tasks.last()["ApproximateNumberOfMessagesMoved"] == 1)
-        (real,) = broker[MOVES].peek()
+        (real,) = broker[JOBS].peek()
         plan = json.loads(real.body)
         forged = [
             {**plan, "to": "orders"},
             {**plan, "id": "other", "to": "orders"},
             {**plan, "rate": None},
-            {**plan, "source": "none"},
+            {**plan, "queue": "none"},
         ]
-        broker[MOVES].send_many([*(json.dumps(each).encode() for each in forged), b"garbage", b"[]"])
+        broker[JOBS].send_many([*(json.dumps(each).encode() for each in forged), b"garbage", b"[]"])
         self.wake(tasks)
-        until(lambda: visible(broker, MOVES) == [real.text])
+        until(lambda: visible(broker, JOBS) == [real.text])
         assert (len(visible(broker, "elsewhere")), visible(broker, "orders")) == (1, [])
 
     def wake(self, tasks: MoveTasks) -> None:
@@ -331,7 +331,7 @@ class SqsMoves(SqsMessageFixtures):
         broker["dead"].send_many([b"1", b"2", b"3"])
         tasks.start("elsewhere", MaxNumberOfMessagesPerSecond=1)
         until(lambda: tasks.last()["ApproximateNumberOfMessagesMoved"] == 1)
-        broker[MOVES].purge()
+        broker[JOBS].purge()
         assert tasks.last()["Status"] == "FAILED"
         assert "lost" in tasks.last()["FailureReason"]
         tasks.start("elsewhere")
@@ -344,7 +344,7 @@ class SqsMoves(SqsMessageFixtures):
         tasks.end()
         names = [url.rpartition("/")[2] for url in sqs("ListQueues")["QueueUrls"]]
         assert names == ["dead", "elsewhere", "orders"]
-        assert MOVES in broker
+        assert JOBS in broker
 
     def test_a_server_that_stops_gives_its_tasks_back(self, broker: LocalBroker, clock: FakeClock, protocol: str) -> None:
         broker.create("dead")
@@ -354,7 +354,7 @@ class SqsMoves(SqsMessageFixtures):
             before = MoveTasks(SqsClient(first.url, protocol))
             task = before.start("orders", MaxNumberOfMessagesPerSecond=1)
             until(lambda: before.last()["ApproximateNumberOfMessagesMoved"] == 1)
-        (message,) = broker[MOVES].peek()
+        (message,) = broker[JOBS].peek()
         assert message.visible_at <= clock()
         with BackgroundServer(broker, self.server_settings) as second:
             after = MoveTasks(SqsClient(second.url, protocol))
@@ -373,7 +373,7 @@ class SqsMoves(SqsMessageFixtures):
             tasks = MoveTasks(SqsClient(server.url, protocol))
             task = tasks.start("orders", MaxNumberOfMessagesPerSecond=1)
             until(lambda: tasks.last()["ApproximateNumberOfMessagesMoved"] == 1)
-        broker[MOVES].receive(visibility=5)  # as a server that is killed now
+        broker[JOBS].receive(visibility=5)  # as a server that is killed now
         with BackgroundServer(broker, self.server_settings) as server:
             tasks = MoveTasks(SqsClient(server.url, protocol))
             assert tasks.last()["TaskHandle"] == task

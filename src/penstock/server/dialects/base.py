@@ -18,9 +18,11 @@ from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import OCTETS, PRIVATE, Draft, Message, Receipt, Redrive, Sent, Settings
 from penstock.policy import check_settings
+from penstock.server.audit import Audit
 from penstock.server.auth import Guard
 from penstock.server.budget import Budget
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_error
+from penstock.server.jobs.runner import JobRunner
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.page.activity import Activity
@@ -62,6 +64,8 @@ class Core:
         offload: Offload,
         quotas: Quotas,
         activity: Activity,
+        audit: Audit,
+        jobs: JobRunner,
     ) -> None:
         self.broker = broker
         self.commits = commits
@@ -73,6 +77,8 @@ class Core:
         self.offload = offload
         self.quotas = quotas
         self.activity = activity
+        self.audit = audit
+        self.jobs = jobs
         self._arrow = False
 
     async def run(self, act: Callable[[], Answer]) -> Answer:

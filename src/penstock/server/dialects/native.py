@@ -35,6 +35,7 @@ from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.auth import Guard
 from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route
 from penstock.server.dialects.looking import HEAD, LOOKS, look
+from penstock.server.dialects.native_jobs import Jobs
 from penstock.server.dialects.native_values import answer, answer_messages, copies, read_arguments, weigh
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_json
 from penstock.server.offload import SMALL
@@ -111,6 +112,7 @@ class Native(Dialect):
     def routes(self) -> Sequence[Route]:
         return [
             *Messages(self.core).routes(),
+            *Jobs(self.core).routes(),
             *self._data.routes(),
             Route("POST", "/penstock/queues/{queue}/{verb}", None, self.call_queue),
             Route("POST", "/penstock/broker/{verb}", None, self.call_broker),
@@ -168,7 +170,10 @@ class Native(Dialect):
         return await self._call(request, lambda given: self._call_verb(request, queue, verb, given))
 
     async def _call_verb(self, request: Request, queue: str, verb: str, given: dict[str, Any]) -> Response:
+        if VERBS[verb] is Scope.ADMIN:
+            request.deed = verb
         if verb in SETTLING:
+            request.deed, request.facts = _by_id(verb, given)
             given |= {name: unseal(request.grant, queue, given[name]) for name in ("message", "messages") if name in given}
         if verb == "receive":
             return await self._receive(request, queue, given)
@@ -268,7 +273,8 @@ class Native(Dialect):
             return answer(request, names)
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
-        request.grant.check(Scope.ADMIN, str(given.get("name", "")))
+        request.queue, request.deed = str(given.get("name", "")), verb
+        request.grant.check(Scope.ADMIN, request.queue)
         if verb == "delete":
             if given.keys() != {"name"}:
                 raise BadInput(f"delete has one argument, name, not {', '.join(given) or 'none'!r:.80}")
@@ -301,6 +307,13 @@ class Native(Dialect):
         self.core.budget.hold(request, PUBLISHED)
         async with self.core.quotas.adding(request.grant, MESSAGES, _added(verb, given)):
             return answer(request, await self.core.commits.run(lambda: _call(publish, given), alone=True))
+
+
+def _by_id(verb: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """For the audit: a caller that names messages by their ids changes them whoever holds them."""
+    named = given.get("messages", given.get("message"))
+    ids = [each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)]
+    return (verb, {"messages": len(ids)}) if ids else ("", {})
 
 
 def _added(verb: str, given: dict[str, Any]) -> int:

@@ -122,6 +122,10 @@ class Request:
     """What its sender may do is known only with the whole body, which it has signed: given the body's SHA-256 in hexadecimal,
     this returns it, or raises `Refused`."""
 
+    deed: str = ""
+    """What it changes, for the audit."""
+    facts: dict[str, Any] | None = None
+    """More for the audit."""
     still: Callable[[], bool] | None = None
     """Whether what its sender showed still counts; None: always. An answer without an end asks now and then."""
 

@@ -28,6 +28,8 @@ Handle = Callable[[Call], Awaitable[dict[str, Any]]]
 FORM = "application/x-www-form-urlencoded"
 AMAZON_JSON = "application/x-amz-json"
 NONE: list[Any] = []
+AUDITED = frozenset({"CreateQueue", "StartMessageMoveTask", "CancelMessageMoveTask"})
+"""What changes something, beside the operations that need the scope admin."""
 UNWEIGHED = 4096
 """Up to so many bytes, what a request is read into is little more than what any request costs."""
 
@@ -81,12 +83,6 @@ class Sqs(Dialect):
             "ListMessageMoveTasks": (self._moves.list_message_move_tasks, None),
             "CancelMessageMoveTask": (self._moves.cancel_message_move_task, None),
         }
-
-    def start(self) -> None:
-        self._moves.runner.start()
-
-    async def stop(self) -> None:
-        await self._moves.runner.stop()
 
     @staticmethod
     def claims(request: Request) -> bool:
@@ -147,6 +143,8 @@ class Sqs(Dialect):
             if scope is not None and not request.grant.allows(scope, name):
                 raise denied(request.grant, account, operation.name, self.names.arn(name))
         request.copies = json_protocol.COPIES if is_json(request) else query_protocol.COPIES
+        if scope is Scope.ADMIN or operation.name in AUDITED:
+            request.deed = operation.name
         call = Call(request, operation.name, given, account, region, name, self.names.base(request, region))
         output = await handler(call)
         messages: list[Any] = output.get("Messages", NONE)

@@ -1,24 +1,27 @@
-"""Move tasks: start, list and cancel them. `move_runner` does the work, and `move_book` keeps what is known of them."""
+"""Move tasks: start, list and cancel them. They are jobs that move all messages of a queue, and `server.jobs` does them."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from base64 import b64decode, b64encode
 from typing import Any
 
 from penstock.message import Settings
 from penstock.server.dialects.base import Core
 from penstock.server.dialects.sqs.call import Call
-from penstock.server.dialects.sqs.errors import SqsError, denied
-from penstock.server.dialects.sqs.move_book import KEPT, RUNNING, MoveBook, MoveTask
-from penstock.server.dialects.sqs.move_runner import MoveRunner
+from penstock.server.dialects.sqs.errors import SqsError, denied, no_queue
 from penstock.server.dialects.sqs.names import Names
 from penstock.server.http.request_response import Scope
+from penstock.server.jobs.book import KEPT
+from penstock.server.jobs.plan import NO_QUEUE, NO_SOURCE, RUNNING, Action, Job, Plan
 
 FASTEST = 500
 """Messages in a second, at most."""
 LONGEST_HANDLE = 4096
 MILLISECOND = 1000
+REASONS = {NO_QUEUE: no_queue().code, NO_SOURCE: "CouldNotDetermineMessageSource"}
+"""Why a task has failed, in AWS's words. The second is for a message that was sent to the dead letter queue."""
 
 
 class MoveOperations:
@@ -26,8 +29,7 @@ class MoveOperations:
         self.core = core
         self.broker = core.broker
         self.names = Names(core.settings)
-        self._book = MoveBook(core.broker)
-        self.runner = MoveRunner(core, self._book)
+        self._jobs = core.jobs
 
     async def start_message_move_task(self, call: Call) -> dict[str, Any]:
         given = call.given
@@ -37,30 +39,33 @@ class MoveOperations:
         to = await self._destination(call, source)
         rate = given.get("MaxNumberOfMessagesPerSecond")
         _check_range("MaxNumberOfMessagesPerSecond", rate, FASTEST)
-        task = await self.core.run(lambda: self._book.begin(source, to, rate))
+        action = Action.REDRIVE if to is None else Action.MOVE
+        plan = Plan(str(uuid.uuid4()), source, action, to=to, rate=rate, by=call.request.grant.name)
+        task = await self.core.run(lambda: self._jobs.book.begin(plan, beside=lambda other: not other.moves_all))
         if task is None:
             text = "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
             raise _invalid(text)
-        self.runner.ring()
+        self._jobs.ring()
         return {"TaskHandle": self._handle(task)}
 
     async def list_message_move_tasks(self, call: Call) -> dict[str, Any]:
         most = call.given.get("MaxResults")
         source = await self._source(call, call.given["SourceArn"], Scope.COUNT)
         _check_range("MaxResults", most, KEPT)
-        tasks = await self.core.run(lambda: self._book.tasks(source))
+        jobs = await self.core.run(lambda: self._jobs.book.jobs(source))
+        tasks = [job for job in jobs if job.moves_all]
         return {"Results": [self._show(call, task) for task in tasks[: 1 if most is None else most]]}
 
     async def cancel_message_move_task(self, call: Call) -> dict[str, Any]:
         id, arn = _read_handle(call.given["TaskHandle"])
         source = await self._source(call, arn, Scope.ADMIN)
-        task = await self.core.run(lambda: self._book.cancel(source, id))
+        task = await self.core.run(lambda: self._jobs.book.cancel(source, id))
         if task is None:
             raise SqsError("ResourceNotFoundException", "Task does not exist.")
         if task.status != RUNNING:
             raise _invalid("Only active tasks can be cancelled.")
-        self.runner.ring()
-        return {"ApproximateNumberOfMessagesMoved": task.moved}
+        self._jobs.ring()
+        return {"ApproximateNumberOfMessagesMoved": task.done}
 
     # the queues of a task
 
@@ -113,27 +118,26 @@ class MoveOperations:
 
     # what callers see
 
-    def _handle(self, task: MoveTask) -> str:
-        named = {"taskId": task.plan.id, "sourceArn": self.names.arn(task.plan.source)}
+    def _handle(self, task: Job) -> str:
+        named = {"taskId": task.id, "sourceArn": self.names.arn(task.queue)}
         return b64encode(json.dumps(named).encode()).decode()
 
-    def _show(self, call: Call, task: MoveTask) -> dict[str, Any]:
-        plan = task.plan
+    def _show(self, call: Call, task: Job) -> dict[str, Any]:
         shown: dict[str, Any] = {
-            "Status": task.status,
-            "SourceArn": self.names.arn(plan.source),
-            "ApproximateNumberOfMessagesMoved": task.moved,
-            "ApproximateNumberOfMessagesToMove": task.total,
+            "Status": task.status.upper(),
+            "SourceArn": self.names.arn(task.queue),
+            "ApproximateNumberOfMessagesMoved": task.done,
+            "ApproximateNumberOfMessagesToMove": task.total or 0,
             "StartedTimestamp": task.started_at // MILLISECOND,
         }
         if task.status == RUNNING:
             shown["TaskHandle"] = self._handle(task)
-        if plan.to is not None and call.request.grant.knows(plan.to):
-            shown["DestinationArn"] = self.names.arn(plan.to)
-        if plan.rate is not None:
-            shown["MaxNumberOfMessagesPerSecond"] = plan.rate
+        if task.to is not None and call.request.grant.knows(task.to):
+            shown["DestinationArn"] = self.names.arn(task.to)
+        if task.rate is not None:
+            shown["MaxNumberOfMessagesPerSecond"] = task.rate
         if task.reason:
-            shown["FailureReason"] = task.reason
+            shown["FailureReason"] = REASONS.get(task.reason, task.reason)
         return shown
 
 
