@@ -63,7 +63,7 @@ class Changes:
         loop = asyncio.get_running_loop()
         while self.streams:
             began, number = loop.time(), self.board.number
-            await self.counting.look(whole=False)
+            await self.counting.look()
             for stream in list(self.streams):
                 if not stream.still():
                     stream.end()

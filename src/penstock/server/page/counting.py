@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from penstock.errors import PenstockError, QueueNotFound
-from penstock.message import SECOND, Settings, Stats
+from penstock.message import Settings, Stats
 from penstock.server.dialects.base import Core
 from penstock.server.http.request_response import Refused
 from penstock.server.page.activity import MOST_QUEUES
 from penstock.server.page.board import Board, Row
+from penstock.server.page.curves import balance
 
 logger = logging.getLogger("penstock.server")
 
@@ -42,6 +43,8 @@ NAMES_EVERY = 5.0
 THROUGH_EVERY = 60.0
 """Seconds after which all queues are looked through, though nobody seems to have changed them: consumers and readers come and
 go without a sign."""
+UNSEEN_AFTER = 9.0
+"""Seconds after which nobody looks any more."""
 PATIENCE = 60.0
 """Seconds that a store may take for a part."""
 WINDOW = 5.0
@@ -81,7 +84,13 @@ class Counting:
         """The instant of the last turn, by the store's clock."""
         self.total = 0
         """How many queues there are."""
+        self.counted: Callable[[dict[str, Row], set[str], int], None] = lambda _rows, _gone, _at: None
+        """Called with the rows of a turn, the queues that are gone, and its instant."""
+        self.error: PenstockError | Refused | None = None
+        """Why the last turn has failed."""
         self._turn: asyncio.Task[None] | None = None
+        self._whole = False
+        self._looked_at = -UNSEEN_AFTER
         self._used: dict[str, None] = {}
         self._through: deque[str] = deque()
         """Those that are left of a look through all."""
@@ -94,14 +103,30 @@ class Counting:
         self._version: int | None = None
         self._version_at = self._names_at = self._through_at = 0.0
 
-    def look(self, *, whole: bool) -> asyncio.Task[None]:
-        """Count what has to be counted now, for all who ask meanwhile. ``whole``: also all that another process may have
-        changed."""
-        if self._turn is None or self._turn.done():
-            self._turn = asyncio.get_running_loop().create_task(self._take_turn(whole))
+    def look(self, queue: str | None = None, *, whole: bool = False) -> asyncio.Task[None]:
+        """Count what has to be counted now, for all who ask meanwhile; ``queue`` in any case. ``whole``: also all that another
+        process may have changed."""
+        before = None if self._turn is None or self._turn.done() else self._turn
+        if before is None or queue is not None or (whole and not self._whole):
+            self._whole = whole
+            self._turn = asyncio.get_running_loop().create_task(self._take_turn(before, queue, whole))
+        assert self._turn is not None
+        self._looked_at = time.monotonic()
         return self._turn
 
-    async def _take_turn(self, whole: bool) -> None:
+    async def look_calmly(self) -> None:
+        """Nobody looks, but there is a history: count a little, unless a page has it counted anyway."""
+        if time.monotonic() < self._looked_at + UNSEEN_AFTER:
+            return
+        looked_at = self._looked_at
+        self._version_at = max(self._version_at, self._through_at)
+        await self.look()
+        self._looked_at = looked_at
+
+    async def _take_turn(self, before: asyncio.Task[None] | None, queue: str | None, whole: bool) -> None:
+        if before is not None:
+            await before
+        self.error = None
         try:
             now = time.monotonic()
             gone = await self._find_names(now)
@@ -110,20 +135,25 @@ class Counting:
             self.at = self._broker.clock()
             self._hear_clock()
             rows: dict[str, Row] = {}
-            first = [name for name in self._used if self._rests.get(name, 0.0) <= now or whole]
+            if queue is not None:
+                await self._count_some([queue], PATIENCE, rows)
+            first = [name for name in self._used if name not in rows and (whole or self._rests.get(name, 0.0) <= now)]
             await self._count_some(first, BUSY if not whole else PATIENCE, rows)
             for name in rows:
                 self._used.pop(name, None)
-            left = PATIENCE if whole or not self.board.rows else CALM
+            left = PATIENCE if whole else CALM
             await self._count_some([name for name in self._through if name not in rows], left, rows)
             self._through = deque(name for name in self._through if name not in rows)
             self._through.extend(name for name, row in rows.items() if row and row["rate_in"] is None)
             self._used |= dict.fromkeys(name for name, row in rows.items() if row and (row["rate_in"] or row["rate_out"]))
-            lost = {name for name, row in rows.items() if not row}
-            self.board.put({name: row for name, row in rows.items() if row}, {*gone, *lost})
-            for name in {*gone, *lost}:
+            gone |= {name for name, row in rows.items() if not row}
+            there = {name: row for name, row in rows.items() if row}
+            self.board.put(there, gone)
+            self.counted(there, gone, self.at)
+            for name in gone:
                 self._forget(name)
         except (PenstockError, Refused) as error:
+            self.error = error
             logger.debug("could not count queues for a page: %s", error)
         except Exception:  # a bug of ours; the next turn may succeed
             logger.exception("a defect in Penstock, while queues are counted for a page")
@@ -273,9 +303,9 @@ class Counting:
         if len(samples) < 2 or now - first.at <= 0:
             return None, None
         came, left, more = sample.came - first.came, sample.left - first.left, messages - first.messages
-        came = max(came, left + more, 0)
+        came, left = balance(came, left, more)
         seconds = min(max(now - first.at, 1.0), WINDOW)  # a queue that was not counted for longer was not used before
-        return round(came / seconds, 2), round(max(0, came - more) / seconds, 2)
+        return round(came / seconds, 2), round(left / seconds, 2)
 
     async def _do(self, act: Callable[[], Answer]) -> Answer:
         """Call ``act`` in a thread of commits, outside a commit: it only looks."""

@@ -1,8 +1,8 @@
 """What the page shows, for programs too: GET under /penstock, in JSON.
 
-    /penstock/overview                   all queues that a token may count, as rows
-    /penstock/changes                    the same as a stream (see `changes`)
-    /penstock/queues/{queue}/summary     one queue: its row, its settings, and who holds its messages
+/penstock/overview                   all queues that a token may count, as rows
+/penstock/changes                    the same as a stream (see `changes`)
+/penstock/queues/{queue}/summary     one queue: its row, its settings, and who holds its messages
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from penstock.server.http.request_response import Refused, Request, Response, Sc
 from penstock.server.page.board import Board, Row, seen
 from penstock.server.page.changes import Changes
 from penstock.server.page.counting import INTERNAL, Counting
+from penstock.server.page.curves import SPANS, draw
+from penstock.server.page.history import History
+from penstock.server.page.past import Past
 
 MOST_ROWS = 1000
 """Rows of one answer."""
 ROW = 1024
 """Bytes that a row takes in an answer, beside its names."""
-SORTS = ("name", "messages", "visible", "in_flight", "delayed", "damaged", "oldest_age", "rate_in", "rate_out", "dead_letters")
-SORTS += ("consumers", "readers")
+SORTS = (
+    *("name", "messages", "visible", "in_flight", "delayed", "damaged", "oldest_age"),
+    *("rate_in", "rate_out", "dead_letters", "consumers", "readers"),
+)
 MOST_READERS = 100
 HELD_PART, HELD_SECONDS = 32, 0.5
 """Messages that are looked at at once for who holds them, and for how long."""
@@ -40,6 +45,8 @@ class PageData:
         self._core = core
         self._broker = core.broker
         self.counting = Counting(core, Board())
+        self.history = History(core, self.counting)
+        self._past = Past(core)
         self.changes = Changes(core, self.counting)
 
     def routes(self) -> Sequence[Route]:
@@ -47,10 +54,15 @@ class PageData:
             Route("GET", "/penstock/overview", None, self.overview),
             Route("GET", "/penstock/changes", None, self.follow),
             Route("GET", "/penstock/queues/{queue}/summary", Scope.COUNT, self.summary),
+            Route("GET", "/penstock/queues/{queue}/curve", Scope.COUNT, self.curve),
         ]
+
+    def start(self) -> None:
+        self.history.start()
 
     async def stop(self) -> None:
         await self.changes.stop()
+        await self.history.stop()
 
     async def overview(self, request: Request) -> Response:
         given = _read_query(request, {"filter", "sort", "limit", "after", "internal"})
@@ -60,7 +72,7 @@ class PageData:
         if field not in SORTS:
             raise BadInput(f"sort is {field!r:.80}; it must be one of {', '.join(SORTS)}, or one of them behind a -")
         _check_counter(request)
-        await self.counting.look(whole=not self.changes.streams)
+        await self._look()
         rows = self._visible(request, given.get("filter", ""), internal=_read_flag(given, "internal"))
         places = sorted(((_place(row, field), row["name"]) for row in rows), reverse=down)
         after = _read_place(given["after"]) if "after" in given else None
@@ -83,7 +95,7 @@ class PageData:
         ]
 
     def _shown(self, request: Request, row: Row) -> Row:
-        return {**seen(row, row, request.grant), "curve": []}
+        return {**seen(row, row, request.grant), "curve": self.history.depths(row["name"], self.counting.at)}
 
     async def follow(self, request: Request) -> Response:
         given = _read_query(request, {"queue", "internal"})
@@ -93,19 +105,36 @@ class PageData:
             request.grant.check(Scope.COUNT, queue)
             await self._row(queue)
         else:
-            await self.counting.look(whole=False)
+            await self._look()
         return self.changes.open(request, queue, internal=_read_flag(given, "internal"))
+
+    async def _look(self) -> None:
+        """Have all queues counted, unless they are all the time, for open streams."""
+        await self.counting.look(whole=not self.changes.streams)
+        if self.counting.error is not None:
+            raise self.counting.error
+
+    async def curve(self, request: Request, queue: str) -> Response:
+        given = _read_query(request, {"span"})
+        name = given.get("span", "hour")
+        if name not in SPANS:
+            raise BadInput(f"span is {name!r:.80}; it must be one of {', '.join(SPANS)}")
+        await self._row(queue)
+        span, now = SPANS[name], self.counting.at
+        if name == "minute":
+            samples = self.history.recent(queue)
+        else:
+            samples = await self._past.samples(queue, now - span.length)
+            samples += self.history.unwritten(queue, now)
+        return answer_json(200, {"queue": queue, "span": name, **draw(samples, span, now)})
 
     async def _row(self, queue: str) -> Row:
         """The row of one queue, counted now."""
-        self._core.activity.use(queue)
-        await self.counting.look(whole=False)
+        await self._core.run(lambda: self._broker.queue(queue))
+        await self.counting.look(queue)
+        if self.counting.error is not None:
+            raise self.counting.error
         row = self.counting.board.rows.get(queue)
-        if row is None:
-            await self._core.run(lambda: self._broker.queue(queue))
-            self._core.activity.catalogue += 1
-            await self.counting.look(whole=False)
-            row = self.counting.board.rows.get(queue)
         if row is None:
             raise QueueNotFound(queue)
         return row
