@@ -119,6 +119,9 @@ class Native(Dialect):
             Route("POST", "/penstock/staged/{writer}/{batch}/{name}", None, self.stage),
         ]
 
+    def start(self) -> None:
+        self._data.start()
+
     async def stop(self) -> None:
         await self._data.stop()
 
