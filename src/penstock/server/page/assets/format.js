@@ -66,7 +66,7 @@ function digits(value) {
 
 const DAY = new Intl.DateTimeFormat("en-CA", { year: "numeric", month: "2-digit", day: "2-digit" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const FAR = 8.64e21;
+const FAR = 1e18; // Beyond it, an instant is one that never comes.
 
 /** 2026-11-18 14:05:09 in the reader's zone; the milliseconds with `precise`. */
 export function time(at, precise = false) {
@@ -77,10 +77,23 @@ export function time(at, precise = false) {
   return `${DAY.format(moment)} ${CLOCK.format(moment)}${more}`;
 }
 
-/** "3 min ago" or "in 20 s", as seen at the instant `now`. */
-export function since(at, now = Date.now() * 1000) {
+let ahead = 0;
+
+/** The server told its time: ages are counted by its clock, not by the reader's. */
+export function hear(at) {
+  ahead = at - Date.now() * 1000;
+}
+
+/** Seconds since an instant. */
+export function ago(at) {
+  return at === null || at === undefined ? null : (Date.now() * 1000 + ahead - Number(at)) / 1e6;
+}
+
+/** "3 min ago" or "in 20 s". */
+export function since(at) {
   if (at === null || at === undefined) return "–";
-  const seconds = (now - Number(at)) / 1e6;
+  if (Math.abs(Number(at)) > FAR) return "never";
+  const seconds = ago(at);
   if (Math.abs(seconds) < 1) return "now";
   return seconds > 0 ? `${age(seconds)} ago` : `in ${age(-seconds)}`;
 }

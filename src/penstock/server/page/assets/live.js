@@ -3,12 +3,13 @@
 
 import { loadSession, session } from "./api.js";
 import { text } from "./dom.js";
+import { hear } from "./format.js";
 import { toast } from "./ui.js";
 
 const PATIENCE = [500, 1000, 2000, 5000];
 
-/** Follow the changes until `signal` ends. `rows({at, rows, gone, whole})` and `jobs({jobs})` are called with what comes;
- * `queue`: of this queue only. After a gap the server tells everything again, which begins with `whole`. */
+/** Follow the changes until `signal` ends. `rows({at, rows, gone, whole, left})` and `jobs({jobs})` are called with what comes;
+ * `queue`: of this queue only. After a gap the server tells everything again: `whole` begins it, and it ends when `left` is 0. */
 export function follow({ queue = null, rows = null, jobs = null, signal }) {
   const address = queue === null ? "/penstock/changes" : `/penstock/changes?queue=${encodeURIComponent(queue)}`;
   let source = null;
@@ -28,7 +29,11 @@ export function follow({ queue = null, rows = null, jobs = null, signal }) {
       if (source.readyState === EventSource.CLOSED) again(); // The browser gives up on an answer that is no stream.
     });
     for (const [event, listener] of [["rows", rows], ["jobs", jobs]]) {
-      if (listener) source.addEventListener(event, (message) => listener(JSON.parse(message.data)));
+      if (listener) source.addEventListener(event, (message) => {
+        const told = JSON.parse(message.data);
+        if (told.at) hear(told.at);
+        listener(told);
+      });
     }
   }
 

@@ -4,7 +4,7 @@ import { can, get } from "./api.js";
 import { go, remember } from "./app.js";
 import { spark } from "./charts.js";
 import { el, replace, text } from "./dom.js";
-import { age, count, number, rate, short } from "./format.js";
+import { age, ago, count, hear, number, rate, short } from "./format.js";
 import { follow } from "./live.js";
 import { createQueue } from "./settings.js";
 import { badge, button, empty, head, linkTo, named } from "./ui.js";
@@ -97,36 +97,38 @@ class List {
 
   /** All queues with their curves so far, which the stream does not carry. */
   async load() {
-    const seen = new Set();
     let after = null;
     do {
       const part = await get(`/penstock/overview?limit=${PART}${after === null ? "" : `&after=${encodeURIComponent(after)}`}`, { signal: this.signal });
-      for (const row of part.queues) {
-        seen.add(row.name);
-        this.keep(row);
-      }
-      after = part.more ?? null;
+      hear(part.at);
+      for (const row of part.queues) this.keep(row);
+      after = part.more;
       this.arrange();
     } while (after !== null);
-    for (const name of this.rows.keys()) if (!seen.has(name) && this.loaded) this.rows.delete(name);
     this.loaded = true;
     this.arrange();
   }
 
-  /** The age of the oldest message is kept as an instant, because it grows while nothing happens. */
   keep(row) {
-    if ("oldest_age" in row) row.oldest_at = row.oldest_age === null ? null : performance.now() / 1000 - row.oldest_age;
     const known = this.rows.get(row.name);
     if (known) Object.assign(known, row);
     else this.rows.set(row.name, { curve: [], ...row });
     return !known;
   }
 
-  take({ rows, gone = [], whole = false }) {
-    if (whole && this.loaded) this.load().catch(() => null); // After a gap, queues may be gone without a word.
+  take({ rows, gone, whole, left }) {
+    if (whole) this.fresh = new Set();
     let different = false;
-    for (const row of rows) different = this.keep(row) || different;
+    for (const row of rows) {
+      different = this.keep(row) || different;
+      this.fresh?.add(row.name);
+    }
     for (const name of gone) different = this.rows.delete(name) || different;
+    if (this.fresh && !left) { // The picture is whole: what it lacks is gone since the last one.
+      for (const name of this.rows.keys()) if (!this.fresh.has(name)) this.rows.delete(name);
+      this.fresh = null;
+      different = true;
+    }
     if (different || performance.now() - this.sortedAt > SETTLE) this.arrange(!different);
     else this.later();
   }
@@ -248,8 +250,7 @@ class List {
 }
 
 function value(row, key) {
-  if (key !== "oldest_age") return row[key];
-  return row.oldest_at === null || row.oldest_at === undefined ? null : performance.now() / 1000 - row.oldest_at;
+  return key === "oldest_age" ? ago(row.oldest_at) : row[key];
 }
 
 /** The elements of one row. */

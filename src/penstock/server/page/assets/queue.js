@@ -4,10 +4,10 @@ import { at, callBroker, get } from "./api.js";
 import { go, remember } from "./app.js";
 import { curve } from "./charts.js";
 import { el, replace, text } from "./dom.js";
-import { age, count, duration, number, rate, short } from "./format.js";
+import { age, ago, count, duration, hear, number, rate, short } from "./format.js";
 import { every, follow } from "./live.js";
 import { editSettings, settingsPairs } from "./settings.js";
-import { act, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, swap, table, toast } from "./ui.js";
+import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, swap, table, toast } from "./ui.js";
 
 const SPANS = [["minute", "Minute"], ["hour", "Hour"], ["day", "Day"]];
 const TILES = [["messages", "messages", short], ["visible", "visible", short], ["in_flight", "in flight", short], ["delayed", "delayed", short], ["damaged", "damaged", short], ["oldest_age", "oldest", age], ["rate_in", "in / s", rate], ["rate_out", "out / s", rate]];
@@ -28,16 +28,21 @@ export async function show(root, { queue, query, signal }) {
   root.append(
     el("div", { class: "tiles" }, TILES.map(([key, told]) => el("div", { class: "tile" }, tiles.get(key), el("span", {}, told)))),
     places.letters, charts.node,
-    el("div", { class: "flow" }, card("How long messages take", places.times), card("Consumers", places.holders), card("Readers", places.readers), card("Settings", places.settings)));
+    el("div", { class: "flow" }, card("How long messages take", places.times), may("read") ? [card("Consumers", places.holders), card("Readers", places.readers)] : null, card("Settings", places.settings)));
+
+  function tell(row) {
+    for (const [key, , say] of TILES) text(tiles.get(key), say(key === "oldest_age" ? ago(row.oldest_at) : row[key]));
+  }
 
   function draw() {
     const { summary } = state;
-    for (const [key, , say] of TILES) text(tiles.get(key), say(summary[key]));
+    hear(summary.at);
+    tell(summary);
     tiles.get("damaged").classList.toggle("bad", summary.damaged > 0);
     swap(places.letters, letters(summary));
     swap(places.times, times(summary));
     swap(places.settings, settingsPairs(summary.settings));
-    swap(places.holders, holders(summary.holders));
+    swap(places.holders, holders(summary));
     swap(places.readers, readers(summary.readers));
   }
 
@@ -62,7 +67,8 @@ export async function show(root, { queue, query, signal }) {
   }
 
   let timer = null;
-  signal.addEventListener("abort", () => clearTimeout(timer));
+  const clock = setInterval(() => tell(state.summary), 1000);
+  signal.addEventListener("abort", () => { clearTimeout(timer); clearInterval(clock); });
   follow({ queue, signal, rows({ rows, gone = [] }) {
     if (gone.includes(queue)) {
       replace(root, empty("This queue is gone.", el("a", { href: "/dashboard" }, "All queues")));
@@ -70,7 +76,7 @@ export async function show(root, { queue, query, signal }) {
     }
     const row = rows.find(({ name }) => name === queue);
     if (!row) return;
-    for (const [key, , say] of TILES) if (key in row) text(tiles.get(key), say(row[key]));
+    tell(Object.assign(state.summary, row));
     timer ??= setTimeout(() => {
       timer = null;
       look().catch(() => null);
@@ -126,14 +132,14 @@ function times({ waiting, handling }) {
     rows.map(([told, hint, found]) => [[told, el("div", { class: "soft small" }, hint)], duration(found.p50), duration(found.p90), duration(found.p99), number(found.count)]));
 }
 
-function holders(found) {
-  if (!found.length) return empty("Nobody holds a message.", "A consumer appears here while it holds messages.");
-  return table("Consumers", ["Consumer", { told: "Holds", num: true }, "Since", "Heartbeat due"],
-    found.map((one) => [one.holder === null ? el("span", { class: "soft" }, "without a name") : named(one.holder), number(one.messages), moment(one.oldest_claim_at), moment(one.next_expiry_at)]));
+function holders({ holders: found, holders_complete: complete }) {
+  if (!found?.length) return empty("Nobody holds a message.", "A consumer appears here while it asks for messages or holds some.");
+  const rows = found.map((one) => [one.holder === null ? el("span", { class: "soft" }, "without a name") : named(one.holder), one.receives ? badge("asks for more", "good") : one.registered ? badge("alive") : "", number(one.messages), moment(one.oldest_claim_at), moment(one.next_expiry_at)]);
+  return [table("Consumers", ["Consumer", "", { told: "Holds", num: true }, "Since", "Heartbeat due"], rows), complete ? null : el("p", { class: "soft small" }, "There are more: only a part of the messages in flight was looked at.")];
 }
 
 function readers(found) {
-  if (!found.length) return empty("No reader.", "A Spark stream appears here with its epoch and its lag.");
+  if (!found?.length) return empty("No reader.", "A Spark stream appears here with its epoch and its lag.");
   return table("Readers", ["Reader", { told: "Epoch", num: true }, { told: "Settled", num: true }, { told: "Holds", num: true }, { told: "Lag", num: true }],
     found.map((one) => [named(one.reader), number(one.epoch), number(one.settled_epoch), number(one.messages), number(one.lag)]));
 }

@@ -21,7 +21,7 @@ export function settingsPairs(settings) {
   return pairs([
     ...TIMES.map(([key, told]) => [told, key === "history" && !settings[key] ? "none" : span(settings[key])]),
     ["Equal messages", deduplicate === true ? "refused while one is in the queue" : deduplicate === false ? "taken" : `refused for ${span(deduplicate)}`],
-    ["Dead letters", redrive ? ["to ", queueLink(redrive.dead_letter_queue), ` after ${redrive.max_receives === 1 ? "1 receive" : `${redrive.max_receives} receives`}`] : "none: a message is delivered until it is deleted"],
+    ["Dead letters", redrive ? ["to ", redrive.dead_letter_queue === ":hidden" ? "a queue that you may not see" : queueLink(redrive.dead_letter_queue), ` after ${redrive.max_receives === 1 ? "1 receive" : `${redrive.max_receives} receives`}`] : "none: a message is delivered until it is deleted"],
     ["Delivery", mode === "at_most_once" ? "at most once" : "at least once"],
     ["Groups", groups ? "kept in order" : "no"],
     names.length ? ["Labels", names.map((name) => el("div", {}, named(name), ": ", named(labels[name])))] : null,
