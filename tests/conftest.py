@@ -18,6 +18,8 @@ from penstock.queue.retention import Tender
 from penstock.testing.servers import DatabaseServer, MariadbServer, MemcachedServer, PostgresqlServer
 
 if TYPE_CHECKING:
+    from browser import Windows
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
 settings.register_profile("busy", deadline=None, suppress_health_check=list(HealthCheck))
@@ -83,7 +85,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     found.stop()
 
 
-SERVERS = {"postgresql", "mariadb", "memcached"}
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Of one module: its event loop must not be there for tests of others."""
+    from browser import chromium
+
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def windows(chromium: Browser) -> Iterator[Windows]:
+    from browser import windows
+
+    with windows(chromium) as opened:
+        yield opened
+
+
+SERVERS = {"chromium", "postgresql", "mariadb", "memcached"}
 WITH_SERVERS = {
     "test_bench",
     "test_bench_brokers",
