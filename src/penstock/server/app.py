@@ -79,7 +79,7 @@ class App:
         self._strangers = Strangers(settings, self.connections.open)
         self._activity = Activity(self.connections.open)
         self.audit = Audit(log)
-        self.jobs = JobRunner(broker, self.commits, self.budget, self.audit)
+        self.jobs = JobRunner(broker, self.commits, self.budget, self.audit, self._activity)
         core = Core(
             *(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas),
             *(self._activity, self.audit, self.jobs),

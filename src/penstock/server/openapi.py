@@ -11,9 +11,11 @@ import penstock
 from penstock.message import MAX_NUMBER
 from penstock.policy import MAX_HOLDER
 from penstock.server.dialects.native import BROKER_VERBS, VERBS
+from penstock.server.dialects.native_jobs import FASTEST
 from penstock.server.dialects.sqs.shapes import OPERATIONS
 from penstock.server.http.request_response import JSON, REASONS
 from penstock.server.jobs.filters import LONGEST_TEXT, MOST_IDS, STATES
+from penstock.server.jobs.plan import CANCELLED, CANCELLING, COMPLETED, FAILED, RUNNING, Action
 from penstock.server.page.assets import VIEWS
 from penstock.server.page.messages import MOST_HEADS
 
@@ -199,6 +201,31 @@ FILTER: Spec = {
     },
     "additionalProperties": False,
 }
+JOB: Spec = {
+    "type": "object",
+    "required": [
+        *("id", "queue", "action", "filter", "to", "rate", "status", "done", "stayed", "scanned", "messages", "total"),
+        *("reason", "started_at", "by"),
+    ],
+    "properties": {
+        "status": {"enum": [RUNNING, COMPLETED, CANCELLING, CANCELLED, FAILED]},
+        "done": {"type": "integer"},
+        "total": {"type": ["integer", "null"]},
+    },
+}
+PLAN: Spec = {
+    "type": "object",
+    "required": ["queue", "action"],
+    "properties": {
+        "queue": {"type": "string"},
+        "action": {"enum": list(Action)},
+        "filter": FILTER,
+        "to": {"type": ["string", "null"]},
+        "rate": {"type": ["integer", "null"], "minimum": 1, "maximum": FASTEST},
+        "expect": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_NUMBER},
+    },
+    "additionalProperties": False,
+}
 SELECTION: Spec = {
     "type": "object",
     "properties": {
@@ -254,6 +281,28 @@ def _native() -> Spec:
         "/penstock/queues/{queue}/{verb}": {
             "parameters": [_path("queue"), verb],
             "post": _operation("penstock", text, answer, errors="404 409", **call),
+        },
+        "/penstock/jobs": {
+            "post": _operation(
+                "penstock",
+                "Change all messages that fit a filter, in the background",
+                _response(200, "The job, which has begun", JOB),
+                errors="404",
+                requestBody={"required": True, **_body(PLAN)},
+            ),
+            "get": _operation(
+                "penstock",
+                "The jobs of the last days, or the last of one queue",
+                _response(200, "The newest first", {"type": "object", "required": ["jobs"]}),
+                errors="404",
+                parameters=[{"name": "queue", "in": "query", "schema": {"type": "string", "minLength": 1}}],
+            ),
+        },
+        "/penstock/jobs/{id}": {
+            "parameters": [_path("id")],
+            "delete": _operation(
+                "penstock", "Have a job end before its next part", _response(200, "The job", JOB), errors="404"
+            ),
         },
         "/penstock/broker/{verb}": {
             "parameters": [broker],

@@ -22,6 +22,7 @@ from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused
 from penstock.server.jobs.book import JOBS, LEASE, JobBook
 from penstock.server.jobs.work import TICK, JobWork
+from penstock.server.page.activity import Activity
 
 logger = logging.getLogger("penstock.server")
 
@@ -37,12 +38,13 @@ PATIENCE = 60.0
 class JobRunner:
     """Owns what this server does about jobs: one look after another, and the work on each job that it has claimed."""
 
-    def __init__(self, broker: LocalBroker, commits: Commits, budget: Budget, audit: Audit) -> None:
+    def __init__(self, broker: LocalBroker, commits: Commits, budget: Budget, audit: Audit, activity: Activity) -> None:
         self.book = JobBook(broker)
         self._broker = broker
         self._commits = commits
         self._budget = budget
         self._audit = audit
+        self._activity = activity
         self._wake = asyncio.Event()
         self._stopping = False
         self._looking: asyncio.Task[None] | None = None
@@ -99,6 +101,8 @@ class JobRunner:
             while pause is not None and not self._stopping:
                 bell = self._wake
                 pause = await self._do(work.step)
+                for queue in work.queues:
+                    self._activity.use(queue)
                 if pause:
                     await self._pause(bell, min(pause, TICK))
             if pause is not None:

@@ -165,6 +165,11 @@ class JobWork:
     def done(self) -> int:
         return self._done
 
+    @property
+    def queues(self) -> list[str]:
+        """Those that it changes, as far as its plan names them."""
+        return [] if self.plan is None else [self.plan.queue, *([] if self.plan.to is None else [self.plan.to])]
+
     def give_back(self) -> None:
         """Let another server go on at once."""
         if self.plan is not None and self._known:
