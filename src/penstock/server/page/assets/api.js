@@ -49,28 +49,22 @@ export function at(queue, ...rest) {
   return ["/penstock/queues", ...[queue, ...rest].map(encodeURIComponent)].join("/");
 }
 
-/** One of the verbs of `Queue`: `await call("orders", "peek", { limit: 50 })` is the answer, unpacked. */
-export async function call(queue, verb, given = {}, options = {}) {
-  return (await callPart(queue, verb, given, options)).answer;
-}
-
-/** As `call`, for verbs whose answer may be a part: `{answer, more}`, where `more` has the arguments of the next call, or null. */
-export async function callPart(queue, verb, given = {}, options = {}) {
+/** One of the verbs of `Queue`: `await call("orders", "purge")` is the answer, unpacked. */
+export function call(queue, verb, given = {}, options = {}) {
   return perform(at(queue, verb), given, options);
 }
 
 /** One of the verbs of `Broker`: create, delete, names. */
-export async function callBroker(verb, given = {}, options = {}) {
-  return (await perform(`/penstock/broker/${verb}`, given, options)).answer;
+export function callBroker(verb, given = {}, options = {}) {
+  return perform(`/penstock/broker/${verb}`, given, options);
 }
 
 async function perform(path, given, options) {
   const packed = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, pack(value)]));
-  const { answer, more = null } = await request("POST", path, { ...options, body: { arguments: packed }, exact: true });
-  return { answer: unpack(answer), more };
+  return unpack((await post(path, { arguments: packed }, options)).answer);
 }
 
-async function request(method, path, { body, signal, exact = false, again = true } = {}) {
+async function request(method, path, { body, signal, again = true } = {}) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (method !== "GET" && session.csrf) headers["X-Penstock-CSRF"] = session.csrf;
@@ -82,14 +76,14 @@ async function request(method, path, { body, signal, exact = false, again = true
     if (error.name === "AbortError") throw error;
     throw new Failure(0, "The server does not answer. It may be restarting, or the network is down.");
   }
-  if (answer.ok) return content ? parse(content, exact) : null;
+  if (answer.ok) return content ? parse(content) : null;
   const failure = read(answer, content);
   if (path === "/dashboard/session") throw failure;
   if (failure.status === 401) dispatchEvent(new Event("penstock-signed-out"));
   if (failure.status === 403 && method !== "GET" && again && session.csrf) {
     const before = session.csrf; // The session was renewed, by another tab for example.
     await loadSession();
-    if (session.csrf && session.csrf !== before) return request(method, path, { body, signal, exact, again: false });
+    if (session.csrf && session.csrf !== before) return request(method, path, { body, signal, again: false });
   }
   throw failure;
 }
@@ -105,18 +99,12 @@ function read(answer, content) {
   return new Failure(answer.status, words, typeof told.type === "string" ? told.type : null);
 }
 
-function parse(content, exact) {
+function parse(content) {
   try {
-    return exact ? JSON.parse(content, keepDigits) : JSON.parse(content);
+    return JSON.parse(content);
   } catch {
     throw new Failure(0, "The server's answer is not JSON. Is there something else at this address?");
   }
-}
-
-/** Whole numbers that a double cannot hold stay exact, as BigInt, where the browser tells the digits. */
-function keepDigits(key, value, context) {
-  const large = typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value);
-  return large && /^-?\d+$/.test(context?.source ?? "") ? BigInt(context.source) : value;
 }
 
 /** A value of a named type for `call`: `typed("Draft", { body: bytes })`. */
@@ -136,10 +124,7 @@ function pack(value) {
   if (value instanceof Uint8Array) return { bytes: encode64(value) };
   if (Array.isArray(value)) return value.map(pack);
   if (value instanceof Map) return { map: Object.fromEntries([...value].map(([key, item]) => [key, pack(item)])) };
-  if (value instanceof Typed) {
-    const inner = ["Mode", "State"].includes(value.kind) ? value.fields : Object.fromEntries(Object.entries(value.fields).map(([key, item]) => [key, pack(item)]));
-    return { [value.kind]: inner };
-  }
+  if (value instanceof Typed) return { [value.kind]: Object.fromEntries(Object.entries(value.fields).map(([key, item]) => [key, pack(item)])) };
   if (value !== null && typeof value === "object") throw new Error("an object has no type here: use typed() or a Map");
   return value;
 }

@@ -154,7 +154,7 @@ function keys(event) {
 }
 
 /** A session that ended, or that never began, leads to the sign-in, and from there back. */
-export function signInFirst() {
+function signInFirst() {
   if (location.pathname === "/dashboard/sign-in") return;
   const back = location.pathname + location.search;
   go(`/dashboard/sign-in?to=${encodeURIComponent(back)}`, { replaced: true });

@@ -22,8 +22,12 @@ function fill(node, properties, children) {
     else if (key === "href") node.setAttribute(key, safe(value));
     else node.setAttribute(key, value === true ? "" : String(value));
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...kept(children));
   return node;
+}
+
+function kept(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
 /** An address of the web or of this server; anything else (javascript:, data:, …) becomes "#". */
@@ -37,7 +41,7 @@ function safe(address) {
 
 /** Give the node these children instead of those it has. */
 export function replace(node, ...children) {
-  node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  node.replaceChildren(...kept(children));
   return node;
 }
 
@@ -45,4 +49,28 @@ export function replace(node, ...children) {
 export function text(node, value) {
   const told = String(value);
   if (node.textContent !== told) node.textContent = told;
+}
+
+/** Make the node's children equal to these by changing as little as possible, so that focus, selection and scroll stay. Only
+ * for content without listeners: the elements that are there stay, not those that are given. */
+export function patch(node, ...children) {
+  const fresh = document.createElement("div");
+  replace(fresh, ...children);
+  match(node, fresh);
+}
+
+function match(node, fresh) {
+  const wanted = [...fresh.childNodes];
+  wanted.forEach((child, place) => {
+    const there = node.childNodes[place];
+    if (!there) node.append(child);
+    else if (there.nodeType !== child.nodeType || there.nodeName !== child.nodeName) there.replaceWith(child);
+    else if (child.nodeType === Node.TEXT_NODE) text(there, child.data);
+    else {
+      for (const { name } of [...there.attributes]) if (!child.hasAttribute(name) && name !== "open") there.removeAttribute(name);
+      for (const { name, value } of child.attributes) if (there.getAttribute(name) !== value) there.setAttribute(name, value);
+      match(there, child);
+    }
+  });
+  while (node.childNodes.length > wanted.length) node.lastChild.remove();
 }

@@ -1,10 +1,10 @@
 // Spark streams that report to this server.
 
 import { get } from "./api.js";
-import { el } from "./dom.js";
+import { el, patch } from "./dom.js";
 import { duration, number, rate } from "./format.js";
 import { every } from "./live.js";
-import { badge, card, empty, head, moment, named, queueLink, swap, table, words } from "./ui.js";
+import { badge, card, empty, head, moment, named, queueLink, table, words } from "./ui.js";
 
 const QUIET = 60; // Seconds without a word after which a stream counts as silent.
 
@@ -17,19 +17,15 @@ export async function show(root, { signal }) {
 
 function draw(place, { pipelines }) {
   if (!pipelines.length) {
-    swap(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "A stream of Spark that reads from or writes to this server reports here by itself: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
+    patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "A stream of Spark that reads from or writes to this server reports here by itself: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
     return;
   }
   const heads = ["Pipeline", "Source", "State", { told: "Rows", num: true }, { told: "Rows / s", num: true }, { told: "Lag", num: true }, { told: "Batch", num: true }, "Seen", "Report"];
-  swap(place, el("section", { class: "card" }, table("Pipelines", heads, pipelines.map(row))), pipelines.filter((one) => one.last_error).map((one) => card(["Last error of ", named(one.name)], el("pre", { class: "code", tabindex: "0" }, words({ message: one.last_error })))));
+  patch(place, el("section", { class: "card" }, table("Pipelines", heads, pipelines.map(row))), pipelines.filter((one) => one.last_error).map((one) => card(["Last error of ", named(one.name)], el("pre", { class: "code", tabindex: "0" }, words({ message: one.last_error })))));
 }
 
 function row(one) {
   const silent = Date.now() / 1000 - one.seen_at / 1e6 > QUIET;
   const state = one.last_error ? badge("failed", "bad") : silent ? badge("silent", "warn") : badge("running", "good");
-  return [named(one.name), one.source ? queueLink(one.source) : "–", state, number(one.rows), rate(one.rate), lag(one.lag), duration(one.batch_seconds), moment(one.seen_at), one.report ? el("a", { href: one.report, data: { outside: "" }, rel: "noopener noreferrer", target: "_blank" }, "Open") : "–"];
-}
-
-function lag(value) {
-  return value === null || value === undefined ? "–" : number(value);
+  return [named(one.name), one.source ? queueLink(one.source) : "–", state, number(one.rows), rate(one.rate), number(one.lag), duration(one.batch_seconds), moment(one.seen_at), one.report ? el("a", { href: one.report, data: { outside: "" }, rel: "noopener noreferrer", target: "_blank" }, "Open") : "–"];
 }

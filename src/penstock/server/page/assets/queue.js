@@ -3,11 +3,11 @@
 import { at, callBroker, get } from "./api.js";
 import { go, remember } from "./app.js";
 import { curve } from "./charts.js";
-import { el, replace, text } from "./dom.js";
+import { el, patch, replace, text } from "./dom.js";
 import { age, ago, count, duration, hear, number, rate, short } from "./format.js";
 import { every, follow } from "./live.js";
 import { editSettings, settingsPairs } from "./settings.js";
-import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, swap, table, toast } from "./ui.js";
+import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, table, toast } from "./ui.js";
 
 const SPANS = [["minute", "Minute"], ["hour", "Hour"], ["day", "Day"]];
 const TILES = [["messages", "messages", short], ["visible", "visible", short], ["in_flight", "in flight", short], ["delayed", "delayed", short], ["damaged", "damaged", short], ["oldest_age", "oldest", age], ["rate_in", "in / s", rate], ["rate_out", "out / s", rate]];
@@ -39,11 +39,11 @@ export async function show(root, { queue, query, signal }) {
     hear(summary.at);
     tell(summary);
     tiles.get("damaged").classList.toggle("bad", summary.damaged > 0);
-    swap(places.letters, letters(summary));
-    swap(places.times, times(summary));
-    swap(places.settings, settingsPairs(summary.settings));
-    swap(places.holders, holders(summary));
-    swap(places.readers, readers(summary.readers));
+    patch(places.letters, letters(summary));
+    patch(places.times, times(summary));
+    patch(places.settings, settingsPairs(summary.settings));
+    patch(places.holders, holders(summary));
+    patch(places.readers, readers(summary.readers));
   }
 
   async function edit() {
@@ -69,14 +69,16 @@ export async function show(root, { queue, query, signal }) {
   let timer = null;
   const clock = setInterval(() => tell(state.summary), 1000);
   signal.addEventListener("abort", () => { clearTimeout(timer); clearInterval(clock); });
-  follow({ queue, signal, rows({ rows, gone = [] }) {
+  const gone_too = new AbortController();
+  follow({ queue, signal: AbortSignal.any([signal, gone_too.signal]), rows({ rows, gone }) {
     if (gone.includes(queue)) {
+      gone_too.abort();
       replace(root, empty("This queue is gone.", el("a", { href: "/dashboard" }, "All queues")));
       return;
     }
     const row = rows.find(({ name }) => name === queue);
     if (!row) return;
-    tell(Object.assign(state.summary, row));
+    tell(Object.assign(state.summary, { ...row, readers: state.summary.readers }));
     timer ??= setTimeout(() => {
       timer = null;
       look().catch(() => null);

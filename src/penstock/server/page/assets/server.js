@@ -2,10 +2,10 @@
 
 import { get } from "./api.js";
 import { bars } from "./charts.js";
-import { el } from "./dom.js";
+import { el, patch } from "./dom.js";
 import { bytes, count, duration, number, shown, time } from "./format.js";
 import { every } from "./live.js";
-import { card, empty, head, moment, named, pairs, progress, swap, table } from "./ui.js";
+import { card, empty, head, moment, named, pairs, progress, table } from "./ui.js";
 
 export async function show(root, { signal }) {
   head(root, { title: "Server" });
@@ -15,12 +15,11 @@ export async function show(root, { signal }) {
 }
 
 function draw(place, told) {
-  const opened = place.querySelector("details")?.open;
-  swap(place,
+  patch(place,
     el("div", { class: "tiles" }, [[number(told.connections), "connections"], [number(told.resting_polls), "receivers waiting"], [number(told.pending_operations), "operations pending"], [number(told.workers), "workers"], [bytes(told.memory.used), "held for clients"], [moment(told.started_at), "started"]]
       .map(([value, name]) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, name)))),
     el("div", { class: "flow" }, about(told), latencies(told.latencies), nodes(told.nodes), memory(told.memory), commits(told.commit_sizes)),
-    audit(told.audit, opened));
+    audit(told.audit));
 }
 
 function about({ version, python, store, started_at, pid }) {
@@ -48,10 +47,10 @@ function nodes(found) {
   return card("Nodes on this store", table("Nodes", ["Node", "Address", "Version", "Seen"], found.map((one) => [named(one.name), one.address ? shown(one.address) : "–", shown(one.version), moment(one.seen_at)])));
 }
 
-function audit(lines, opened) {
+function audit(lines) {
   if (!lines?.length) return card("Recent changes", empty("No change yet.", "Deletes, purges, settings and sign-ins are listed here."));
   const rows = [...lines].reverse();
-  return card("Recent changes", el("ol", { class: "audit" }, rows.slice(0, 30).map(entry)), rows.length > 30 ? el("details", { open: opened }, el("summary", {}, `${rows.length - 30} more`), el("ol", { class: "audit" }, rows.slice(30).map(entry))) : null);
+  return card("Recent changes", el("ol", { class: "audit" }, rows.slice(0, 30).map(entry)), rows.length > 30 ? el("details", {}, el("summary", {}, `${rows.length - 30} more`), el("ol", { class: "audit" }, rows.slice(30).map(entry))) : null);
 }
 
 /** A line of the audit log, whatever its fields. */
