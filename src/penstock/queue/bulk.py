@@ -43,10 +43,10 @@ class Bulk:
         return _tell(page, self._settling.settle(chosen, State.PROCESSED, None))
 
     def release_part(self, limit: int, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
-        """The same, and make those visible that are held or delayed."""
+        """The same, and give those back to the queue that a receiver holds."""
         page, chosen, now = self._look(limit, start, came_by, wanted)
-        hidden = [message for message in chosen if message.visible_at > now and message.state is not State.DAMAGED]
-        return _tell(page, self._settling.release(hidden, 0) if hidden else [])
+        held = [message for message in chosen if message.state is State.CONSUMED and message.visible_at > now]
+        return _tell(page, self._settling.release(held, 0) if held else [])
 
     def _look(self, limit: int, start: int, came_by: int, wanted: Wanted) -> tuple[list[Message], list[Message], int]:
         """The page, what is wanted of it, and the instant. (A message that is received now has another delivery when it is to

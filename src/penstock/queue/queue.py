@@ -271,7 +271,7 @@ class LocalQueue(Queue):
         return self._bulk.delete_part(limit, start, came_by, wanted)
 
     def release_part(self, limit: int, *, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
-        """The same, and make visible what is held or delayed."""
+        """The same, and give those back to the queue that a receiver holds."""
         return self._bulk.release_part(limit, start, came_by, wanted)
 
     # named claims, for batch systems that replay their batches

@@ -135,6 +135,6 @@ def expect(plan: Plan, stats: Stats) -> int | None:
     by_state = {"visible": stats.visible, "blocked": stats.blocked, "in_flight": stats.in_flight, "delayed": stats.delayed}
     touched = {
         Action.DELETE: {**by_state, "damaged": stats.damaged},
-        Action.RELEASE: {"in_flight": stats.in_flight, "delayed": stats.delayed},
+        Action.RELEASE: {"in_flight": stats.in_flight},
     }.get(Action(plan.action), {"visible": stats.visible, "blocked": stats.blocked})
     return sum(touched.values()) if wanted.state is None else touched.get(wanted.state, 0)
