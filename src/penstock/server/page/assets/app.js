@@ -7,7 +7,7 @@
 
 import { Failure, loadSession, session, signOut } from "./api.js";
 import { el, replace } from "./dom.js";
-import { act, button, empty, head, toast, trouble } from "./ui.js";
+import { act, button, empty, head, toast, trouble, words } from "./ui.js";
 
 const VIEWS = [
   [/^(?:\/|\/dashboard\/?)$/, "overview", "queues"],
@@ -69,8 +69,9 @@ async function render({ scroll = 0, first = false } = {}) {
     }
   } catch (error) {
     if (signal.aborted || error.name === "AbortError") return;
-    if (!root.querySelector("h1")) head(root, { title: error.status === 404 ? "Not here" : "Penstock" });
-    root.append(trouble(error, () => render()));
+    if (error.kind === "QueueNotFound") nowhere(replace(root), words(error));
+    else root.append(trouble(error, () => render()));
+    if (!root.querySelector("h1")) root.prepend(el("h1", { tabindex: "-1" }, "Penstock"));
     if (!(error instanceof Failure)) console.error(error);
   }
   if (signal.aborted) return;
@@ -93,9 +94,9 @@ function find() {
   return ["nowhere", {}, null];
 }
 
-function nowhere(root) {
+function nowhere(root, why = "There is no such page") {
   head(root, { title: "Not here" });
-  root.append(empty("There is no such page.", el("a", { href: "/dashboard" }, "All queues")));
+  root.append(empty(`${why}.`, el("a", { href: "/dashboard" }, "All queues")));
 }
 
 function drawBar(here) {
@@ -171,6 +172,7 @@ async function start() {
   });
   history.scrollRestoration = "manual";
   setInterval(() => { if (!document.hidden && session.signed_in) loadSession().catch(() => null); }, RENEWAL);
+  import(`./${find()[0]}.js`).catch(() => null); // On its way while the session is asked for; `render` tells of failures.
   try {
     await loadSession();
   } catch (error) {

@@ -43,7 +43,8 @@ export function trouble(error, again = null) {
 }
 
 export function words(error) {
-  return shown(error?.message || String(error)).slice(0, 1000);
+  const told = shown(error?.message || String(error)).slice(0, 1000);
+  return told.charAt(0).toUpperCase() + told.slice(1);
 }
 
 /** `kind`: "", "primary", "danger", "quiet"; a list of classes. */
