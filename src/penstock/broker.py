@@ -156,8 +156,10 @@ class Broker(ABC):
 class LocalBroker(Broker):
     """All queues of a store that this process has open."""
 
-    def __init__(self, store: Store, *, clock: Clock | None = None) -> None:
+    def __init__(self, store: Store, *, clock: Clock | None = None, kind: str = "") -> None:
         self._store = store
+        self.kind = kind or type(store).__name__
+        """Of the store: the scheme of its URL."""
         store.on_damage = _log_damage
         self.clock = clock or store.clock()
         self.waiting = Waiting(store, self.clock)
@@ -289,7 +291,7 @@ def open_local(url: str, *, clock: Clock | None = None, **options: Any) -> Local
     if opener is None:
         known = ", ".join(f"{name}:" for name in sorted((*STORES, *REMOTE)))
         raise BadURL(f"URL {shown(url)} does not begin with one of {known}")
-    return LocalBroker(opener(url, options), clock=clock)
+    return LocalBroker(opener(url, options), clock=clock, kind=scheme)
 
 
 def _find_opener(scheme: str) -> Opener | None:

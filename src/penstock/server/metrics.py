@@ -22,6 +22,23 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def buckets(self) -> dict[str, int]:
+        """How many values there were up to each bound, and above the bound before."""
+        return {str(bound): count for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True)}
+
+    def percentiles(self) -> dict[str, float | int | None]:
+        """The bounds below which so many of a hundred values are; the highest bound stands for all above."""
+        total = sum(self._counts)
+        found: dict[str, float | int | None] = {}
+        for part in (50, 90, 99):
+            seen = 0
+            for bound, count in zip((*self._bounds, self._bounds[-1]), self._counts, strict=True):
+                seen += count
+                if seen * 100 >= total * part:
+                    found[f"p{part}"] = bound if total else None
+                    break
+        return {**found, "count": total}
+
     def lines(self, name: str, labels: str = "") -> Iterator[str]:
         total = 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):

@@ -103,6 +103,10 @@ class Activity:
 
     # what is made of it
 
+    @property
+    def connections(self) -> int:
+        return len(self._open)
+
     def take_used(self) -> tuple[set[str], bool]:
         """The queues that were used since the last call, and whether there were too many to remember."""
         used, overflow = self._used, self._overflow

@@ -3,6 +3,9 @@
 /penstock/overview                   all queues that a token may count, as rows
 /penstock/changes                    the same as a stream (see `changes`)
 /penstock/queues/{queue}/summary     one queue: its row, its settings, and who holds its messages
+/penstock/queues/{queue}/curve       how it has changed in the last minute, hour or day
+/penstock/server                     the server itself
+/penstock/pipelines                  Spark streams that report here
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from penstock.server.page.changes import Changes
 from penstock.server.page.counting import INTERNAL, Counting
 from penstock.server.page.curves import SPANS, draw
 from penstock.server.page.history import History
+from penstock.server.page.machine import Machine
 from penstock.server.page.past import Past
 
 MOST_ROWS = 1000
@@ -47,12 +51,14 @@ class PageData:
         self.counting = Counting(core, Board())
         self.history = History(core, self.counting)
         self._past = Past(core)
+        self._machine = Machine(core, self.history, self._past)
         self.changes = Changes(core, self.counting)
 
     def routes(self) -> Sequence[Route]:
         return [
             Route("GET", "/penstock/overview", None, self.overview),
             Route("GET", "/penstock/changes", None, self.follow),
+            Route("GET", "/penstock/server", None, self.server),
             Route("GET", "/penstock/queues/{queue}/summary", Scope.COUNT, self.summary),
             Route("GET", "/penstock/queues/{queue}/curve", Scope.COUNT, self.curve),
         ]
@@ -107,6 +113,13 @@ class PageData:
         else:
             await self._look()
         return self.changes.open(request, queue, internal=_read_flag(given, "internal"))
+
+    async def server(self, request: Request) -> Response:
+        if not request.grant.allows_all(Scope.COUNT):
+            raise Refused(
+                403, "this token may not count the messages of all queues: what all clients do together is not for it"
+            )
+        return answer_json(200, await self._machine.tell(place=request.grant.allows_all(Scope.ADMIN)))
 
     async def _look(self) -> None:
         """Have all queues counted, unless they are all the time, for open streams."""
