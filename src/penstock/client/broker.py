@@ -131,6 +131,10 @@ class RemoteBroker(Broker):
         done: int | None = self._call("publish", **counts, bad_rows=bad_rows, once=once, digest=digest, **how)
         return done
 
+    def report(self, pipeline: str, **figures: Any) -> None:
+        """Tell the server how a pipeline gets on (see `penstock.pipeline_reports`)."""
+        self._line.call(f"/penstock/pipelines/{quote(pipeline, safe='')}", figures, again=True, changes=False)
+
     def _names(self) -> list[str]:
         return list(self._call("names"))
 

@@ -13,13 +13,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl
 
 from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Settings, State
+from penstock.pipeline_reports import PipelineBook, read_report
 from penstock.server.budget import room_for
 from penstock.server.dialects.base import HIDDEN, Core, Route
+from penstock.server.dialects.native_values import answer, read_arguments
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.page.board import Board, Row, seen
 from penstock.server.page.changes import Changes
@@ -38,6 +41,9 @@ SORTS = (
     *("rate_in", "rate_out", "dead_letters", "consumers", "readers"),
 )
 MOST_READERS = 100
+LARGEST_REPORT = 64 * 1024
+REPORTS, REPORT = 8 * 1024 * 1024, 8 * 1024
+"""Bytes that the reports of all pipelines take while they are read, and one of them in an answer."""
 HELD_PART, HELD_SECONDS = 32, 0.5
 """Messages that are looked at at once for who holds them, and for how long."""
 
@@ -51,6 +57,7 @@ class PageData:
         self.counting = Counting(core, Board())
         self.history = History(core, self.counting)
         self._past = Past(core)
+        self._book = PipelineBook(core.broker)
         self._machine = Machine(core, self.history, self._past)
         self.changes = Changes(core, self.counting)
 
@@ -59,6 +66,8 @@ class PageData:
             Route("GET", "/penstock/overview", None, self.overview),
             Route("GET", "/penstock/changes", None, self.follow),
             Route("GET", "/penstock/server", None, self.server),
+            Route("GET", "/penstock/pipelines", None, self.pipelines),
+            Route("POST", "/penstock/pipelines/{pipeline}", None, self.report),
             Route("GET", "/penstock/queues/{queue}/summary", Scope.COUNT, self.summary),
             Route("GET", "/penstock/queues/{queue}/curve", Scope.COUNT, self.curve),
         ]
@@ -120,6 +129,37 @@ class PageData:
                 403, "this token may not count the messages of all queues: what all clients do together is not for it"
             )
         return answer_json(200, await self._machine.tell(place=request.grant.allows_all(Scope.ADMIN)))
+
+    async def pipelines(self, request: Request) -> Response:
+        """Those whose queues the sender may count, all of them."""
+        _check_counter(request)
+        grant, budget = request.grant, self._core.budget
+        budget.take(REPORTS)
+        try:
+            reports = await self._core.look("pipelines", self._book.all)
+        finally:
+            budget.give(REPORTS)
+        shown = [
+            {**asdict(report), "source": report.reads[0] if len(report.reads) == 1 else None}
+            for report in reports
+            if grant.allows_all(Scope.COUNT)
+            or (report.reads + report.writes and all(grant.allows(Scope.COUNT, name) for name in report.reads + report.writes))
+        ]
+        budget.hold(request, len(shown) * REPORT)
+        return answer_json(200, {"at": self._broker.clock(), "pipelines": shown})
+
+    async def report(self, request: Request, pipeline: str) -> Response:
+        """A pipeline tells how it gets on. It may receive from the queues that it reads, and send to those that it writes."""
+        if len(request.body) > LARGEST_REPORT:
+            raise Refused(413, f"the report has {len(request.body)} bytes, the limit is {LARGEST_REPORT}")
+        report = read_report(pipeline, read_arguments(request))
+        for scope, queues in ((Scope.RECEIVE, report.reads), (Scope.SEND, report.writes)):
+            for queue in queues:
+                request.grant.check(scope, queue)
+        if not report.reads and not report.writes and not request.grant.allows_all(Scope.RECEIVE):
+            raise Refused(403, "this token is not for all queues: the report must say what the pipeline reads or writes")
+        await self._core.run(lambda: self._book.put(report))
+        return answer(request, None)
 
     async def _look(self) -> None:
         """Have all queues counted, unless they are all the time, for open streams."""

@@ -22,6 +22,7 @@ from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
 from penstock.spark.pipelines.folders import DataFolder, File, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
+from penstock.spark.pipelines.reporting import ReportPlace
 from penstock.urls import without_password
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def archive(
         place = ArchivePlace(home.url, run, compression, infer=columns == "infer")
         writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
-        done = (watch or Watch("archive")).follow(writer.start())
+        reports = ReportPlace(url, reads=names.split(","), token=options.get("token"))
+        done = (watch or Watch("archive")).report_to(reports).follow(writer.start())
         if once and not done.stopped:
             merge(spark, home, run, compression)
     return done

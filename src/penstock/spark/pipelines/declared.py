@@ -34,6 +34,7 @@ from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import at_line
 from penstock.spark.pipelines.folders import check_no_pattern, held
 from penstock.spark.pipelines.progress import Watch
+from penstock.spark.pipelines.reporting import ReportPlace
 from penstock.spark.pipelines.running import PipelineRun, Ran, SinkQuery
 from penstock.spark.pipelines.taking import README, Take
 from penstock.spark.rows import Rows
@@ -72,7 +73,8 @@ def run(
         takers, writers = plan.takers(), plan.writers()
         for query in (*takers, *writers):
             query.writer = query.writer.trigger(availableNow=True) if at_once else query.writer.trigger(processingTime=every)
-        running = PipelineRun(plan.takes, takers, writers, watch or Watch(pipeline.name))
+        watched = (watch or Watch(pipeline.name)).report_to(*_report_places(pipeline, store))
+        running = PipelineRun(plan.takes, takers, writers, watched)
         return running.once() if at_once else running.on()
 
 
@@ -92,6 +94,19 @@ def check_queues(pipeline: Pipeline, store: str | None = None) -> None:
                 except (QueueNotFound, BadInput) as error:
                     error.add_note(pipeline.where(*table, key="queue"))
                     raise
+
+
+def _report_places(pipeline: Pipeline, store: str | None) -> list[ReportPlace]:
+    """Each of its stores, with the queues there."""
+    reads: dict[str, list[str]] = {}
+    writes: dict[str, list[str]] = {}
+    for source in pipeline.sources:
+        if source.queue is not None:
+            reads.setdefault(_store_of(pipeline, source.store, store, ("source", source.name)), []).append(source.queue)
+    for sink in pipeline.sinks:
+        if sink.queue is not None:
+            writes.setdefault(_store_of(pipeline, sink.store, store, ("sink", sink.name)), []).append(sink.queue)
+    return [ReportPlace(url, reads.get(url, []), writes.get(url, [])) for url in dict.fromkeys([*reads, *writes])]
 
 
 def _store_of(pipeline: Pipeline, own: str | None, given: str | None, table: tuple[str, ...]) -> str:

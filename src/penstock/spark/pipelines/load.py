@@ -39,6 +39,7 @@ from penstock.policy import MAX_BATCH
 from penstock.spark.pipelines.archive import SCHEMA
 from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
+from penstock.spark.pipelines.reporting import ReportPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +95,7 @@ def load(
         bad = _bad_queue(url, f"load-bad-{run}") if bad_file is not None else bad_queue
         reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
         rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
-        watch = watch or Watch("load")
+        watch = (watch or Watch("load")).report_to(ReportPlace(url, writes=[queue]))
         sink = {"url": url, **({"badRows": bad} if bad else {})}
         if "queue" not in rows.columns:
             sink["queue"] = queue

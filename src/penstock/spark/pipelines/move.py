@@ -19,6 +19,7 @@ from penstock.errors import BadInput
 from penstock.spark.pipelines.archive import TEXT
 from penstock.spark.pipelines.folders import DataFolder, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
+from penstock.spark.pipelines.reporting import ReportPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +105,12 @@ def move(
         )
         writer = stream.writeStream.format("penstock").options(url=to_url, queue=to_queue)
         query = writer.option("checkpointLocation", f"{notes.url}/move").trigger(availableNow=True).start()
-        totals = (watch or Watch("move")).follow(query)
+        token = options.get("token")
+        if url == to_url:
+            places = [ReportPlace(url, reads=[queue], writes=[to_queue], token=token)]
+        else:
+            places = [ReportPlace(url, reads=[queue], token=token), ReportPlace(to_url, writes=[to_queue])]
+        totals = (watch or Watch("move")).report_to(*places).follow(query)
         moved = MoveTotals(before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1], totals)
         if not totals.stopped:
             notes.remove([PROOF])
@@ -184,7 +190,7 @@ def _move_first(
             query = writer.option("checkpointLocation", f"{notes.url}/dedupe").trigger(availableNow=True).start()
         finally:
             spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        done = watch.follow(query)
+        done = watch.report_to(ReportPlace(url, reads=[queue], writes=[to], token=options.get("token"))).follow(query)
     return Deduplicated(done.rows, done.duplicates, done.duplicates)
 
 

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from penstock.spark.pipelines.reporting import Reporter, ReportPlace
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -73,6 +75,9 @@ class Watch:
         self._out = out or sys.stderr
         self._live = mode == "line" and self._out is not None and self._out.isatty()
         self._stop = threading.Event()
+        self._places: tuple[ReportPlace, ...] = ()
+        self._reporters: list[Reporter] = []
+        self._started_at = time.time_ns() // 1000
         self._server = _serve(self, metrics_port) if metrics_port is not None else None
 
     def __enter__(self) -> Self:
@@ -96,8 +101,42 @@ class Watch:
         """Stop the queries that are followed: uncommitted work is replayed at the next start."""
         self._stop.set()
 
+    def report_to(self, *places: ReportPlace) -> Self:
+        """Tell these how it gets on, while queries are followed."""
+        self._places = places
+        return self
+
     def follow(self, *queries: StreamingQuery) -> Totals:
         """Wait until all queries have ended, or `stop` is called. If one fails, stop the others and raise its error."""
+        self._reporters = [Reporter(self.name, place) for place in self._places]
+        failed: str | None = None
+        try:
+            self._report()
+            return self._follow(*queries)
+        except BaseException as error:
+            failed = str(error) or type(error).__name__
+            raise
+        finally:
+            self._report(finished=True, last_error=failed)
+            for reporter in self._reporters:
+                reporter.close()
+            self._reporters = []
+
+    def _report(self, *, finished: bool = False, last_error: str | None = None) -> None:
+        figures = self.figures
+        for reporter in self._reporters:
+            reporter.tell(
+                rows=figures.rows,
+                batches=figures.batches,
+                rate=round(figures.rows_per_second, 2),
+                lag=figures.lag,
+                batch_seconds=round(figures.batch_seconds, 3),
+                finished=finished,
+                last_error=last_error,
+                started_at=self._started_at,
+            )
+
+    def _follow(self, *queries: StreamingQuery) -> Totals:
         started = time.monotonic()
         watched = [_Query(query) for query in queries]
         rows, batches = self.figures.rows, self.figures.batches
@@ -158,6 +197,7 @@ class Watch:
                 one.lag, one.oldest = waiting.get("visible"), waiting.get("oldest_age")
 
     def _tell(self) -> None:
+        self._report()
         if self._mode == "json" and self._out is not None:
             print(json.dumps({"pipeline": self.name, **asdict(self.figures)}), file=self._out, flush=True)
         elif self._live:
