@@ -126,6 +126,14 @@ class Commits:
         operation.wake = end
         return future
 
+    async def work(self, act: Callable[[], Answer], patience: float, *, alone: bool = False) -> Answer:
+        """As `begin`, for one that waits for the answer, such as a task of asyncio, which cannot await `run`."""
+        answers: list[Answer] = []
+        error = await self.begin(lambda: answers.append(act()), patience, alone=alone)
+        if error is not None:
+            raise error
+        return answers[0]
+
     def soon(self, act: Callable[[], Any]) -> None:
         """Call ``act`` in the next commit, whatever the limit of pending operations; no request waits for it."""
         operation = Operation(act)

@@ -123,8 +123,4 @@ class JobRunner:
 
     async def _do(self, act: Callable[[], Answer]) -> Answer:
         """Call ``act`` in a thread of commits, with a commit of its own: other operations get their turns in between."""
-        answers: list[Answer] = []
-        error = await self._commits.begin(lambda: answers.append(act()), PATIENCE, alone=True)
-        if error is not None:
-            raise error
-        return answers[0]
+        return await self._commits.work(act, PATIENCE, alone=True)

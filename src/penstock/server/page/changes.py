@@ -5,6 +5,9 @@
     event: rows
     data: {"at": …, "rows": [ROW…], "gone": [names], "whole": true, "left": 900}     forget what you knew; 900 rows are to come
 
+    event: jobs
+    data: {"jobs": [JOB…]}     those that have changed
+
     event: rows
     data: {"at": …, "rows": [{"name": …, and the fields that have changed}…], "gone": [], "whole": false, "left": 0}
 
@@ -19,10 +22,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from penstock.errors import PenstockError
 from penstock.server.dialects.base import Core
+from penstock.server.dialects.native_jobs import show
 from penstock.server.http.request_response import PIECE, Grant, Refused, Request, Response, Scope
 from penstock.server.page.board import seen
 from penstock.server.page.counting import INTERNAL, Counting
+from penstock.server.page.job_news import JobNews
 
 logger = logging.getLogger("penstock.server")
 
@@ -32,6 +38,8 @@ HEARTBEAT = 10.0
 """Seconds after which a comment shows that the server is there."""
 MOST_STREAMS = 100
 RETRY = b"retry: 1000\n\n"
+MOST_JOBS = 20
+"""In one event: a job has a filter of a few hundred bytes."""
 ROOM = PIECE - 16 * 1024
 """Bytes of an event after which no row is added."""
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -46,6 +54,7 @@ class Changes:
         self.board = counting.board
         self.streams: set[Stream] = set()
         self._turns: asyncio.Task[None] | None = None
+        self.jobs = JobNews(core, counting.board)
         self._news: tuple[int, bytes] = (-1, b"")
 
     def open(self, request: Request, queue: str | None, *, internal: bool) -> Response:
@@ -62,12 +71,18 @@ class Changes:
     async def _take_turns(self) -> None:
         loop = asyncio.get_running_loop()
         while self.streams:
-            began, number = loop.time(), self.board.number
+            began, before = loop.time(), (self.board.number, self.jobs.number)
             await self.counting.look()
+            try:
+                await self.jobs.look()
+            except (PenstockError, Refused) as error:
+                logger.debug("could not look for jobs that have changed: %s", error)
+            except Exception:  # a bug of ours; the next turn may succeed
+                logger.exception("a defect in Penstock, in a stream of changes")
             for stream in list(self.streams):
                 if not stream.still():
                     stream.end()
-                elif self.board.number != number or began >= stream.heartbeat_at:
+                elif (self.board.number, self.jobs.number) != before or began >= stream.heartbeat_at:
                     stream.heartbeat_at = began + HEARTBEAT
                     stream.ring()
             await asyncio.sleep(max(TURN / 2, began + TURN - loop.time()))
@@ -112,7 +127,7 @@ class Stream:
         self._whole = True
         self._first = b""
         self._rang = self._ended = False
-        self._number = 0
+        self._number = self._jobs = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -147,6 +162,9 @@ class Stream:
         if self._left or self._gone or self._whole:
             self._rang = False
             return first + self._rows()
+        if self._changes.jobs.number != self._jobs:
+            self._rang = False
+            return self._tell_jobs() or None
         rang, self._rang = self._rang, False
         return b":\n\n" if rang else None
 
@@ -166,6 +184,13 @@ class Stream:
             self._left = deque(name for name in changed if self._tells(name))
             self._gone = [name for name in gone if self._tells(name)]
         return b""
+
+    def _tell_jobs(self) -> bytes:
+        """Empty if they are all of queues that this stream does not tell of."""
+        jobs = [job for job in self._changes.jobs.since(self._jobs) if self._tells(job.queue)]
+        self._jobs = self._changes.jobs.number
+        told = json.dumps({"jobs": [show(job, self._grant) for job in jobs[-MOST_JOBS:]]})
+        return f"event: jobs\ndata: {told}\n\n".encode() if jobs else b""
 
     def _rows(self) -> bytes:
         """Whole rows, as many as fit."""

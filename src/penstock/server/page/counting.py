@@ -309,8 +309,4 @@ class Counting:
 
     async def _do(self, act: Callable[[], Answer]) -> Answer:
         """Call ``act`` in a thread of commits, outside a commit: it only looks."""
-        answers: list[Answer] = []
-        error = await self._core.commits.begin(lambda: answers.append(act()), PATIENCE, alone=True)
-        if error is not None:
-            raise error
-        return answers[0]
+        return await self._core.commits.work(act, PATIENCE, alone=True)

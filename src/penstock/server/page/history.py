@@ -13,8 +13,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import penstock
 from penstock.errors import PenstockError
@@ -28,7 +28,6 @@ from penstock.server.page.records import CONTENT_TYPE, HISTORY, RETENTION, Recor
 
 logger = logging.getLogger("penstock.server")
 
-Answer = TypeVar("Answer")
 LOOK_EVERY = 10.0
 WRITE_EVERY = 60.0
 WHOLE_EVERY = 3600.0
@@ -155,7 +154,7 @@ class History:
         rows |= {name: (row[0], row[1], row[2], row[3]) for name, row in written.items()}
         record = Record(self.node, self._broker.clock(), rows)
         try:
-            await self._do(lambda: self._send(record, only_if_there))
+            await self._core.commits.work(lambda: self._send(record, only_if_there), PATIENCE)
         except BaseException:
             for name, row in written.items():  # try again in a minute
                 newer = self._unwritten.get(name)
@@ -172,10 +171,3 @@ class History:
                 return
             self._broker.create(HISTORY, exist_ok=True, retention=RETENTION)
         self._broker.queue(HISTORY).send_many([Draft(pack(record), CONTENT_TYPE)])
-
-    async def _do(self, act: Callable[[], Answer]) -> Answer:
-        answers: list[Answer] = []
-        error = await self._core.commits.begin(lambda: answers.append(act()), PATIENCE)
-        if error is not None:
-            raise error
-        return answers[0]

@@ -1,0 +1,50 @@
+"""Which jobs have changed, for the streams of changes."""
+
+from __future__ import annotations
+
+from penstock.server.dialects.base import Core
+from penstock.server.jobs.book import JOBS
+from penstock.server.jobs.plan import Job
+from penstock.server.page.board import Board
+from penstock.server.page.counting import PATIENCE
+
+KEPT = 200
+"""Jobs whose last change is remembered."""
+
+
+class JobNews:
+    """Owns the jobs as they were last seen, with the number of the change of each. It looks only while there are some."""
+
+    def __init__(self, core: Core, board: Board) -> None:
+        self._core = core
+        self._board = board
+        self.number = 0
+        self._jobs: dict[str, tuple[int, Job]] = {}
+        """The one that has changed last is the last."""
+        self._active: dict[str, str] = {}
+        """The jobs that were active, and their queues."""
+
+    async def look(self) -> None:
+        row = self._board.rows.get(JOBS)
+        if not self._active and not (row and row["messages"]):
+            return
+        for job in await self._core.commits.work(self._read, PATIENCE, alone=True):
+            if job.id not in self._jobs or self._jobs[job.id][1] != job:
+                self.number += 1
+                self._jobs.pop(job.id, None)
+                self._jobs[job.id] = (self.number, job)
+        while len(self._jobs) > KEPT:
+            del self._jobs[next(iter(self._jobs))]
+
+    def _read(self) -> list[Job]:
+        """In a thread of commits: those that are active, and those that were and have ended."""
+        book, before = self._core.jobs.book, self._active
+        active = book.active()
+        self._active = {job.id: job.queue for job in active}
+        ended = before.keys() - self._active.keys()
+        store = self._core.broker.store
+        queues = {before[id] for id in ended if store.load(before[id]) is not None}
+        return [*active, *(job for queue in queues for job in book.jobs(queue) if job.id in ended)]
+
+    def since(self, number: int) -> list[Job]:
+        return [job for at, job in self._jobs.values() if at > number]
