@@ -7,12 +7,13 @@ import sys
 import penstock
 from penstock.server import read_settings, serve
 
-TRY = """\
-Penstock serves {store} at {url}; Ctrl-C ends it. The page, in a browser:
+PAGE = """The page, in a browser:
 
   {url}/dashboard
 
-In another terminal:
+"""
+TRY = """\
+Penstock serves {store} at {url}; Ctrl-C ends it. {page}In another terminal:
 
   curl -X PUT {url}/queues/orders -d '{{"retention_timeout": 3600, "visibility_timeout": 30}}'
   curl {url}/messages/orders -H 'Content-Type: text/plain' -d 'one pizza'
@@ -27,8 +28,13 @@ In another terminal:
 
 def main() -> None:
     settings = read_settings({})
+
+    def started(url: str) -> None:
+        page = "" if settings.page == "off" else PAGE.format(url=url)
+        print(TRY.format(store=settings.store, url=url, page=page), flush=True)  # noqa: T201
+
     with penstock.open(settings.store) as broker:
-        serve(broker, settings, started=lambda url: print(TRY.format(store=settings.store, url=url), flush=True))  # noqa: T201
+        serve(broker, settings, started=started)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class App:
         others: list[Dialect] = [*(dialect(core) for dialect in dialects), self._operators]
         self._page: Page | None = None
         if settings.page != "off":
-            self.guard.signed_in = sessions = Sessions(broker, self.commits, self.guard, settings)
+            self.guard.signed_in = sessions = Sessions(broker, self.commits, self.guard, self.audit, settings)
             self._page = Page(core, self.guard, sessions)
             others.append(self._page)
         self.dialects = (*others, self._sqs, self._root)
@@ -141,6 +141,8 @@ class App:
         except Exception:  # a bug of ours: the client gets a 500, the log the traceback
             logger.exception("a defect in Penstock, at %s /%s", request.method, "/".join(request.segments)[:200].encode())
             response = dialect.answer_refused(request, Refused(500, "the server hit a defect of its own"))
+        if request.method == "GET" and dialect.name == Native.name:
+            response.headers.setdefault("Cache-Control", "no-store")
         for name, value in NO_PAGE:
             response.headers.setdefault(name, value)
         return response

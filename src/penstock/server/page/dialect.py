@@ -136,6 +136,7 @@ class Page(Dialect):
         if self._guard.is_open:
             raise BadInput("this server has no tokens: there is no need to sign in")
         session = await self._sessions.sign_in(request, secret)
+        request.grant, request.deed = session.token.grant, "sign in"
         return self._answer(request, session)
 
     async def sign_out(self, request: Request) -> Response:
@@ -143,6 +144,7 @@ class Page(Dialect):
         if found is not None:
             self._sessions.check_csrf(found, request)
             await self._sessions.end(found)
+            request.grant, request.deed = found.token.grant, "sign out"
         return Response(204, {"Set-Cookie": self._sessions.no_cookie(request), **PRIVATE})
 
     def _answer(self, request: Request, session: Session) -> Response:

@@ -27,6 +27,7 @@ from functools import partial
 
 from penstock.broker import LocalBroker
 from penstock.message import PRIVATE
+from penstock.server.audit import Audit
 from penstock.server.auth import WANTS_TOKEN, Guard, check_origin
 from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused, Request
@@ -86,6 +87,7 @@ class Sessions:
         broker: LocalBroker,
         commits: Commits,
         guard: Guard,
+        audit: Audit,
         settings: ServerSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -93,6 +95,7 @@ class Sessions:
         self._broker = broker
         self._commits = commits
         self._guard = guard
+        self._audit = audit
         self._clock = clock
         self._tls = bool(settings.tls_cert)
         # Browsers send a cookie to all ports of a host, and there may be another server at one of them. With the prefix they
@@ -178,6 +181,7 @@ class Sessions:
             token = self._guard.find_token(secret)
         except Refused:
             self._attempts.count(address)
+            self._audit.note("", "wrong token", address=address)
             raise
         if token.grant.dialects and DIALECT not in token.grant.dialects:
             raise Refused(403, f"this token may not use the dialect {DIALECT}, which the page speaks")
