@@ -20,19 +20,23 @@ export function allowed(may, { dead = false } = {}) {
   return Object.keys(ACTIONS).filter((name) => may.includes(ACTIONS[name].scope) && (name !== "redrive" || dead));
 }
 
-export function actionName(name) {
-  return ACTIONS[name].told;
+/** A button for each action on chosen messages; `done(action)` after one that changed something. */
+export function actionButtons(actions, queue, ids, done) {
+  return actions.map((name) => {
+    const made = button(ACTIONS[name].told, () => act(made, async () => { if (await actOn(queue, name, ids())) await done(name); }), { kind: name === "delete" ? "danger" : "" });
+    return made;
+  });
 }
 
-/** Do it to chosen messages, now. Returns how many it was done to; null if the reader thought better of it. */
-export async function actOn(queue, action, ids) {
+/** Do it to chosen messages, now. Returns to how many it was done. */
+async function actOn(queue, action, ids) {
   const { told, done, danger } = ACTIONS[action];
   const what = ids.length === 1 ? "this message" : count(ids.length, "message");
   let to = null;
   if (action === "move") {
     to = await askTarget(queue, `Move ${what}`);
-    if (to === null) return null;
-  } else if (danger && !(await confirm({ title: `${told} ${what}?`, content: `From ${queue}. This cannot be undone.`, action: told, danger }))) return null;
+    if (to === null) return 0;
+  } else if (danger && !(await confirm({ title: `${told} ${what}?`, content: `From ${queue}. This cannot be undone.`, action: told, danger }))) return 0;
   const changed = await perform(queue, action, ids, to);
   toast(`${count(changed, "message")} ${done}.${changed < ids.length ? ` ${number(ids.length - changed)} stayed: they are held, gone, or not dead letters.` : ""}`, changed ? "good" : "bad");
   return changed;

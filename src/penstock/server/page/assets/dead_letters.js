@@ -3,9 +3,9 @@
 import { actOnAll, allowed, countAll } from "./actions.js";
 import { at, get } from "./api.js";
 import { remember } from "./app.js";
-import { el, replace, text } from "./dom.js";
+import { el, patch, replace, text } from "./dom.js";
 import { fromQuery, told } from "./filters.js";
-import { age, count, number, rate, shown } from "./format.js";
+import { age, ago, count, number, rate, shown } from "./format.js";
 import { list as jobList } from "./jobs.js";
 import { follow } from "./live.js";
 import { messageList } from "./messages.js";
@@ -39,12 +39,14 @@ function showAll(root, { signal }) {
 
   function draw() {
     const dead = [...known.values()].filter((row) => row.dead_letter_of?.length).sort((a, b) => b.messages - a.messages || (a.name < b.name ? -1 : 1));
-    const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    replace(place, dead.length ? table("Dead letter queues", ["Queue", { told: "Letters", num: true }, { told: "Oldest", num: true }, { told: "In a second", num: true }, "From"], dead.map((row) => [
-      el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(row.name)}`, title: row.name }, named(row.name)), number(row.messages), age(row.oldest_at === null ? null : (Date.now() * 1000 - row.oldest_at) / 1e6), rate(row.rate_in), row.dead_letter_of.map((name, index) => [index ? ", " : "", queueLink(name)])]))
+    patch(place, dead.length ? table("Dead letter queues", ["Queue", { told: "Letters", num: true }, { told: "Oldest", num: true }, { told: "In / s", num: true }, "From"], dead.map((row) => [
+      el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(row.name)}`, title: row.name }, named(row.name)), number(row.messages), age(ago(row.oldest_at)), rate(row.rate_in), links(row.dead_letter_of)]))
       : empty("No queue has a dead letter queue.", "Give a queue one in its settings: a message that is received too often then goes there, instead of coming again for ever."));
-    if (focused) [...place.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
   }
+}
+
+function links(names) {
+  return names.map((name, place) => [place ? ", " : "", queueLink(name)]);
 }
 
 /** The letters of one queue. */
@@ -55,14 +57,14 @@ async function showOne(root, { queue, query, signal }) {
   let way = WAYS.some(([name]) => name === query.get("by")) ? query.get("by") : "reason";
   const all = actions.includes("redrive") ? button("Redrive…", () => actOnAll({ queue, filter, actions, chosen: "redrive", started }), { kind: "primary" }) : null;
   head(root, { title: queue, name: true, crumbs: [["Dead letters", "/dashboard/dead-letters"]], actions: [el("a", { class: "btn", href: linkTo(queue) }, "Queue"), all] });
-  if (of.length) root.append(el("p", { class: "soft" }, "Dead letters of ", of.map((name, index) => [index ? ", " : "", queueLink(name)])));
+  if (of.length) root.append(el("p", { class: "soft" }, "Dead letters of ", links(of)));
   if (!may.includes("read")) {
     root.append(empty("Your token may not read the messages of this queue."));
     return;
   }
   const path = el("input", { type: "text", value: query.get("path") ?? filter.field ?? "", placeholder: "order.items.0.sku", autocomplete: "off", spellcheck: "false", on: { change: () => { remember({ path: path.value }); recount(); } } });
   const asked = field("Field", path, "Keys and places with dots between them");
-  const groups = el("ul", { class: "groups" });
+  const groups = el("ul", { class: "groups", on: { click: ({ target }) => { const one = target.closest("button"); if (one) choose(JSON.parse(one.dataset.filter)); } } });
   const far = el("span", { class: "soft", role: "status" });
   const jobs = el("div", { class: "jobs" });
   const letters = el("div", { class: "stack" });
@@ -92,7 +94,7 @@ async function showOne(root, { queue, query, signal }) {
     asked.hidden = way !== "field";
     if (way === "field" && !path.value) {
       text(far, "");
-      replace(groups, empty("Name a field of the letters' bodies."));
+      replace(groups, el("li", {}, empty("Name a field of the letters' bodies.")));
       return;
     }
     try {
@@ -103,23 +105,20 @@ async function showOne(root, { queue, query, signal }) {
     }
   }
 
-  function draw({ count: total, scanned, complete, groups: found_, other }) {
+  function draw({ count: total, scanned, complete, groups: found_ }) {
     cheap = complete && scanned <= OFTEN;
     text(far, `${count(total, "letter")}${complete ? "" : "…"}`);
     const sorted = [...found_.values()].sort(way === "age" ? (a, b) => b.newest_at - a.newest_at : (a, b) => b.count - a.count).slice(0, 50);
-    const shownNow = sorted.reduce((sum, group) => sum + group.count, 0);
-    const focused = groups.contains(document.activeElement) ? [...groups.children].findIndex((one) => one.contains(document.activeElement)) : -1;
-    replace(groups, sorted.map((group) => groupLine(group, total)), total > shownNow + other ? el("li", { class: "soft" }, `and ${number(total - shownNow)} others`) : other ? el("li", { class: "soft" }, `and ${number(other)} others`) : null, total || !complete ? null : empty("No dead letters.", "Whatever dies shows up here by itself."));
-    groups.children[focused]?.querySelector("button")?.focus();
+    const rest = total - sorted.reduce((sum, group) => sum + group.count, 0);
+    patch(groups, sorted.map((group) => groupLine(group)), rest ? el("li", { class: "soft" }, `and ${number(rest)} others`) : null, total || !complete ? null : el("li", {}, empty("No dead letters.", "Whatever dies shows up here by itself.")));
+    for (const [place, { count: some }] of sorted.entries()) groups.children[place].querySelector(".group-bar").style.width = `${Math.max(0.5, (100 * some) / total)}%`;
     mark();
   }
 
-  function groupLine(group, total) {
+  function groupLine(group) {
     const name = group.value === null ? (way === "field" ? "no such field" : "not a dead letter") : way === "age" ? told(group.filter) : shown(group.value);
-    const bar = el("span", { class: "group-bar", "aria-hidden": "true" });
-    bar.style.width = `${Math.max(0.5, (100 * group.count) / Math.max(1, total))}%`;
-    return el("li", {}, el("button", { type: "button", class: "group", disabled: group.filter === null, data: { filter: JSON.stringify(group.filter) }, on: { click: () => choose(group.filter) } },
-      bar, el("bdi", { class: "group-name" }, name), el("span", { class: "soft group-age" }, "oldest ", moment(group.oldest_at)), el("span", { class: "num" }, number(group.count))));
+    return el("li", {}, el("button", { type: "button", class: "group", disabled: group.filter === null, data: { filter: JSON.stringify(group.filter) } },
+      el("span", { class: "group-bar", "aria-hidden": "true" }), el("bdi", { class: "group-name" }, name), el("span", { class: "soft group-age" }, "oldest ", moment(group.oldest_at)), el("span", { class: "num" }, number(group.count))));
   }
 
   function isChosen(group) {

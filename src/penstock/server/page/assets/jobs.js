@@ -1,11 +1,11 @@
 // Jobs: what the server does to all messages that fit a filter. It goes on when this page is closed.
 
 import { can, get, post, remove } from "./api.js";
-import { el } from "./dom.js";
+import { el, patch } from "./dom.js";
 import { told } from "./filters.js";
 import { count, number, shown } from "./format.js";
 import { follow } from "./live.js";
-import { act, badge, button, empty, head, moment, named, progress, queueLink, swap, toast, trouble } from "./ui.js";
+import { act, badge, empty, head, moment, named, progress, queueLink, toast, words } from "./ui.js";
 
 const DOING = { delete: "Delete", release: "Release", move: "Move", redrive: "Redrive" };
 const DONE = { delete: "deleted", release: "released", move: "moved", redrive: "redriven" };
@@ -15,71 +15,46 @@ export async function show(root, { signal }) {
   head(root, { title: "Jobs" });
   const place = el("div", { class: "jobs" });
   root.append(place);
-  await list(place, { signal, follow: true, nothing: () => empty("No jobs.", "Deleting, moving or redriving all messages that fit a filter is a job. It shows here, and goes on when this page is closed.") });
+  await list(place, { signal, follows: true, nothing: () => empty("No jobs.", "Deleting, moving or redriving all messages that fit a filter is a job. It shows here, and goes on when this page is closed.") });
 }
 
-/** Keep the jobs, or those of one queue, in `place`. Returns what to call with changed jobs; `following` if the view has a stream. */
-export async function list(place, { queue = null, signal, nothing = () => null, follow: follows = false }) {
+/** Keep the jobs, or those of one queue, in `place`. Returns what to call with changed jobs, unless it `follows` them itself. */
+export async function list(place, { queue = null, signal, nothing = () => null, follows = false }) {
   const known = new Map();
-  const shownAs = new Map();
-  const draw = () => {
-    const jobs = [...known.values()].sort((a, b) => b.started_at - a.started_at);
-    if (!jobs.length) return swap(place, nothing());
-    for (const id of shownAs.keys()) if (!known.has(id)) shownAs.delete(id);
-    const cards = jobs.map((job) => {
-      if (!shownAs.has(job.id)) shownAs.set(job.id, line(job));
-      shownAs.get(job.id).update(job);
-      return shownAs.get(job.id).node;
-    });
-    if (cards.length !== place.childElementCount || cards.some((card, index) => place.children[index] !== card)) swap(place, cards);
-    return undefined;
-  };
   const changed = (jobs) => {
     for (const job of jobs) if (queue === null || job.queue === queue) known.set(job.id, job);
-    draw();
+    patch(place, known.size ? [...known.values()].sort((a, b) => b.started_at - a.started_at).map(line) : nothing());
   };
   const load = async () => {
     const { jobs } = await get("/penstock/jobs" + (queue === null ? "" : `?queue=${encodeURIComponent(queue)}`), { signal });
     known.clear();
     changed(jobs);
   };
+  place.addEventListener("click", ({ target }) => {
+    const stop = target.closest("[data-stop]");
+    if (stop) act(stop, async () => { await remove(`/penstock/jobs/${encodeURIComponent(stop.dataset.stop)}`); await load(); });
+  });
   await load();
-  // Whoever was away asks for all of them again: a job may have ended meanwhile.
-  if (follows) follow({ signal, jobs: ({ jobs }) => changed(jobs), rows: ({ whole }) => whole && load().catch((error) => swap(place, trouble(error, load))) });
+  // After a gap, a job may have ended without a word.
+  if (follows) follow({ signal, jobs: ({ jobs }) => changed(jobs), rows: ({ whole }) => whole && load().catch((error) => toast(words(error), "bad")) });
   return changed;
 }
 
 /** One job: what it does, how far it is, and a way to stop it. */
-function line(first) {
-  const state = badge("");
-  const bar = progress(0, 1, `Progress: ${DOING[first.action]} in ${first.queue}`);
-  const far = el("span", { class: "job-far" });
-  const why = el("p", { class: "bad" });
-  const stop = button("Cancel", () => act(stop, () => remove(`/penstock/jobs/${encodeURIComponent(first.id)}`)), { kind: "small" });
-  const node = el("section", { class: "card job", data: { job: first.id }, "aria-label": `${DOING[first.action]} in ${shown(first.queue)}` },
+function line(job) {
+  const { id, action, status, done, total = null, stayed, scanned = 0, messages } = job;
+  const all = Math.max(1, total ?? messages ?? 1);
+  const bar = progress(status === "completed" ? all : total === null ? scanned : done + (stayed ?? 0), all, `Progress: ${DOING[action]} in ${shown(job.queue)}`);
+  const may = status === "running" && can(["delete", "release"].includes(action) ? "receive" : "admin");
+  return el("section", { class: "card job", "aria-label": `${DOING[action]} in ${shown(job.queue)}` },
     el("div", { class: "job-head" },
-      el("b", {}, DOING[first.action] ?? shown(first.action)), el("span", {}, told(first.filter)),
-      el("span", { class: "soft" }, "in"), queueLink(first.queue),
-      first.to ? [el("span", { class: "soft" }, "to"), queueLink(first.to)] : null,
-      el("span", { class: "spacer" }), state, stop),
+      el("b", {}, DOING[action]), el("span", {}, told(job.filter)), el("span", { class: "soft" }, "in"), queueLink(job.queue),
+      job.to ? [el("span", { class: "soft" }, "to"), queueLink(job.to)] : null,
+      el("span", { class: "spacer" }), badge(status, KINDS[status]), may ? el("button", { type: "button", class: "btn small", data: { stop: id } }, "Cancel") : null),
     bar,
-    el("div", { class: "job-foot" }, far,
-      el("span", { class: "soft" }, "begun ", moment(first.started_at), first.by ? [" by ", named(first.by)] : null, first.rate ? `, at most ${number(first.rate)} a second` : null)),
-    why);
-
-  function update(job) {
-    const over = !["running", "cancelling"].includes(job.status);
-    state.className = `badge ${KINDS[job.status] ?? ""}`;
-    state.textContent = job.status;
-    const total = job.total ?? null;
-    bar.max = Math.max(1, total ?? job.messages ?? 1);
-    bar.value = job.status === "completed" ? bar.max : Math.min(bar.max, total === null ? job.scanned ?? 0 : job.done + (job.stayed ?? 0));
-    far.textContent = `${number(job.done)} ${total === null ? "" : `of ${number(total)} `}${DONE[job.action] ?? "done"}${job.stayed ? `, ${count(job.stayed, "message")} stayed` : ""}`;
-    why.textContent = job.reason ? shown(job.reason) : "";
-    stop.hidden = over || job.status === "cancelling" || !can(job.action === "delete" || job.action === "release" ? "receive" : "admin");
-  }
-
-  return { node, update };
+    el("div", { class: "job-foot" }, el("span", {}, `${number(done)} ${total === null ? "" : `of ${number(total)} `}${DONE[action]}${stayed ? `, ${count(stayed, "message")} stayed` : ""}`),
+      el("span", { class: "soft" }, "begun ", moment(job.started_at), job.by ? [" by ", named(job.by)] : null, job.rate ? `, at most ${number(job.rate)} a second` : null)),
+    job.reason ? el("p", { class: status === "failed" ? "bad" : "soft" }, shown(job.reason)) : null);
 }
 
 /** Begin a job; the answer is the job. */

@@ -1,12 +1,12 @@
 // One message in full. Its body is text, JSON, bytes or an image: never a page.
 
-import { actOn, actionName, allowed, sendDialog } from "./actions.js";
+import { actionButtons, allowed, sendDialog } from "./actions.js";
 import { at, get, unpack } from "./api.js";
 import { go, remember } from "./app.js";
 import { el, replace, text } from "./dom.js";
 import { bytes, count, number, shown, span } from "./format.js";
 import { stateBadge } from "./messages.js";
-import { act, badge, button, card, choices, empty, head, linkTo, moment, named, pairs, queueLink, table } from "./ui.js";
+import { badge, button, card, choices, empty, head, linkTo, moment, named, pairs, queueLink, table } from "./ui.js";
 
 const IMAGES = [["image/png", /^\x89PNG\r\n\x1a\n/], ["image/jpeg", /^\xff\xd8\xff/], ["image/gif", /^GIF8[79]a/], ["image/webp", /^RIFF[^]{4}WEBP/]];
 const CUT = 1 << 18;
@@ -32,13 +32,8 @@ export async function show(root, { queue, id, query, signal }) {
   const dead = message.death !== null && of.length > 0;
   head(root, { title: `Message #${message.number}`, crumbs, actions: [
     may.includes("send") ? button("Send a copy", () => sendDialog(queue, { draft: { ...message, body: decode(body) ?? "", attributes: message.attributes.filter(({ type }) => type === "text") }, groups: settings?.groups })) : null,
-    over ? null : allowed(may, { dead }).filter((name) => name !== "release" || message.state !== "visible").map((name) => {
-      const made = button(actionName(name), () => act(made, async () => {
-        if (!(await actOn(queue, name, [id]))) return;
-        await go(name === "release" ? location.pathname + location.search : linkTo(queue, "messages"), { replaced: true });
-      }), { kind: name === "delete" ? "danger" : "" });
-      return made;
-    }),
+    over ? null : actionButtons(allowed(may, { dead }).filter((name) => name !== "release" || message.state !== "visible"), queue, () => [id],
+      (name) => go(name === "release" ? location.pathname + location.search : linkTo(queue, "messages"), { replaced: true })),
   ] });
   root.append(el("div", { class: "cards" }, card("Facts", facts(message)), message.death ? card("Why it died", pairs([
     ["Reason", named(message.death.reason)], ["In the queue", queueLink(message.death.queue)], ["Received there", count(message.death.receives, "time")], ["Died", moment(message.death.died_at)]])) : null,
