@@ -7,7 +7,7 @@ import { el, replace, text } from "./dom.js";
 import { age, ago, count, hear, number, rate, short } from "./format.js";
 import { follow } from "./live.js";
 import { createQueue } from "./settings.js";
-import { badge, button, empty, head, linkTo, named } from "./ui.js";
+import { badge, button, empty, head, linkTo, named, tiles } from "./ui.js";
 
 const PART = 500;
 const POINTS = 30;
@@ -32,8 +32,8 @@ const COLUMNS = [
 
 export async function show(root, { query, signal }) {
   const list = new List(query, signal);
-  head(root, { title: "Queues", actions: [can("admin") ? button("New queue", () => createQueue(list.names()), { kind: "primary" }) : null] });
-  root.append(list.tiles, list.toolbar, list.node);
+  head(root, { title: "Queues", actions: [can("admin") ? button("New queue", () => createQueue([...list.rows.keys()]), { kind: "primary" }) : null] });
+  root.append(list.tiles.node, list.toolbar, list.node);
   list.open();
   await list.load();
 }
@@ -45,7 +45,6 @@ class List {
     this.rows = new Map();
     this.order = [];
     this.drawn = new Map();
-    this.told = new Map();
     this.loaded = false;
     this.waiting = false;
     this.sortedAt = 0;
@@ -55,16 +54,8 @@ class List {
     this.build();
   }
 
-  names() {
-    return [...this.rows.keys()];
-  }
-
   build() {
-    this.tiles = el("div", { class: "tiles" }, ["queues", "messages", "in flight", "delayed", "dead letters", "in / s", "out / s"].map((told) => {
-      const value = el("b", {}, "–");
-      this.told.set(told, value);
-      return el("div", { class: "tile" }, value, el("span", {}, told));
-    }));
+    this.tiles = tiles(["queues", "messages", "in flight", "delayed", "dead letters", "in / s", "out / s"].map((told) => [told, told]));
     const search = el("input", { type: "search", class: "grow", placeholder: "Filter by name", "aria-label": "Filter by name", value: this.filter, "aria-keyshortcuts": "/" });
     search.addEventListener("input", () => {
       this.filter = search.value;
@@ -107,6 +98,7 @@ class List {
     } while (after !== null);
     this.loaded = true;
     this.arrange();
+    this.draw(); // Now, so that the page can scroll to where its reader was.
   }
 
   keep(row) {
@@ -217,7 +209,7 @@ class List {
     const sum = (key) => this.order.reduce((total, row) => total + (row[key] ?? 0), 0);
     const letters = this.order.reduce((total, row) => total + (row.dead_letter_of?.length ? row.messages : 0), 0);
     const told = { queues: number(this.order.length), messages: short(sum("messages")), "in flight": short(sum("in_flight")), delayed: short(sum("delayed")), "dead letters": short(letters), "in / s": rate(sum("rate_in")), "out / s": rate(sum("rate_out")) };
-    for (const [name, sums] of Object.entries(told)) text(this.told.get(name), sums);
+    for (const [name, sums] of Object.entries(told)) this.tiles.tell(name, sums);
   }
 
   drawNothing(total) {

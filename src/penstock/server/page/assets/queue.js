@@ -3,11 +3,11 @@
 import { at, callBroker, get } from "./api.js";
 import { go, remember } from "./app.js";
 import { curve } from "./charts.js";
-import { el, patch, replace, text } from "./dom.js";
+import { el, patch, replace } from "./dom.js";
 import { age, ago, count, duration, hear, number, rate, short } from "./format.js";
 import { every, follow } from "./live.js";
 import { editSettings, settingsPairs } from "./settings.js";
-import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, table, toast } from "./ui.js";
+import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, table, tiles, toast } from "./ui.js";
 
 const SPANS = [["minute", "Minute"], ["hour", "Hour"], ["day", "Day"]];
 const TILES = [["messages", "messages", short], ["visible", "visible", short], ["in_flight", "in flight", short], ["delayed", "delayed", short], ["damaged", "damaged", short], ["oldest_age", "oldest", age], ["rate_in", "in / s", rate], ["rate_out", "out / s", rate]];
@@ -22,23 +22,22 @@ export async function show(root, { queue, query, signal }) {
     may("admin") ? button("Edit settings", () => edit()) : null,
     may("admin") ? button("Delete queue", (event) => drop(event.target), { kind: "danger" }) : null,
   ] });
-  const tiles = new Map(TILES.map(([key]) => [key, el("b", {}, "–")]));
+  const figures = tiles(TILES);
   const places = Object.fromEntries(["letters", "times", "settings", "holders", "readers"].map((name) => [name, el("div")]));
   const charts = chartCards(queue, query.get("span"), signal);
   root.append(
-    el("div", { class: "tiles" }, TILES.map(([key, told]) => el("div", { class: "tile" }, tiles.get(key), el("span", {}, told)))),
-    places.letters, charts.node,
+    figures.node, places.letters, charts.node,
     el("div", { class: "flow" }, card("How long messages take", places.times), may("read") ? [card("Consumers", places.holders), card("Readers", places.readers)] : null, card("Settings", places.settings)));
 
   function tell(row) {
-    for (const [key, , say] of TILES) text(tiles.get(key), say(key === "oldest_age" ? ago(row.oldest_at) : row[key]));
+    for (const [key, , say] of TILES) figures.tell(key, say(key === "oldest_age" ? ago(row.oldest_at) : row[key]));
   }
 
   function draw() {
     const { summary } = state;
     hear(summary.at);
     tell(summary);
-    tiles.get("damaged").classList.toggle("bad", summary.damaged > 0);
+    figures.values.get("damaged").classList.toggle("bad", summary.damaged > 0);
     patch(places.letters, letters(summary));
     patch(places.times, times(summary));
     patch(places.settings, settingsPairs(summary.settings));

@@ -43,7 +43,7 @@ function controls(settings, queues, fresh) {
   const times = Object.fromEntries(TIMES.map(([key]) => [key, input(span(settings[key]))]));
   const equal = choose([["no", "taken"], ["yes", "refused while one is in the queue"], ["window", "refused for some time"]], settings.deduplicate === false ? "no" : settings.deduplicate === true ? "yes" : "window");
   const span_of_equal = input(typeof settings.deduplicate === "number" ? span(settings.deduplicate) : "5 minutes");
-  const known = el("datalist", { id: "known-queues" }, queues.map((name) => el("option", { value: name })));
+  const known = el("datalist", { id: "known-queues" }, queues.slice(0, 500).map((name) => el("option", { value: name })));
   const dead = input(settings.redrive?.dead_letter_queue ?? "", { list: "known-queues", placeholder: "none" });
   const most = el("input", { type: "number", min: 1, value: settings.redrive?.max_receives ?? 5 });
   const mode = choose([["at_least_once", "at least once"], ["at_most_once", "at most once"]], settings.mode);

@@ -1,6 +1,6 @@
 // What every view uses: the head of a view, empty states, errors in words, toasts, dialogs, buttons that wait.
 
-import { el, replace } from "./dom.js";
+import { el, text } from "./dom.js";
 import { shown, since, time } from "./format.js";
 
 /** The head of a view: its title (also that of the window), where it is, and what can be done there. Returns the heading. */
@@ -144,9 +144,9 @@ export function card(title, ...content) {
   return el("section", { class: "card" }, el("h2", {}, title), content);
 }
 
-/** Put this in the place of what the node shows, and keep the focus if that was in it. */
-export function swap(node, ...content) {
-  const inside = node.contains(document.activeElement);
-  replace(node, ...content);
-  if (inside) node.querySelector("a, button, input, [tabindex]")?.focus({ preventScroll: true });
+/** Figures in a row, told by name. `figures`: [[key, told]…]; `tell(key, text)` changes one. */
+export function tiles(figures) {
+  const values = new Map(figures.map(([key]) => [key, el("b", {}, "–")]));
+  const node = el("div", { class: "tiles" }, figures.map(([key, told]) => el("div", { class: "tile" }, values.get(key), el("span", {}, told))));
+  return { node, values, tell: (key, told) => text(values.get(key), told) };
 }
