@@ -3,8 +3,9 @@
     {"time": "2026-01-31T12:00:00.123Z", "method": "POST", "path": "/messages/orders", "status": 201, "ms": 1.2, "in": 5,
      "out": 0, "token": "shop"}
 
-`"unheard": true` marks a request whose client left before its answer: what the status says was done all the same. JSON escapes
-the values, so no name can forge a line. Headers and bodies, which may contain secrets, are never written.
+`"audit": "purge"` says what a request has changed. `"unheard": true` marks a request whose client left before its answer: what
+the status says was done all the same. JSON escapes the values, so no name can forge a line. Headers and bodies, which may
+contain secrets, are never written.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class AccessLog:
             return
         method, path = quote(request.method), quote(("/" + "/".join(request.segments))[:LONGEST_PATH])
         more = f', "token": {quote(request.grant.name)}' if request.grant.name else ""
+        if request.deed and response.status < 400:
+            more += f', "audit": {quote(request.deed)}'
         if request.unheard:
             more += ', "unheard": true'
         if response.cause:

@@ -1,7 +1,5 @@
-"""The audit: who has changed what. The last lines stay in memory, for the page; the access log has all of them.
-
-{"time": "2026-01-31T12:00:00.123Z", "audit": "purge", "token": "shop", "queue": "orders", "messages": 12}
-"""
+"""The audit: which token has changed what. The last lines stay in memory, for the page. In the access log, the line of a
+request that has changed something says so (`"audit": "purge"`), and the end of a job has a line of its own."""
 
 from __future__ import annotations
 
@@ -23,10 +21,14 @@ class Audit:
         self._lines: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def note(self, who: str, deed: str, queue: str = "", **facts: Any) -> None:
-        """``who``: the name of the token."""
+        """What a request has done. ``who``: the name of its token."""
         line = {"at": time.time_ns() // 1000, "deed": deed[:LONGEST], "token": who[:LONGEST], "queue": queue[:LONGEST], **facts}
         self._lines.append(line)
-        self._log.write_line({"audit": deed[:LONGEST], "token": who[:LONGEST], "queue": queue[:LONGEST], **facts})
+
+    def tell(self, who: str, deed: str, queue: str, **facts: Any) -> None:
+        """What the server has done by itself, for somebody."""
+        self.note(who, deed, queue, **facts)
+        self._log.write_line({"audit": deed, "token": who, "queue": queue[:LONGEST], **facts})
 
     def lines(self) -> list[dict[str, Any]]:
         """The oldest first; ``at`` is in microseconds since 1970."""

@@ -43,7 +43,7 @@ FAULTS = [
     watched(
         "an emptied file opens the server",
         "after_sighup_the_tokens",
-        ("server/auth.py", "if not self._is_open and not tokens and not sqs_keys:", "if False:"),
+        ("server/auth.py", "if not self.is_open and not tokens and not sqs_keys:", "if False:"),
     ),
     watched("SIGHUP kills", "after_sighup", ("server/running.py", "loop.add_signal_handler(signal.SIGHUP", "(lambda *_: 0)(0")),
     watched("a count shows bodies", "no_body", ("server/dialects/native.py", '"peek": Scope.READ', '"peek": Scope.COUNT')),

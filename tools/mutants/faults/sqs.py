@@ -71,7 +71,7 @@ SIGNATURES = [
     signed(
         "with keys alone, the other dialects are open",
         "no_dialect_lets_anybody_in",
-        ("server/auth.py", "return EVERYTHING if self._is_open else", "return EVERYTHING if not self._tokens else"),
+        ("server/auth.py", "return EVERYTHING if self.is_open else", "return EVERYTHING if not self._tokens else"),
     ),
     signed(
         "a page's form reaches SQS",

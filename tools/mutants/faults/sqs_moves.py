@@ -5,7 +5,8 @@ from __future__ import annotations
 from planted import Mutant
 
 SQS = "server/dialects/sqs/"
-TASKS, BOOK, RUNNER = f"{SQS}move_tasks.py", f"{SQS}move_book.py", f"{SQS}move_runner.py"
+TASKS = f"{SQS}move_tasks.py"
+BOOK, WORK, RUNNER = "server/jobs/book.py", "server/jobs/work.py", "server/jobs/runner.py"
 LETTERS = "queue/dead_letters.py"
 
 
@@ -14,65 +15,71 @@ def moved(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 FAULTS = [
-    moved("a task moves what comes later", "comes_later", (LETTERS, "policy.came_at(message) <= came_by", "True")),
+    moved("a task moves what comes later", "comes_later", (LETTERS, "policy.came_at(message) <= came_by and ", "")),
     moved(
         "a sent message was always there",
         "comes_later",
         ("policy.py", "message.sent_at if message.moved_at is None else message.moved_at", "message.moved_at or 0"),
     ),
-    moved("a task's rate is forgotten", "than_its_rate", (RUNNER, "now - part.moved * SECOND // -plan.rate", "now")),
+    moved("a task's rate is forgotten", "than_its_rate", (WORK, "now - part.changed * SECOND // -plan.rate", "now")),
     moved(
         "a part is a second's worth",
         "than_its_rate",
-        (RUNNER, "min(self._part, max(1, plan.rate // PARTS_A_SECOND))", "min(self._part, plan.rate)"),
+        (WORK, "min(self._part, max(1, plan.rate // PARTS_A_SECOND))", "min(self._part, plan.rate)"),
     ),
-    moved("progress undoes a cancel", "cancelled_task", (RUNNER, "if task.status == CANCELLING:", "if False:")),
+    moved("progress undoes a cancel", "cancelled_task", (WORK, "if job.status == CANCELLING:", "if False:")),
     moved(
         "a note forgets that a task is cancelled",
         "cancelled_task",
-        (BOOK, "self._write(replace(task, **changes))", "self._write(replace(task, **{'status': RUNNING, **changes}))"),
+        (BOOK, "self._write(replace(job, **changes))", "self._write(replace(job, **{'status': RUNNING, **changes}))"),
         (
-            RUNNER,
+            WORK,
             "        if now >= self._renew_at:\n",
-            "        self._book.note(plan, moved=task.moved)\n        if now >= self._renew_at:\n",
+            "        self._book.note(plan, done=job.done)\n        if now >= self._renew_at:\n",
         ),
-        (RUNNER, "if task.status == CANCELLING:", "if (self._book.find(plan) or task).status == CANCELLING:"),
+        (WORK, "if job.status == CANCELLING:", "if (self._book.find(plan) or job).status == CANCELLING:"),
     ),
     moved(
         "two tasks of one source",
         "one_task_at_a_time",
-        (BOOK, "                return None\n            stats", "                pass\n            stats"),
+        (BOOK, "            if not all(map(beside, active)):\n", "            if False:\n"),
     ),
-    moved("tasks are kept for ever", "last_ten", (BOOK, "for old in tasks[KEPT - 1 :]}", "for old in ()}")),
+    moved(
+        "tasks are kept for ever", "last_ten", (BOOK, "for old in ended[max(0, KEPT - 1 - len(active)) :]}", "for old in ()}")
+    ),
     moved(
         "the oldest task comes first",
         "last_ten",
-        (BOOK, "key=lambda task: task.started_at, reverse=True", "key=lambda task: task.started_at"),
+        (
+            BOOK,
+            "    return sorted(found, key=lambda job: job.started_at, reverse=True)",
+            "    return sorted(found, key=lambda job: job.started_at)",
+        ),
     ),
     moved(
         "a message without a queue stays silently",
         "fails_the_task",
-        (RUNNER, "FAILED if self._reason else COMPLETED", "COMPLETED"),
+        (WORK, "FAILED if self._reason else COMPLETED", "COMPLETED"),
     ),
     moved(
         "a message that did not die is taken for one whose queue is gone",
         "did_not_die",
-        (RUNNER, "NO_SOURCE if part.gone[0] is None else no_queue().code", "no_queue().code"),
+        (WORK, "NO_SOURCE if part.gone[0] is None else NO_QUEUE", "NO_QUEUE"),
     ),
     moved(
         "a group ends with its first message",
         "whole_and_in_order",
-        (RUNNER, "elif self._moved_since_start and home.settings.groups:", "elif False:"),
+        (WORK, "elif self._moved_since_start and home.settings.groups:", "elif False:"),
     ),
     moved(
         "any message is a task",
         "makes_a_task",
-        (BOOK, "task if task is not None and task.plan == plan else None", "task"),
+        (BOOK, "job if job is not None and job.proof == plan.proof else None", "job"),
     ),
     moved(
         "a removed task runs for ever",
         "was_removed",
-        (BOOK, "any(task.is_active and not self._is_lost(task) for", "any(task.is_active for"),
+        (BOOK, "[job for job in jobs if job.is_active and not self._is_lost(job)]", "[job for job in jobs if job.is_active]"),
     ),
     moved(
         "a server that stops keeps its tasks",
@@ -92,13 +99,13 @@ FAULTS = [
             "                pause = await self._do(work.step)\n",
             "                await self._do(work._claimed.delete)\n                pause = await self._do(work.step)\n",
         ),
-        (RUNNER, "if not self._claimed.extend(LEASE):", "if False:"),
+        (WORK, "if not self._claimed.extend(LEASE):", "if False:"),
     ),
     moved(
         "a task's end is not told",
         "ends_with_its_source",
         (
-            RUNNER,
+            WORK,
             "            self._claimed.delete()\n            return None\n        if now",
             "            return None\n        if now",
         ),

@@ -278,6 +278,17 @@ def content_type_of(message: Message) -> str:
     return given if given.isascii() and given.isprintable() else OCTETS
 
 
+def seen_by(grant: Grant, settings: Settings) -> Settings:
+    """The settings as a client may see them: without what servers keep for themselves, and without the name of a dead letter
+    queue that it may not know."""
+    if any(name.startswith(PRIVATE) for name in settings.labels):
+        shown = {name: text for name, text in settings.labels.items() if not name.startswith(PRIVATE)}
+        settings = replace(settings, labels=shown)
+    if settings.redrive is None or grant.knows(settings.redrive.dead_letter_queue):
+        return settings
+    return replace(settings, redrive=Redrive(HIDDEN, settings.redrive.max_receives))
+
+
 class Dialect(ABC):
     name: ClassVar[str]
     reserved: ClassVar[frozenset[str]]
@@ -330,14 +341,7 @@ class Dialect(ABC):
             request.grant.check(Scope.ADMIN, checked.dead_letter_queue)
 
     def seen(self, request: Request, settings: Settings) -> Settings:
-        """The settings as the sender may see them: without what servers keep for themselves, and without the name of a dead
-        letter queue that it may not know."""
-        if any(name.startswith(PRIVATE) for name in settings.labels):
-            shown = {name: text for name, text in settings.labels.items() if not name.startswith(PRIVATE)}
-            settings = replace(settings, labels=shown)
-        if settings.redrive is None or request.grant.knows(settings.redrive.dead_letter_queue):
-            return settings
-        return replace(settings, redrive=Redrive(HIDDEN, settings.redrive.max_receives))
+        return seen_by(request.grant, settings)
 
     def uuid(self, queue: str, id: str) -> str:
         return self.broker.store.uuids.of(queue, id)

@@ -109,7 +109,7 @@ class JobRunner:
                 await self._do(work.give_back)
             elif work.outcome and work.plan is not None:
                 plan = work.plan
-                self._audit.note(plan.by, f"{plan.action} {work.outcome}", plan.queue, job=plan.id, messages=work.done)
+                self._audit.tell(plan.by, f"{plan.action} {work.outcome}", plan.queue, job=plan.id, messages=work.done)
         except (PenstockError, Refused) as error:
             logger.warning("a job pauses for %g seconds or more: %s", LEASE, error)
         except Exception:  # a bug of ours; the claim lapses, and it is tried again

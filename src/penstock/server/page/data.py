@@ -21,7 +21,7 @@ from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Settings, State
 from penstock.pipeline_reports import PipelineBook, read_report
 from penstock.server.budget import room_for
-from penstock.server.dialects.base import HIDDEN, Core, Route
+from penstock.server.dialects.base import Core, Route, seen_by
 from penstock.server.dialects.native_values import answer, read_arguments
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.page.board import Board, Row, seen
@@ -212,8 +212,8 @@ class PageData:
         return answer_json(200, {"at": self.counting.at, **self._shown(request, row), **more})
 
     def _settings(self, request: Request, settings: Settings) -> Row:
+        settings = seen_by(request.grant, settings)
         redrive = settings.redrive
-        known = redrive is not None and request.grant.knows(redrive.dead_letter_queue)
         return {
             "visibility": settings.visibility,
             "retention": settings.retention,
@@ -221,7 +221,7 @@ class PageData:
             "deduplicate": settings.deduplicate,
             "redrive": None
             if redrive is None
-            else {"dead_letter_queue": redrive.dead_letter_queue if known else HIDDEN, "max_receives": redrive.max_receives},
+            else {"dead_letter_queue": redrive.dead_letter_queue, "max_receives": redrive.max_receives},
             "groups": settings.groups,
             "mode": settings.mode.value,
             "history": settings.history,
