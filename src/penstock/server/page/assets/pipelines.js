@@ -2,9 +2,9 @@
 
 import { get } from "./api.js";
 import { el, patch } from "./dom.js";
-import { duration, number, rate } from "./format.js";
+import { ago, duration, hear, number, rate, shown } from "./format.js";
 import { every } from "./live.js";
-import { badge, card, empty, head, moment, named, queueLink, table, words } from "./ui.js";
+import { badge, card, empty, head, moment, named, queueLink, table } from "./ui.js";
 
 const QUIET = 60; // Seconds without a word after which a stream counts as silent.
 
@@ -15,17 +15,28 @@ export async function show(root, { signal }) {
   await every(5, async () => draw(place, await get("/penstock/pipelines", { signal })), signal);
 }
 
-function draw(place, { pipelines }) {
+function draw(place, { at, pipelines }) {
+  hear(at);
   if (!pipelines.length) {
     patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "A stream of Spark that reads from or writes to this server reports here by itself: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
     return;
   }
-  const heads = ["Pipeline", "Source", "State", { told: "Rows", num: true }, { told: "Rows / s", num: true }, { told: "Lag", num: true }, { told: "Batch", num: true }, "Seen", "Report"];
-  patch(place, el("section", { class: "card" }, table("Pipelines", heads, pipelines.map(row))), pipelines.filter((one) => one.last_error).map((one) => card(["Last error of ", named(one.name)], el("pre", { class: "code", tabindex: "0" }, words({ message: one.last_error })))));
+  const heads = ["Pipeline", "Reads", "Writes", "State", { told: "Rows", num: true }, { told: "Rows / s", num: true }, { told: "Lag", num: true }, { told: "Batch", num: true }, "Seen", "Report"];
+  patch(place, el("section", { class: "card" }, table("Pipelines", heads, pipelines.map(row))),
+    pipelines.filter((one) => one.last_error).map((one) => card(["Last error of ", named(one.name)], el("pre", { class: "code", tabindex: "0" }, shown(one.last_error)))));
 }
 
 function row(one) {
-  const silent = Date.now() / 1000 - one.seen_at / 1e6 > QUIET;
-  const state = one.last_error ? badge("failed", "bad") : silent ? badge("silent", "warn") : badge("running", "good");
-  return [named(one.name), one.source ? queueLink(one.source) : "–", state, number(one.rows), rate(one.rate), number(one.lag), duration(one.batch_seconds), moment(one.seen_at), one.report ? el("a", { href: one.report, data: { outside: "" }, rel: "noopener noreferrer", target: "_blank" }, "Open") : "–"];
+  const report = one.report ? el("a", { href: one.report, rel: "noopener noreferrer", target: "_blank" }, "Open") : "–";
+  return [named(one.name), queues(one.reads), queues(one.writes), state(one), number(one.rows), rate(one.rate), number(one.lag), duration(one.batch_seconds), moment(one.seen_at), report];
+}
+
+function state({ last_error, finished, seen_at }) {
+  if (last_error) return badge("failed", "bad");
+  if (finished) return badge("finished");
+  return ago(seen_at) > QUIET ? badge("silent", "warn") : badge("running", "good");
+}
+
+function queues(names) {
+  return names.length ? names.map((name, place) => [place ? ", " : "", queueLink(name)]) : "–";
 }
