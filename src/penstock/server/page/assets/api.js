@@ -60,8 +60,7 @@ export function callBroker(verb, given = {}, options = {}) {
 }
 
 async function perform(path, given, options) {
-  const packed = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, pack(value)]));
-  return unpack((await post(path, { arguments: packed }, options)).answer);
+  return unpack((await post(path, { arguments: packAll(given) }, options)).answer);
 }
 
 async function request(method, path, { body, signal, again = true } = {}) {
@@ -109,24 +108,18 @@ function parse(content) {
 
 /** A value of a named type for `call`: `typed("Draft", { body: bytes })`. */
 export function typed(kind, fields) {
-  return new Typed(kind, fields);
-}
-
-class Typed {
-  constructor(kind, fields) {
-    this.kind = kind;
-    this.fields = fields;
-  }
+  return { [kind]: packAll(fields) };
 }
 
 /** The inverse of `unpack`. Bytes are a Uint8Array, a mapping is a Map, a value with a name is `typed`. */
 function pack(value) {
   if (value instanceof Uint8Array) return { bytes: encode64(value) };
   if (Array.isArray(value)) return value.map(pack);
-  if (value instanceof Map) return { map: Object.fromEntries([...value].map(([key, item]) => [key, pack(item)])) };
-  if (value instanceof Typed) return { [value.kind]: Object.fromEntries(Object.entries(value.fields).map(([key, item]) => [key, pack(item)])) };
-  if (value !== null && typeof value === "object") throw new Error("an object has no type here: use typed() or a Map");
-  return value;
+  return value instanceof Map ? { map: packAll(Object.fromEntries(value)) } : value;
+}
+
+function packAll(fields) {
+  return Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, pack(value)]));
 }
 
 /** A value of the wire: {"bytes"} as Uint8Array, {"map"} as Map, {"time"} as text, {"Message": {…}} as {kind: "Message", …}. */

@@ -14,20 +14,13 @@ const VIEWS = [
   [/^\/dashboard\/queues\/(?<queue>[^/]+)$/, "queue", "queues"],
   [/^\/dashboard\/queues\/(?<queue>[^/]+)\/messages$/, "messages", "queues"],
   [/^\/dashboard\/queues\/(?<queue>[^/]+)\/messages\/(?<id>[^/]+)$/, "message", "queues"],
-  [/^\/dashboard\/dead-letters$/, "dead_letters", "dead-letters"],
-  [/^\/dashboard\/dead-letters\/(?<queue>[^/]+)$/, "dead_letters", "dead-letters"],
+  [/^\/dashboard\/dead-letters(?:\/(?<queue>[^/]+))?$/, "dead_letters", "dead-letters"],
   [/^\/dashboard\/jobs$/, "jobs", "jobs"],
   [/^\/dashboard\/pipelines$/, "pipelines", "pipelines"],
   [/^\/dashboard\/server$/, "server", "server"],
   [/^\/dashboard\/sign-in$/, "signin", null],
 ];
-const PLACES = [
-  ["queues", "/dashboard", "Queues"],
-  ["dead-letters", "/dashboard/dead-letters", "Dead letters"],
-  ["jobs", "/dashboard/jobs", "Jobs"],
-  ["pipelines", "/dashboard/pipelines", "Pipelines"],
-  ["server", "/dashboard/server", "Server"],
-];
+const PLACES = [["queues", "Queues"], ["dead-letters", "Dead letters"], ["jobs", "Jobs"], ["pipelines", "Pipelines"], ["server", "Server"]];
 
 const RENEWAL = 5 * 60 * 1000; // The server ends a session that nobody used for half an hour.
 
@@ -85,7 +78,7 @@ function find() {
     const found = pattern.exec(location.pathname);
     if (!found) continue;
     try {
-      const named = Object.fromEntries(Object.entries(found.groups ?? {}).map(([key, value]) => [key, decodeURIComponent(value)]));
+      const named = Object.fromEntries(Object.entries(found.groups ?? {}).filter(([, value]) => value !== undefined).map(([key, value]) => [key, decodeURIComponent(value)]));
       return [name, { ...named, query: new URLSearchParams(location.search) }, here];
     } catch {
       break; // A % without two hexadecimal digits.
@@ -102,7 +95,7 @@ function nowhere(root, why = "There is no such page") {
 function drawBar(here) {
   const bar = document.getElementById("bar");
   const known = session.signed_in ? PLACES.filter(([place]) => place !== "server" || session.queues.includes("*")) : [];
-  const links = known.map(([place, href, told]) => el("a", { href, "aria-current": place === here ? "page" : null }, told));
+  const links = known.map(([place, told]) => el("a", { href: place === "queues" ? "/dashboard" : `/dashboard/${place}`, "aria-current": place === here ? "page" : null }, told));
   replace(bar, bar.querySelector(".brand"), el("nav", { "aria-label": "Views" }, links),
     el("div", { class: "bar-end" },
       el("span", { class: "live", id: "live", hidden: true }, el("span", { class: "live-dot", "aria-hidden": "true" }), el("span", {}, "live")),

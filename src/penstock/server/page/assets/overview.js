@@ -3,7 +3,7 @@
 import { can, get } from "./api.js";
 import { go, remember } from "./app.js";
 import { spark } from "./charts.js";
-import { el, replace, text } from "./dom.js";
+import { el, patch, replace, text } from "./dom.js";
 import { age, ago, count, hear, number, rate, short } from "./format.js";
 import { follow } from "./live.js";
 import { createQueue } from "./settings.js";
@@ -187,7 +187,7 @@ class List {
     const wanted = this.order.slice(first, Math.max(first, last));
     const names = new Set(wanted.map(({ name }) => name));
     for (const [name, one] of this.drawn) {
-      if (names.has(name)) continue;
+      if (names.has(name) || one.node.contains(document.activeElement)) continue;
       one.node.remove();
       this.drawn.delete(name);
     }
@@ -213,13 +213,11 @@ class List {
   }
 
   drawNothing(total) {
-    const state = total ? "" : !this.loaded ? "loading" : this.filter ? "filter" : "none";
-    this.nothing.hidden = !state;
-    if (this.nothing.dataset.state === state) return;
-    this.nothing.dataset.state = state;
-    if (state === "loading") replace(this.nothing, empty("Looking…"));
-    if (state === "filter") replace(this.nothing, empty("No queue has such a name.", "The filter looks for a part of the name, in any case of letters."));
-    if (state === "none") replace(this.nothing, empty("No queues yet.", can("admin") ? ["Create one here, or with ", el("code", {}, "penstock create orders"), "."] : "Your token may see none of this server's queues."));
+    this.nothing.hidden = total > 0;
+    if (total) return;
+    if (!this.loaded) patch(this.nothing, empty("Looking…"));
+    else if (this.filter) patch(this.nothing, empty("No queue has such a name.", "The filter looks for a part of the name, in any case of letters."));
+    else patch(this.nothing, empty("No queues yet.", can("admin") ? ["Create one here, or with ", el("code", {}, "penstock create orders"), "."] : "Your token may see none of this server's queues."));
   }
 
   /** Arrows walk from row to row, beyond those drawn too. */

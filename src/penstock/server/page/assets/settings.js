@@ -6,7 +6,7 @@ import { el } from "./dom.js";
 import { span } from "./format.js";
 import { act, button, dialog, field, linkTo, named, pairs, queueLink, toast, words } from "./ui.js";
 
-const UNITS = { s: 1, sec: 1, second: 1, seconds: 1, min: 60, m: 60, minute: 60, minutes: 60, h: 3600, hour: 3600, hours: 3600, d: 86400, day: 86400, days: 86400, week: 604800, weeks: 604800 };
+const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
 const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once", labels: {} };
 const TIMES = [
   ["visibility", "Visibility", "how long a received message stays hidden"],
@@ -30,10 +30,9 @@ export function settingsPairs(settings) {
 
 /** "90", "90 s", "1.5 h", "4 days" as seconds. */
 function seconds(told, label) {
-  const found = /^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(told);
-  const unit = found && (found[2] ? UNITS[found[2].toLowerCase()] : 1);
-  if (!unit) throw new Error(`${label}: "${told}" is not a duration. Write 30, 30 s, 5 min, 12 h or 4 days.`);
-  return Number(found[1]) * unit;
+  const found = /^\s*(\d+(?:\.\d+)?)\s*((s|m|h|d|w)|sec|min|(second|minute|hour|day|week)s?|)\s*$/i.exec(told);
+  if (!found) throw new Error(`${label}: "${told}" is not a duration. Write 30, 30 s, 5 min, 12 h or 4 days.`);
+  return Number(found[1]) * (UNITS[found[2].charAt(0).toLowerCase()] ?? 1);
 }
 
 /** The controls of all settings, and what they say. */
