@@ -65,7 +65,7 @@ def test_a_name_is_text_wherever_it_is_shown(url: str, broker: Broker, windows: 
         expect(page.get_by_role("heading", level=1)).to_have_text(name)
         expect(page).to_have_url(f"{url}/dashboard/queues/{quote(name, safe=chr(39) + '()*!')}")
         page.get_by_role("link", name="Messages").first.click()
-        expect(page.locator("tbody tr")).to_contain_text(SCRIPT[:20])
+        expect(page.locator("table.messages tbody tr")).to_contain_text(SCRIPT[:20])
         check_unharmed(page)
         check_width(page)
 
@@ -132,14 +132,15 @@ def test_a_body_of_a_mebibyte_is_shown_searched_and_paged(url: str, broker: Brok
     page.goto(f"{url}/dashboard/queues/large/messages/{text.id}")
     body = page.get_by_role("region", name="The body")
     expect(body).to_contain_text('{"rows": ["row 0000000"')
-    expect(page.get_by_role("button", name="Show all")).to_be_visible()
+    assert len(body.inner_text()) < 100_000  # a part, so that the browser is quick
     page.get_by_label("Find in the body").fill("NEEDLE")
     expect(page.get_by_text("1 found")).to_be_visible()
+    expect(body).to_contain_text("needle")
     assert page.evaluate("() => CSS.highlights.get('here').values().next().value.toString()") == "needle"
     page.get_by_text("Hex", exact=True).click()
-    expect(page.get_by_text("Bytes 0 to 4,095 of 1,048,576")).to_be_visible()
+    expect(page.get_by_text("0 to 4,095 of 1,048,576")).to_be_visible()
     page.get_by_role("button", name="Later").click()
-    expect(page.get_by_text("Bytes 4,096 to 8,191 of 1,048,576")).to_be_visible()
+    expect(page.get_by_text("4,096 to 8,191 of 1,048,576")).to_be_visible()
     page.goto(f"{url}/dashboard/queues/large/messages/{numbers.id}")
     expect(body).to_contain_text("[\n  100000,\n  100001,")
 

@@ -9,9 +9,8 @@ import { stateBadge } from "./messages.js";
 import { badge, button, card, choices, empty, head, linkTo, moment, named, pairs, queueLink, table } from "./ui.js";
 
 const IMAGES = [["image/png", /^\x89PNG\r\n\x1a\n/], ["image/jpeg", /^\xff\xd8\xff/], ["image/gif", /^GIF8[79]a/], ["image/webp", /^RIFF[^]{4}WEBP/]];
-const CUT = 1 << 18;
+const PART = 1 << 15;
 const HEX = 4096;
-const COLOURED = 20000;
 
 export async function show(root, { queue, id, query, signal }) {
   const [{ may, dead_letter_of: of = [], settings }, message] = await Promise.all([
@@ -90,7 +89,7 @@ function bodyCard(body, message, query, signal) {
     if (!body.length) replace(place, empty("The body is empty."));
     else if (chosen === "image") replace(place, el("img", { class: "body-image", alt: "The body, shown as an image", src: blob(body, image, signal) }));
     else if (chosen === "hex") replace(place, hexPages(body));
-    else replace(place, searchable(chosen === "json" ? json : { told: shown(words), marks: {} }));
+    else replace(place, searchable(shown(chosen === "json" ? json : words), chosen === "json"));
   }
 }
 
@@ -101,86 +100,119 @@ function blob(body, type, signal) {
   return address;
 }
 
-/** JSON with its own digits and letters, on lines of their own: `{told, marks}`; null if it is not JSON. */
+/** JSON with its own digits and letters, on lines of their own; null if it is not JSON. */
 function laidOut(words) {
   try {
     JSON.parse(words);
   } catch {
     return null;
   }
-  const marks = { key: [], string: [], number: [], word: [] };
   const parts = [];
-  let length = 0;
   let depth = 0;
-  const put = (part) => { parts.push(part); length += part.length; };
-  const line = () => put(`\n${"  ".repeat(Math.min(depth, 40))}`);
-  const tokens = words.match(/"(?:[^"\\]|\\[^])*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
+  const line = () => parts.push("\n", "  ".repeat(Math.min(depth, 40)));
+  const tokens = words.match(/"(?:[^"\\]|\\[^])*"|[{}[\],:]|[^\s{}[\],:"]+/g);
   for (const [place, token] of tokens.entries()) {
+    const opens = token === "{" || token === "[";
     const closes = token === "}" || token === "]";
-    const bare = closes && /[{[]/.test(tokens[place - 1]);
     if (closes) depth--;
-    if (closes && !bare) line();
-    const kind = token[0] === '"' ? (tokens[place + 1] === ":" ? "key" : "string") : /[-\d]/.test(token[0]) ? "number" : /[a-z]/.test(token[0]) ? "word" : null;
-    const from = length;
-    put(token === ":" ? ": " : shown(token));
-    if (kind && place < COLOURED) marks[kind].push([from, length]);
-    if (token === "{" || token === "[") depth++;
-    if (token === "," || ((token === "{" || token === "[") && !/[}\]]/.test(tokens[place + 1]))) line();
+    if (closes && !/^[{[]$/.test(tokens[place - 1])) line();
+    parts.push(token === ":" ? ": " : token);
+    if (opens) depth++;
+    if (token === "," || (opens && !/^[}\]]$/.test(tokens[place + 1]))) line();
   }
-  return { told: parts.join(""), marks };
+  return parts.join("");
+}
+
+/** Content in parts that a browser shows at once. `starts`: where each begins; `write(from, to)`: the text of one. */
+function parted(code, starts, size, write, drawn = () => null) {
+  const far = el("span", { class: "soft", role: "status" });
+  const back = button("Earlier", () => draw(here - 1), { kind: "small" });
+  const on = button("Later", () => draw(here + 1), { kind: "small" });
+  let here = -1;
+
+  function draw(place) {
+    if (place === here) return;
+    here = place;
+    const [from, to] = [starts[here], starts[here + 1] ?? size];
+    code.textContent = write(from, to);
+    code.scrollTop = 0;
+    text(far, `${number(from)} to ${number(to - 1)} of ${number(size)}`);
+    back.disabled = here === 0;
+    on.disabled = to === size;
+    drawn(from, to);
+  }
+
+  return { draw, node: starts.length > 1 ? el("div", { class: "toolbar" }, far, el("span", { class: "spacer" }), back, on) : null, place: (where) => starts.findLastIndex((from) => from <= where) };
 }
 
 /** Text that can be searched: what is found is marked, and Enter leads from one to the next. */
-function searchable({ told, marks }) {
+function searchable(told, json) {
   const code = el("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "The body", dir: "auto" });
   const far = el("span", { class: "soft", role: "status" });
   const search = el("input", { type: "search", placeholder: "Find in the body", "aria-label": "Find in the body", class: "grow", on: { input: find, keydown: (event) => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); } } });
-  const whole = button(`Show all ${bytes(told.length)}`, () => { open(); find(); }, { kind: "wide" });
+  const starts = [0];
+  while (told.length - starts.at(-1) > PART) {
+    const most = starts.at(-1) + PART;
+    const line = told.lastIndexOf("\n", most - 1) + 1;
+    starts.push(line > starts.at(-1) ? line : most);
+  }
   let found = [];
   let here = -1;
-  code.textContent = told.length > CUT ? told.slice(0, CUT) : told;
-  whole.hidden = told.length <= CUT;
-  for (const [kind, places] of Object.entries(marks)) mark(`json-${kind}`, places.filter(([, to]) => to <= code.firstChild.length));
-  return [el("div", { class: "toolbar" }, search, far), code, whole];
-
-  function open() {
-    if (whole.hidden) return;
-    whole.hidden = true;
-    code.firstChild.appendData(told.slice(CUT));
-  }
+  let width = 0;
+  let shownFrom = 0;
+  let shownTo = 0;
+  const parts = parted(code, starts, told.length, (from, to) => told.slice(from, to), (from, to) => {
+    [shownFrom, shownTo] = [from, to];
+    if (json) colour();
+    markFound();
+  });
+  parts.draw(0);
+  return [el("div", { class: "toolbar" }, search, far), code, parts.node];
 
   function find() {
     const wanted = search.value.toLowerCase();
-    const text_ = told.toLowerCase();
+    const all = told.toLowerCase();
     found = [];
     here = -1;
-    if (wanted) open();
-    const width = wanted.length;
-    for (let from = wanted && text_.length === told.length ? text_.indexOf(wanted) : -1; from >= 0 && found.length < 10000; from = text_.indexOf(wanted, from + width)) found.push([from, from + width]);
-    mark("found", found);
-    mark("here", []);
-    text(far, wanted ? `${number(found.length)} found` : "");
-    if (found.length) step(1, false);
+    width = wanted.length;
+    for (let from = width && all.length === told.length ? all.indexOf(wanted) : -1; from >= 0 && found.length < 10000; from = all.indexOf(wanted, from + width)) found.push(from);
+    if (found.length) step(1);
+    else markFound();
+    text(far, width ? `${number(found.length)} found` : "");
   }
 
-  function step(by, spoken = true) {
+  function step(by) {
     if (!found.length) return;
     here = (here + by + found.length) % found.length;
-    const [range] = mark("here", [found[here]]);
+    parts.draw(parts.place(found[here]));
+    const [range] = markFound();
     const { top, bottom } = range.getBoundingClientRect();
     const frame = code.getBoundingClientRect();
     if (top < frame.top || bottom > frame.bottom) code.scrollTop += top - frame.top - frame.height / 3;
-    if (spoken) text(far, `${number(here + 1)} of ${number(found.length)}`);
+    text(far, `${number(here + 1)} of ${number(found.length)}`);
+  }
+
+  function markFound() {
+    mark("found", found.filter((from) => from >= shownFrom && from < shownTo).map((from) => [from - shownFrom, from - shownFrom + width]));
+    return mark("here", here < 0 ? [] : [[found[here] - shownFrom, found[here] - shownFrom + width]]);
+  }
+
+  function colour() {
+    const marks = { key: [], string: [], number: [], word: [] };
+    for (const { 0: token, 1: key, index } of code.textContent.matchAll(/"(?:[^"\\\n]|\\.)*"(:)?|-?\d[\d.eE+-]*|true|false|null/g)) {
+      marks[key ? "key" : token[0] === '"' ? "string" : /[-\d]/.test(token[0]) ? "number" : "word"].push([index, index + token.length - (key ? 1 : 0)]);
+    }
+    for (const [kind, places] of Object.entries(marks)) mark(`json-${kind}`, places);
   }
 
   function mark(name, places) {
     const ranges = places.map(([from, to]) => {
       const range = new Range();
-      range.setStart(code.firstChild, from);
-      range.setEnd(code.firstChild, to);
+      range.setStart(code.firstChild, Math.max(0, from));
+      range.setEnd(code.firstChild, Math.min(to, code.firstChild.length));
       return range;
     });
-    if (globalThis.Highlight && CSS.highlights) CSS.highlights.set(name, new Highlight(...ranges));
+    if (globalThis.Highlight) CSS.highlights.set(name, new Highlight(...ranges));
     return ranges;
   }
 }
@@ -188,25 +220,15 @@ function searchable({ told, marks }) {
 /** Bytes, some thousands at a time. */
 function hexPages(body) {
   const code = el("pre", { class: "code hex", tabindex: "0", role: "region", "aria-label": "The body in hexadecimal" });
-  const far = el("span", { class: "soft", role: "status" });
-  const back = button("Earlier", () => draw(from - HEX), { kind: "small" });
-  const on = button("Later", () => draw(from + HEX), { kind: "small" });
-  let from = 0;
-  draw(0);
-  return [code, el("div", { class: "toolbar" }, far, el("span", { class: "spacer" }), body.length > HEX ? [back, on] : null)];
-
-  function draw(start) {
-    from = Math.max(0, Math.min(start, Math.floor((body.length - 1) / HEX) * HEX));
-    const to = Math.min(body.length, from + HEX);
+  const parts = parted(code, Array.from({ length: Math.ceil(body.length / HEX) }, (_, place) => place * HEX), body.length, (from, to) => {
     const lines = [];
-    for (let at_ = from; at_ < to; at_ += 16) {
-      const part = [...body.subarray(at_, Math.min(to, at_ + 16))];
+    for (let start = from; start < to; start += 16) {
+      const part = [...body.subarray(start, Math.min(to, start + 16))];
       const digits = part.map((one) => one.toString(16).padStart(2, "0")).join(" ");
-      lines.push(`${at_.toString(16).padStart(8, "0")}  ${digits.padEnd(47)}  ${part.map((one) => (one > 31 && one < 127 ? String.fromCharCode(one) : ".")).join("")}`);
+      lines.push(`${start.toString(16).padStart(8, "0")}  ${digits.padEnd(47)}  ${part.map((one) => (one > 31 && one < 127 ? String.fromCharCode(one) : ".")).join("")}`);
     }
-    code.textContent = lines.join("\n");
-    text(far, `Bytes ${number(from)} to ${number(to - 1)} of ${number(body.length)}`);
-    back.disabled = from === 0;
-    on.disabled = to >= body.length;
-  }
+    return lines.join("\n");
+  });
+  parts.draw(0);
+  return [code, parts.node];
 }
