@@ -48,7 +48,7 @@ def test_the_charts_of_a_report_are_drawn_for_everyone_and_fit_a_phone(tmp_path:
     file.write_text(render(figures(), HOSTILE), encoding="utf-8")
     page = windows.open(file.as_uri(), size=PHONE, scheme=scheme)
     expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
-    waiting = page.get_by_role("img", name="Waiting time: sent to first received. half: last 4 ms, from 4 ms to 4 ms")
+    waiting = page.get_by_role("img", name="Waiting time: sent to first received. median: last 4 ms, from 4 ms to 4 ms")
     expect(waiting.locator("path.line")).to_have_count(3)
     throughput = page.get_by_role("img", name="Throughput")
     expect(throughput.locator("path.line.a")).to_have_count(1)

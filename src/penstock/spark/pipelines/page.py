@@ -96,7 +96,7 @@ def _throughput(figures: dict[str, Any]) -> str:
 
 
 def _times_curve(title: str, rows: Sequence[dict[str, Any]], step: int) -> str:
-    names = (("p50", "half", "a"), ("p90", "90 %", "b"), ("p99", "99 %", "d"))
+    names = (("p50", "median", "a"), ("p90", "90 %", "b"), ("p99", "99 %", "d"))
     lines = [(told, colour, [(row["at"], row[key]) for row in rows]) for key, told, colour in names if rows]
     return _curve(title, lines, step, say="duration", log=True)
 

@@ -129,7 +129,7 @@ function letters({ name, dead_letter_queue, dead_letters, dead_letter_of, settin
 function times({ waiting, handling }) {
   const rows = [["Waiting", "sent to first received", waiting], ["Handling", "received to settled", handling]].filter(([, , found]) => found?.count);
   if (!rows.length) return empty("Nothing measured yet.", "Times appear when messages are received.");
-  return table("How long messages take", ["Time", { told: "Half", num: true }, { told: "90 %", num: true }, { told: "99 %", num: true }, { told: "Messages", num: true }],
+  return table("How long messages take", ["Time", { told: "Median", num: true }, { told: "90 %", num: true }, { told: "99 %", num: true }, { told: "Messages", num: true }],
     rows.map(([told, hint, found]) => [[told, el("div", { class: "soft small" }, hint)], duration(found.p50), duration(found.p90), duration(found.p99), number(found.count)]));
 }
 

@@ -8,6 +8,7 @@ import { every } from "./live.js";
 import { badge, card, empty, head, moment, named, pairs, progress, queueLink, table } from "./ui.js";
 
 const SILENT = 60; // Seconds after which a node that says nothing is worth a look.
+const FORGOTTEN = 3600;
 const SHOWN = 20;
 
 export async function show(root, { signal }) {
@@ -37,7 +38,7 @@ function memory({ used, max }) {
 
 function latencies(found) {
   const rows = Object.entries(found ?? {}).filter(([, one]) => one?.count);
-  const heads = ["Dialect", { told: "Half", num: true }, { told: "90 %", num: true }, { told: "99 %", num: true }, { told: "Requests", num: true }];
+  const heads = ["Dialect", { told: "Median", num: true }, { told: "90 %", num: true }, { told: "99 %", num: true }, { told: "Requests", num: true }];
   return card("Answer times", rows.length ? table("Answer times", heads, rows.map(([dialect, one]) => [shown(dialect), duration(one.p50), duration(one.p90), duration(one.p99), number(one.count)])) : empty("No request answered yet."));
 }
 
@@ -47,8 +48,7 @@ function commits(found, seconds) {
 }
 
 function nodes(found) {
-  if (!found?.length) return null;
-  const rows = found.map(({ name, here, version, started_at, seen_at }) => [[named(name), here ? [" ", badge("this one", "accent")] : null], named(version), moment(started_at), here ? "now" : moment(seen_at, { class: ago(seen_at) > SILENT ? "warn" : null })]);
+  const rows = found.filter(({ here, seen_at }) => here || ago(seen_at) < FORGOTTEN).map(({ name, here, version, started_at, seen_at }) => [[named(name), here ? [" ", badge("this one", "accent")] : null], named(version), moment(started_at), here ? "now" : moment(seen_at, { class: ago(seen_at) > SILENT ? "warn" : null })]);
   return card("Nodes on this store", table("Nodes on this store", ["Node", "Version", "Started", "Seen"], rows));
 }
 

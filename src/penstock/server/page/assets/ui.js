@@ -7,7 +7,7 @@ import { shown, since, time } from "./format.js";
 export function head(root, { title, crumbs = [], actions = [], name = false }) {
   document.title = `${title} · Penstock`;
   const heading = el("h1", { tabindex: "-1" }, name ? named(title) : title);
-  const way = crumbs.length ? el("nav", { class: "crumbs", "aria-label": "Where this is" }, crumbs.map(([told, href]) => [el("a", { href }, named(told)), el("span", { "aria-hidden": "true" }, "/")])) : null;
+  const way = crumbs.length ? el("nav", { class: "crumbs", "aria-label": "Where this is" }, crumbs.map(([told, href], place) => [place ? el("span", { "aria-hidden": "true" }, "/") : null, el("a", { href }, named(told))])) : null;
   root.append(el("div", { class: "head" }, el("div", { class: "head-title" }, way, heading), el("div", { class: "actions" }, actions)));
   return heading;
 }
