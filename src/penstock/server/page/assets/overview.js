@@ -1,7 +1,7 @@
 // All queues: a list that draws only the rows in sight, kept up to date by one stream of changes.
 
 import { can, get } from "./api.js";
-import { go, remember } from "./app.js";
+import { remember } from "./app.js";
 import { spark } from "./charts.js";
 import { el, patch, replace, text } from "./dom.js";
 import { age, ago, count, hear, number, rate, short } from "./format.js";
@@ -69,7 +69,7 @@ class List {
     this.toolbar = el("div", { class: "toolbar" }, search, this.chooser, this.found);
     this.heads = COLUMNS.map(([key, told, say]) => el("div", { role: "columnheader", class: `cell ${key}${say ? " num" : ""}`, data: { key } },
       key === "curve" ? told : button(told, () => this.sortBy(key), { kind: "quiet sorter" })));
-    this.body = el("div", { role: "rowgroup", class: "rows", on: { keydown: (event) => this.move(event), click: (event) => this.enter(event) } });
+    this.body = el("div", { role: "rowgroup", class: "rows", on: { keydown: (event) => this.move(event) } });
     this.table = el("div", { role: "table", class: "list", "aria-label": "Queues" }, el("div", { role: "rowgroup", class: "list-head" }, el("div", { role: "row", class: "row" }, this.heads)), this.body);
     this.nothing = el("div", { hidden: true });
     this.node = el("div", { class: "list-frame" }, this.table, this.nothing);
@@ -230,12 +230,6 @@ class List {
     const link = next?.querySelector("a");
     link?.focus({ preventScroll: true });
     next?.scrollIntoView({ block: "nearest" });
-  }
-
-  enter(event) {
-    if (event.target.closest("a, button") || getSelection().toString()) return;
-    const link = event.target.closest("[role=row]")?.querySelector("a");
-    if (link) go(link.getAttribute("href"));
   }
 }
 
