@@ -15,6 +15,10 @@ const ACTIONS = {
   redrive: { scope: "admin", told: "Redrive", done: "redriven", hint: "Dead letters go back to the queue where they died." },
 };
 
+function input(more) {
+  return el("input", { type: "text", autocomplete: "off", spellcheck: "false", ...more });
+}
+
 /** The actions that this reader may take; redrive is for dead letters. */
 export function allowed(may, { dead = false } = {}) {
   return Object.keys(ACTIONS).filter((name) => may.includes(ACTIONS[name].scope) && (name !== "redrive" || dead));
@@ -23,23 +27,21 @@ export function allowed(may, { dead = false } = {}) {
 /** A button for each action on chosen messages; `done(action)` after one that changed something. */
 export function actionButtons(actions, queue, ids, done) {
   return actions.map((name) => {
-    const made = button(ACTIONS[name].told, () => act(made, async () => { if (await actOn(queue, name, ids())) await done(name); }), { kind: name === "delete" ? "danger" : "" });
+    const made = button(ACTIONS[name].told, () => actOn(made, queue, name, ids(), done), { kind: name === "delete" ? "danger" : "" });
     return made;
   });
 }
 
-/** Do it to chosen messages, now. Returns to how many it was done. */
-async function actOn(queue, action, ids) {
-  const { told, done, danger } = ACTIONS[action];
+async function actOn(pressed, queue, action, ids, done) {
+  const { told, done: past, danger } = ACTIONS[action];
   const what = ids.length === 1 ? "this message" : count(ids.length, "message");
-  let to = null;
-  if (action === "move") {
-    to = await askTarget(queue, `Move ${what}`);
-    if (to === null) return 0;
-  } else if (danger && !(await confirm({ title: `${told} ${what}?`, content: `From ${queue}. This cannot be undone.`, action: told, danger }))) return 0;
-  const changed = await perform(queue, action, ids, to);
-  toast(`${count(changed, "message")} ${done}.${changed < ids.length ? ` ${number(ids.length - changed)} stayed: they are held, gone, or not dead letters.` : ""}`, changed ? "good" : "bad");
-  return changed;
+  const to = action === "move" ? await askTarget(queue, `Move ${what}`) : null;
+  if (action === "move" ? to === null : danger && !(await confirm({ title: `${told} ${what}?`, content: `From ${queue}. This cannot be undone.`, action: told, danger }))) return;
+  await act(pressed, async () => {
+    const changed = await perform(queue, action, ids, to);
+    toast(`${count(changed, "message")} ${past}.${changed < ids.length ? ` ${number(ids.length - changed)} stayed: held, gone, or not dead letters.` : ""}`, changed ? "good" : "bad");
+    if (changed) await done(action);
+  });
 }
 
 async function perform(queue, action, ids, to) {
@@ -49,24 +51,21 @@ async function perform(queue, action, ids, to) {
     for (const id of ids) released += Number(await call(queue, "release", { message: id }));
     return released;
   }
-  const answer = await call(queue, "redrive", { ids, ...(to === null ? {} : { to }) });
-  return Array.isArray(answer) ? answer[0] : Number(answer);
+  return (await call(queue, "redrive", to === null ? { ids } : { ids, to }))[0];
 }
 
-/** Count what fits in as many answers as it takes; `told({count, scanned, complete, groups, other})` after each. */
+/** Count what fits in as many answers as it takes; `told({count, scanned, complete, groups})` after each. */
 export async function countAll(queue, filter, { by = null, signal, told }) {
-  const sum = { count: 0, scanned: 0, complete: false, groups: new Map(), other: 0 };
+  const sum = { count: 0, scanned: 0, complete: false, groups: new Map() };
   let after = null;
   do {
     const part = await post(at(queue, "select"), { filter, by, after }, { signal });
     sum.count += part.count;
     sum.scanned += part.scanned;
-    sum.other += part.other ?? 0;
     for (const group of part.groups ?? []) {
       const key = JSON.stringify([group.value, group.filter]);
-      const known = sum.groups.get(key);
-      if (!known) sum.groups.set(key, group);
-      else Object.assign(known, { count: known.count + group.count, oldest_at: Math.min(known.oldest_at, group.oldest_at), newest_at: Math.max(known.newest_at, group.newest_at) });
+      const known = sum.groups.get(key) ?? { ...group, count: 0 };
+      sum.groups.set(key, { ...known, count: known.count + group.count, oldest_at: Math.min(known.oldest_at, group.oldest_at), newest_at: Math.max(known.newest_at, group.newest_at) });
     }
     after = part.more;
     sum.complete = after === null;
@@ -80,7 +79,7 @@ export function actOnAll({ queue, filter, actions, chosen = actions[0], started 
   const leaving = new AbortController();
   const found = el("p", { role: "status" }, "Counting…");
   const hint = el("p", { class: "soft" });
-  const target = el("input", { type: "text", autocomplete: "off", spellcheck: "false" });
+  const target = input();
   const to = el("div", {}, field("To the queue", target), suggest(target, queue));
   const rate = field("At most so many a second", el("input", { type: "number", min: 1, inputmode: "numeric", placeholder: "as fast as it goes" }), "Consumers may need time for what comes back.");
   const choose = el("select", { on: { change: change } }, actions.map((name) => el("option", { value: name, selected: name === chosen }, ACTIONS[name].told)));
@@ -120,25 +119,25 @@ export function actOnAll({ queue, filter, actions, chosen = actions[0], started 
 }
 
 /** What an input for the name of a queue suggests: those that there are. */
-function suggest(input, without) {
+function suggest(asking, without) {
   const list = el("datalist", { id: `queues-${Math.random().toString(36).slice(2)}` });
-  input.setAttribute("list", list.id);
+  asking.setAttribute("list", list.id);
   let asked = 0;
   const look = async () => {
     const turn = ++asked;
-    const { queues } = await get(`/penstock/overview?limit=20&filter=${encodeURIComponent(input.value)}`);
+    const { queues } = await get(`/penstock/overview?limit=20&filter=${encodeURIComponent(asking.value)}`);
     if (turn === asked) replace(list, queues.filter(({ name }) => name !== without).map(({ name }) => el("option", { value: name })));
   };
-  for (const event of ["focus", "input"]) input.addEventListener(event, () => look().catch(() => null));
+  for (const event of ["focus", "input"]) asking.addEventListener(event, () => look().catch(() => null));
   return list;
 }
 
 function askTarget(queue, title) {
   return new Promise((resolve) => {
-    const input = el("input", { type: "text", autocomplete: "off", spellcheck: "false", autofocus: true });
-    const go = el("button", { type: "submit", class: "btn primary", on: { click: () => input.value && box.close("yes") } }, "Move");
-    const box = dialog(title, [field("To the queue", input), suggest(input, queue)], [button("Cancel", () => box.close("")), go],
-      { closed: (said) => resolve(said === "yes" ? input.value : null) });
+    const name = input({ autofocus: true });
+    const go = el("button", { type: "submit", class: "btn primary", on: { click: () => name.value && box.close("yes") } }, "Move");
+    const box = dialog(title, [field("To the queue", name), suggest(name, queue)], [button("Cancel", () => box.close("")), go],
+      { closed: (said) => resolve(said === "yes" ? name.value : null) });
   });
 }
 
@@ -146,13 +145,12 @@ const TYPES = ["application/json", "text/plain; charset=utf-8", "application/oct
 
 /** Write a message and send it. `draft`: {body, content_type, group, attributes}, to begin with; `sent()` afterwards. */
 export function sendDialog(queue, { draft = {}, groups = false, sent = () => null } = {}) {
-  const text = (more) => el("input", { type: "text", autocomplete: "off", spellcheck: "false", ...more });
   const body = el("textarea", { rows: 8, spellcheck: "false", autofocus: true, props: { value: draft.body ?? "" } });
   const list = el("datalist", { id: "content-types" }, TYPES.map((value) => el("option", { value })));
-  const type = text({ value: draft.content_type ?? TYPES[0], list: list.id });
+  const type = input({ value: draft.content_type ?? TYPES[0], list: list.id });
   const delay = el("input", { type: "number", min: 0, step: "any", placeholder: "that of the queue" });
-  const group = text({ value: draft.group ?? "" });
-  const key = text();
+  const group = input({ value: draft.group ?? "" });
+  const key = input();
   const attributes = el("textarea", { rows: 3, spellcheck: "false", class: "low", props: { value: (draft.attributes ?? []).map(({ name, value }) => `${name}=${value}`).join("\n") } });
   const wrong = el("p", { class: "wrong", role: "alert" });
   const go = el("button", { type: "submit", class: "btn primary", on: { click: () => act(go, send) } }, "Send");
@@ -193,10 +191,12 @@ function check(body) {
   }
 }
 
-/** Remove every message, once the name of the queue was typed. True if that was done. */
-export async function purge(queue) {
-  const sure = await confirm({ title: "Purge this queue?", content: "Every message is removed, received or not, except those of named claims. This cannot be undone.", action: "Purge", danger: true, typed: queue });
-  if (!sure) return false;
-  toast(`${count(await call(queue, "purge"), "message")} removed.`, "good");
-  return true;
+/** Remove every message, once the name of the queue was typed; `done()` after that. */
+export async function purge(pressed, queue, done) {
+  const content = "Every message is removed, received or not, except those of named claims. This cannot be undone.";
+  if (!(await confirm({ title: "Purge this queue?", content, action: "Purge", danger: true, typed: queue }))) return;
+  await act(pressed, async () => {
+    toast(`${count(await call(queue, "purge"), "message")} removed.`, "good");
+    await done();
+  });
 }

@@ -61,5 +61,5 @@ function line(job) {
 export async function begin(job) {
   const begun = await post("/penstock/jobs", job);
   toast(`${DOING[job.action]}: ${told(job.filter)}. The job runs on the server.`);
-  return begun.job ?? begun;
+  return begun;
 }

@@ -20,7 +20,7 @@ export async function show(root, { queue, query, signal }) {
   const { may, dead_letter_of: of = [], settings } = await get(at(queue, "summary"), { signal });
   const actions = [
     may.includes("send") ? button("Send", () => sendDialog(queue, { groups: settings?.groups, sent: () => found.changed() }), { kind: "primary" }) : null,
-    may.includes("admin") ? button("Purge", (event) => act(event.target, async () => { if (await purge(queue)) found.load(); }), { kind: "danger" }) : null,
+    may.includes("admin") ? button("Purge", ({ target }) => purge(target, queue, () => found.load()), { kind: "danger" }) : null,
   ];
   head(root, { title: "Messages", crumbs: [["Queues", "/dashboard"], [queue, linkTo(queue)]], actions });
   if (!may.includes("read")) {
