@@ -18,7 +18,9 @@ import logging
 import select
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from penstock.server.http.conversation import BODY, HEAD, IDLE, Continue, Conversation, Refusal
@@ -144,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         answer = self._handler.refuse(refusal.request, refusal.error)
         answer.bare = refusal.request.method == "HEAD"
         self._answering = (refusal.request, answer, 0.0)
-        self._write_safely()
+        self._safely(self._write)
 
     def _answer(self, response: Response) -> None:
         """The handler has ended."""
@@ -155,13 +157,13 @@ class Connection(asyncio.BufferedProtocol):
         response.bare = job.request.method == "HEAD"
         self._answering = (job.request, response, self._loop.time() - job.started)
         if self._all.held is None:
-            self._write_safely()
+            self._safely(self._write)
         else:
-            self._all.held.append(self._write_safely)
+            self._all.held.append(partial(self._safely, self._write))
 
-    def _write_safely(self) -> None:
+    def _safely(self, write: Callable[[], None]) -> None:
         try:
-            self._write()
+            write()
         except Exception:  # a bug; answers of other clients may come after this one
             logger.exception("a defect in Penstock: an answer cannot be written")
             if self._answering is not None:
@@ -182,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         body = b"" if response.bare else response.body
         if response.feed is not None and not response.bare:
             self._feed = response.feed
-            self._feed.wake = self._pump
+            self._feed.wake = partial(self._safely, self._pump)
         if len(body) <= PART:
             self._transport.write(head + body)
         else:

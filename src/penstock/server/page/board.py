@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.message import SECOND
 from penstock.server.http.request_response import Grant, Scope
 
 Row = dict[str, Any]
@@ -48,7 +49,7 @@ class Board:
             if base:
                 row = {**base, **self._others(name, base, counted)}
                 changes = {field: value for field, value in row.items() if old.get(field, _NONE) != value}
-                if changes.keys() - {"oldest_age"}:
+                if changes:
                     news[name] = changes
                     self.rows[name] = row
         if not news and not lost:
@@ -100,8 +101,11 @@ class Board:
 _NONE = object()
 
 
-def seen(fields: Row, row: Row, grant: Grant) -> Row:
-    """A row's fields, all or some, as a token may see them: nothing of queues that it may not count."""
+def seen(fields: Row, row: Row, grant: Grant, at: int) -> Row:
+    """A row's fields, all or some, at an instant, as a token may see them: nothing of queues that it may not count."""
+    if "oldest_at" in fields:
+        oldest_at = fields["oldest_at"]
+        fields = {**fields, "oldest_age": None if oldest_at is None else max(0, at - oldest_at) / SECOND}
     if grant.allows_all(Scope.COUNT):
         return fields
     fields = dict(fields)

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from penstock.errors import PenstockError
 from penstock.server.dialects.base import Core
 from penstock.server.dialects.native_jobs import show
-from penstock.server.http.request_response import PIECE, Grant, Refused, Request, Response, Scope
+from penstock.server.http.request_response import EVERYTHING, PIECE, Grant, Refused, Request, Response, Scope
 from penstock.server.page.board import seen
 from penstock.server.page.counting import INTERNAL, Counting
 from penstock.server.page.job_news import JobNews
@@ -62,10 +62,11 @@ class Changes:
         if len(self.streams) >= MOST_STREAMS:
             raise Refused(503, f"there are {MOST_STREAMS} streams of changes, the limit", {"Retry-After": "1"})
         self._core.budget.hold(request, 2 * PIECE)
-        stream = Stream(self, request, queue, internal=internal)
+        loop = asyncio.get_running_loop()
+        stream = Stream(self, request, queue, loop.time(), internal=internal)
         self.streams.add(stream)
         if self._turns is None or self._turns.done():
-            self._turns = asyncio.get_running_loop().create_task(self._take_turns())
+            self._turns = loop.create_task(self._take_turns())
         return Response(200, dict(HEADERS), feed=stream)
 
     async def _take_turns(self) -> None:
@@ -83,17 +84,18 @@ class Changes:
                 if not stream.still():
                     stream.end()
                 elif (self.board.number, self.jobs.number) != before or began >= stream.heartbeat_at:
-                    stream.heartbeat_at = began + HEARTBEAT
-                    stream.ring()
+                    stream.ring(began)
             await asyncio.sleep(max(TURN / 2, began + TURN - loop.time()))
 
     def news(self) -> bytes:
         """The fields that the last change has changed, for all streams that may see everything."""
         number = self.board.number
         if self._news[0] != number:
-            fields = [{"name": name, **fields} for name, fields in self.board.news.items() if not name.startswith(INTERNAL)]
+            at, grant, rows = self.counting.at, EVERYTHING, self.board.rows
+            changed = [(name, fields) for name, fields in self.board.news.items() if not name.startswith(INTERNAL)]
+            told = [json.dumps({"name": name, **seen(fields, rows[name], grant, at)}) for name, fields in changed]
             gone = [name for name in self.board.news_gone if not name.startswith(INTERNAL)]
-            self._news = (number, self.event([json.dumps(row) for row in fields], gone) if fields or gone else b"")
+            self._news = (number, self.event(told, gone) if told or gone else b"")
         return self._news[1]
 
     def event(self, rows: list[str], gone: list[str], *, whole: bool = False, left: int = 0) -> bytes:
@@ -108,12 +110,12 @@ class Changes:
 class Stream:
     """What one client has heard of. Its connection takes it (see `Feed`)."""
 
-    def __init__(self, changes: Changes, request: Request, queue: str | None, *, internal: bool) -> None:
+    def __init__(self, changes: Changes, request: Request, queue: str | None, now: float, *, internal: bool) -> None:
         grant: Grant = request.grant
         self.still: Callable[[], bool] = request.still or (lambda: True)
         """Whether its client may still know all this."""
         self.wake: Callable[[], None] = lambda: None
-        self.heartbeat_at = 0.0
+        self.heartbeat_at = now + HEARTBEAT
         self._changes = changes
         self._board = changes.board
         self._grant = grant
@@ -126,7 +128,8 @@ class Stream:
         self._gone: list[str] = []
         self._whole = True
         self._first = b""
-        self._rang = self._ended = False
+        self._beats = self._ended = False
+        self._now = now
         self._number = self._jobs = 0
         self._begin()
 
@@ -142,8 +145,10 @@ class Stream:
             return name == self._queue
         return (self._internal or not name.startswith(INTERNAL)) and self._grant.allows(Scope.COUNT, name)
 
-    def ring(self) -> None:
-        self._rang = True
+    def ring(self, now: float) -> None:
+        """There may be something to tell, or it is time for a sign of life."""
+        self._beats = now >= self.heartbeat_at
+        self._now = now
         self.wake()
 
     def end(self) -> None:
@@ -154,19 +159,23 @@ class Stream:
         if self._ended:
             return b""
         first, self._first = self._first, b""
-        if not self._left and not self._whole and self._board.number != self._number:
+        piece = first + self._next()
+        if not piece and self._beats:
+            piece = b":\n\n"
+        if piece:
+            self._beats = False
+            self.heartbeat_at = self._now + HEARTBEAT
+        return piece or None
+
+    def _next(self) -> bytes:
+        """What is to be told now; empty if nothing is."""
+        if not self._left and not self._gone and not self._whole and self._board.number != self._number:
             news = self._catch_up()
             if news:
-                self._rang = False
                 return news
         if self._left or self._gone or self._whole:
-            self._rang = False
-            return first + self._rows()
-        if self._changes.jobs.number != self._jobs:
-            self._rang = False
-            return self._tell_jobs() or None
-        rang, self._rang = self._rang, False
-        return b":\n\n" if rang else None
+            return self._rows()
+        return self._tell_jobs() if self._changes.jobs.number != self._jobs else b""
 
     def _catch_up(self) -> bytes:
         """Take over what has changed. Returns the event, if it is the same as for others."""
@@ -199,7 +208,7 @@ class Stream:
         while self._left and size < ROOM:
             row = self._board.rows.get(self._left.popleft())
             if row is not None:
-                rows.append(json.dumps(seen(row, row, self._grant)))
+                rows.append(json.dumps(seen(row, row, self._grant, self._changes.counting.at)))
                 size += len(rows[-1])
         gone, whole = self._gone[:50], self._whole
         self._gone, self._whole = self._gone[50:], False

@@ -47,6 +47,10 @@ UNSEEN_AFTER = 9.0
 """Seconds after which nobody looks any more."""
 PATIENCE = 60.0
 """Seconds that a store may take for a part."""
+ROOM = 4096
+"""Bytes that a queue takes here and in the history, about. All of them may take an eighth of the memory for clients."""
+WHOLE_REST = 10
+"""After a look at all, there is none for so many times as long as it took: nobody can have them counted all the time."""
 WINDOW = 5.0
 """Seconds over which rates are computed."""
 
@@ -82,6 +86,8 @@ class Counting:
         self.board = board
         self.at = 0
         """The instant of the last turn, by the store's clock."""
+        self.most = min(MOST_QUEUES, core.settings.max_memory // 8 // ROOM)
+        """Queues that are counted; others are not shown."""
         self.total = 0
         """How many queues there are."""
         self.counted: Callable[[dict[str, Row], set[str], int], None] = lambda _rows, _gone, _at: None
@@ -90,6 +96,7 @@ class Counting:
         """Why the last turn has failed."""
         self._turn: asyncio.Task[None] | None = None
         self._whole = False
+        self._whole_at = 0.0
         self._looked_at = -UNSEEN_AFTER
         self._used: dict[str, None] = {}
         self._through: deque[str] = deque()
@@ -106,6 +113,7 @@ class Counting:
     def look(self, queue: str | None = None, *, whole: bool = False) -> asyncio.Task[None]:
         """Count what has to be counted now, for all who ask meanwhile; ``queue`` in any case. ``whole``: also all that another
         process may have changed."""
+        whole = whole and time.monotonic() >= self._whole_at
         before = None if self._turn is None or self._turn.done() else self._turn
         if before is None or queue is not None or (whole and not self._whole):
             self._whole = whole
@@ -144,6 +152,8 @@ class Counting:
             left = PATIENCE if whole else CALM
             await self._count_some([name for name in self._through if name not in rows], left, rows)
             self._through = deque(name for name in self._through if name not in rows)
+            if whole:
+                self._whole_at = now + (WHOLE_REST + 1) * (time.monotonic() - now)
             self._through.extend(name for name, row in rows.items() if row and row["rate_in"] is None)
             self._used |= dict.fromkeys(name for name, row in rows.items() if row and (row["rate_in"] or row["rate_out"]))
             gone |= {name for name, row in rows.items() if not row}
@@ -173,7 +183,7 @@ class Counting:
         names = [name for name in names if not name.startswith(INTERNAL)] + [
             name for name in names if name.startswith(INTERNAL)
         ]
-        known, kept = self.board.rows, dict.fromkeys(names[:MOST_QUEUES])
+        known, kept = self.board.rows, dict.fromkeys(names[: self.most])
         self._used |= dict.fromkeys(name for name in kept if name not in known and name not in self._through)
         return {name for name in known if name not in kept}
 
@@ -282,7 +292,6 @@ class Counting:
             "blocked": stats.blocked,
             "damaged": stats.damaged,
             "oldest_at": stats.oldest_at,
-            "oldest_age": stats.oldest_age,
             "rate_in": rate_in,
             "rate_out": rate_out,
             "dead_letter_queue": None if settings.redrive is None else settings.redrive.dead_letter_queue,
@@ -302,6 +311,10 @@ class Counting:
         first = samples[0]
         if len(samples) < 2 or now - first.at <= 0:
             return None, None
+        if (sample.messages, sample.came, sample.left) == first[1:]:
+            samples.clear()  # most queues rest most of the time
+            samples.append(sample)
+            return 0.0, 0.0
         came, left, more = sample.came - first.came, sample.left - first.left, messages - first.messages
         came, left = balance(came, left, more)
         seconds = min(max(now - first.at, 1.0), WINDOW)  # a queue that was not counted for longer was not used before

@@ -110,7 +110,7 @@ class PageData:
         ]
 
     def _shown(self, request: Request, row: Row) -> Row:
-        return {**seen(row, row, request.grant), "curve": self.history.depths(row["name"], self.counting.at)}
+        return {**seen(row, row, request.grant, self.counting.at), "curve": self.history.depths(row["name"], self.counting.at)}
 
     async def follow(self, request: Request) -> Response:
         given = _read_query(request, {"queue", "internal"})
@@ -288,8 +288,10 @@ def _check_counter(request: Request) -> None:
 
 
 def _place(row: Row, field: str) -> Any:
-    value = row[field]
-    return -1 if value is None else value
+    value = row["oldest_at" if field == "oldest_age" else field]
+    if field == "oldest_age" and value is not None:
+        return -value  # the older, the earlier
+    return -(2**62) if value is None else value
 
 
 def _read_place(text: str) -> tuple[Any, str]:
