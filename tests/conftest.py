@@ -44,10 +44,14 @@ def cleared_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(autouse=True)
 def only_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a test's own requests use the store, so that it can count them: its servers do not look for jobs."""
+    """Only a test's own requests use the store, so that it can count them: its servers do not look for jobs, and write no
+    history of queues."""
     runner = sys.modules.get("penstock.server.jobs.runner")
     if runner is not None and not request.path.name.startswith(("test_sqs_", "test_jobs", "test_page")):
         monkeypatch.setattr(runner.JobRunner, "start", lambda _: None)
+    history = sys.modules.get("penstock.server.page.history")
+    if history is not None and not request.path.name.startswith("test_page"):
+        monkeypatch.setattr(history.History, "start", lambda _: None)
 
 
 @pytest.fixture(scope="session")

@@ -23,28 +23,35 @@ class JobNews:
         """The one that has changed last is the last."""
         self._active: dict[str, str] = {}
         """The jobs that were active, and their queues."""
+        self._events = core.broker.waiting.events(JOBS)
+        self._since = core.broker.clock()
 
     async def look(self) -> None:
-        row = self._board.rows.get(JOBS)
-        if not self._active and not (row and row["messages"]):
+        row, events = self._board.rows.get(JOBS), self._core.broker.waiting.events(JOBS)
+        if not self._active and not (row and row["messages"]) and events == self._events:
             return
-        for job in await self._core.commits.work(self._read, PATIENCE, alone=True):
+        for job in await self._core.commits.work(lambda: self._read(short=events != self._events), PATIENCE, alone=True):
             if job.id not in self._jobs or self._jobs[job.id][1] != job:
                 self.number += 1
                 self._jobs.pop(job.id, None)
                 self._jobs[job.id] = (self.number, job)
+        self._events = events
         while len(self._jobs) > KEPT:
             del self._jobs[next(iter(self._jobs))]
 
-    def _read(self) -> list[Job]:
-        """In a thread of commits: those that are active, and those that were and have ended."""
+    def _read(self, *, short: bool) -> list[Job]:
+        """In a thread of commits: those that are active, and those that were and have ended. ``short``: also those that have
+        begun and ended since the last look."""
         book, before = self._core.jobs.book, self._active
         active = book.active()
         self._active = {job.id: job.queue for job in active}
         ended = before.keys() - self._active.keys()
         store = self._core.broker.store
         queues = {before[id] for id in ended if store.load(before[id]) is not None}
-        return [*active, *(job for queue in queues for job in book.jobs(queue) if job.id in ended)]
+        found = [*active, *(job for queue in queues for job in book.jobs(queue) if job.id in ended)]
+        if short:
+            found += [job for job in book.recent() if job.started_at > self._since and not job.is_active]
+        return found
 
     def since(self, number: int) -> list[Job]:
         return [job for at, job in self._jobs.values() if at > number]
