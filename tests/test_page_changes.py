@@ -383,7 +383,7 @@ def test_a_defect_in_a_stream_ends_that_stream_only(broker: LocalBroker, monkeyp
         whole = changes.Stream._tells
 
         def tells(stream: changes.Stream, name: str) -> bool:
-            assert stream._queue is None
+            assert stream.queue is None
             return whole(stream, name)
 
         monkeypatch.setattr(changes.Stream, "_tells", tells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from penstock.message import SECOND
@@ -86,6 +87,10 @@ class Board:
             "dead_letters": None if letters is None else letters["messages"],
             "dead_letter_of": sorted(self._sources.get(name, ()))[:MOST_SOURCES],
         }
+
+    def latest(self, count: int) -> list[str]:
+        """The queues that have changed last."""
+        return list(islice(reversed(self._changed), count))
 
     def since(self, number: int) -> tuple[list[str], list[str]]:
         """The queues whose rows have changed after a change that is not below the floor, and those that are gone since."""

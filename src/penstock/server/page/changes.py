@@ -72,6 +72,9 @@ class Changes:
     async def _take_turns(self) -> None:
         loop = asyncio.get_running_loop()
         while self.streams:
+            for stream in self.streams:
+                if stream.queue is not None:
+                    self._core.activity.use(stream.queue)
             began, before = loop.time(), (self.board.number, self.jobs.number)
             await self.counting.look()
             try:
@@ -119,7 +122,8 @@ class Stream:
         self._changes = changes
         self._board = changes.board
         self._grant = grant
-        self._queue = queue
+        self.queue = queue
+        """The only one of which it tells; it is counted in every turn."""
         self._internal = internal
         self._shared = queue is None and not internal and grant.allows_all(Scope.COUNT)
         """It may take what was made for others."""
@@ -141,8 +145,8 @@ class Stream:
         self._first = RETRY
 
     def _tells(self, name: str) -> bool:
-        if self._queue is not None:
-            return name == self._queue
+        if self.queue is not None:
+            return name == self.queue
         return (self._internal or not name.startswith(INTERNAL)) and self._grant.allows(Scope.COUNT, name)
 
     def ring(self, now: float) -> None:

@@ -38,6 +38,8 @@ CALM = 0.004
 """Seconds of a turn for looking through the others."""
 REST = 50
 """A queue rests for so many times as long as its count took, and so do questions to the store that are not about one queue."""
+LATEST = 10
+"""Queues that have changed last: if another process has changed something, they are the first to look at."""
 NAMES_EVERY = 5.0
 """Seconds after which the names are read again, though nobody seems to have changed them."""
 THROUGH_EVERY = 60.0
@@ -68,7 +70,7 @@ class Counted(NamedTuple):
     """What it took of a processor."""
 
 
-class Sample(NamedTuple):
+class RateSample(NamedTuple):
     at: float
     messages: int
     came: int
@@ -104,7 +106,7 @@ class Counting:
         self._rests: dict[str, float] = {}
         """When a queue that takes long may be counted again."""
         self._due: list[tuple[int, str]] = []
-        self._samples: dict[str, deque[Sample]] = {}
+        self._samples: dict[str, deque[RateSample]] = {}
         self._events = 0
         self._catalogue = -1
         self._version: int | None = None
@@ -204,6 +206,7 @@ class Counting:
                 self._version = version
                 self._others_changed = True
                 self._look_through()
+                self._used |= dict.fromkeys(self.board.latest(LATEST))
         if now >= self._through_at:
             self._through_at = now + THROUGH_EVERY
             self._look_through()
@@ -303,7 +306,7 @@ class Counting:
         """Messages a second that came and left. What this process has put in and taken out is known; what the number of
         messages says beyond that was done by others."""
         flow = self._activity.flows.get(name)
-        sample = Sample(now, messages, 0 if flow is None else flow.came, 0 if flow is None else flow.left)
+        sample = RateSample(now, messages, 0 if flow is None else flow.came, 0 if flow is None else flow.left)
         samples = self._samples.setdefault(name, deque(maxlen=16))
         while len(samples) > 1 and samples[1].at <= now - WINDOW:
             samples.popleft()

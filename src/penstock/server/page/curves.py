@@ -21,11 +21,13 @@ class Span(NamedTuple):
 
 
 SPANS = {"minute": Span(2, 30), "hour": Span(60, 60), "day": Span(600, 144)}
+COVERED = 10
+"""Seconds between two samples of a queue in which something happens all the time, at most."""
 RECENT = Span(10, 30)
 """What a list of queues shows of each."""
 
 
-class Sample(NamedTuple):
+class CurveSample(NamedTuple):
     """A queue at an instant, and how many messages a server has put into it and taken out of it since the sample before."""
 
     at: int
@@ -35,7 +37,7 @@ class Sample(NamedTuple):
     left: int
 
 
-WIDTH = len(Sample._fields)
+WIDTH = len(CurveSample._fields)
 
 
 class Ring:
@@ -47,7 +49,7 @@ class Ring:
         self._span = span
         self._numbers = array("q")
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: CurveSample) -> None:
         numbers, step = self._numbers, self._span.step * SECOND
         if numbers and numbers[-WIDTH] // step == sample.at // step:  # the two become one
             came, left = numbers[-2] + sample.came, numbers[-1] + sample.left
@@ -57,9 +59,9 @@ class Ring:
         if len(numbers) >= 2 * self._span.steps * WIDTH:
             del numbers[: self._span.steps * WIDTH]
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[CurveSample]:
         for place in range(0, len(self._numbers), WIDTH):
-            yield Sample(*self._numbers[place : place + WIDTH])
+            yield CurveSample(*self._numbers[place : place + WIDTH])
 
     def depths(self, now: int) -> list[int | None]:
         """The number of messages at the end of each step; None before the first sample."""
@@ -78,13 +80,13 @@ class Ring:
         return found
 
 
-def draw(samples: Iterable[Sample], span: Span, now: int) -> dict[str, Any]:
+def draw(samples: Iterable[CurveSample], span: Span, now: int) -> dict[str, Any]:
     """The curves of a queue. The samples, in any order, may be of several servers: each tells the number of messages, and what
     it has itself put in and taken out. What that does not explain was done by others."""
     step = span.step * SECOND
     first = now // step - span.steps + 1
-    steps: dict[int, list[Sample]] = {}
-    before: Sample | None = None
+    steps: dict[int, list[CurveSample]] = {}
+    before: CurveSample | None = None
     for sample in samples:
         place = sample.at // step - first
         if 0 <= place < span.steps:
@@ -95,6 +97,7 @@ def draw(samples: Iterable[Sample], span: Span, now: int) -> dict[str, Any]:
     in_flight: list[int | None] = []
     rates_in: list[float | None] = []
     rates_out: list[float | None] = []
+    known = -1  # the step of the sample before
     for place in range(span.steps):
         found = steps.get(place)
         if found is None:
@@ -109,9 +112,10 @@ def draw(samples: Iterable[Sample], span: Span, now: int) -> dict[str, Any]:
             came, left = balance(came, left, last.messages - before.messages)
         depth.append(last.messages)
         in_flight.append(last.in_flight)
-        rates_in.append(round(came / span.step, 3))
-        rates_out.append(round(left / span.step, 3))
-        before = last
+        over = 1 if before is None else max(1, min(place - known, COVERED // span.step))  # so many steps made the difference
+        rates_in[place - over + 1 :] = [round(came / span.step / over, 3)] * over
+        rates_out[place - over + 1 :] = [round(left / span.step / over, 3)] * over
+        before, known = last, place
     return {
         "step": span.step,
         "from_at": first * step,

@@ -55,8 +55,8 @@ class PageData:
         self._core = core
         self._broker = core.broker
         self.counting = Counting(core, Board())
-        self.history = History(core, self.counting)
         self._past = Past(core)
+        self.history = History(core, self.counting, self._past)
         self._book = PipelineBook(core.broker)
         self._machine = Machine(core, self.history, self._past)
         self.changes = Changes(core, self.counting)

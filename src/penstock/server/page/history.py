@@ -23,8 +23,9 @@ from penstock.server.dialects.base import Core
 from penstock.server.http.request_response import Refused
 from penstock.server.page.board import Row
 from penstock.server.page.counting import INTERNAL, PATIENCE, Counting
-from penstock.server.page.curves import RECENT, SPANS, Ring, Sample
-from penstock.server.page.records import CONTENT_TYPE, HISTORY, RETENTION, Record, pack
+from penstock.server.page.curves import RECENT, SPANS, CurveSample, Ring
+from penstock.server.page.past import Past
+from penstock.server.page.records import CONTENT_TYPE, HISTORY, RETENTION, QueueRecord, pack
 
 logger = logging.getLogger("penstock.server")
 
@@ -39,8 +40,9 @@ SHOW_EVERY = 300.0
 class History:
     """Owns the samples of the last minutes, and what is not written down yet. Used in the event loop."""
 
-    def __init__(self, core: Core, counting: Counting) -> None:
+    def __init__(self, core: Core, counting: Counting, past: Past) -> None:
         self._core = core
+        self._past = past
         self._broker = core.broker
         self._counting = counting
         counting.counted = self.note
@@ -75,14 +77,14 @@ class History:
                 continue
             self._last[name] = now
             came, left = (0, 0) if last is None else (max(0, now[2] - last[2]), max(0, now[3] - last[3]))
-            self._add(name, Sample(at, now[0], now[1], came, left), new=last is None)
+            self._add(name, CurveSample(at, now[0], now[1], came, left), new=last is None)
         for name in gone:
             for of in (self._recent, self._fine, self._last):
                 of.pop(name, None)
             if name in self._unwritten:
                 self._unwritten[name][:2] = 0, 0
 
-    def _add(self, name: str, sample: Sample, *, new: bool) -> None:
+    def _add(self, name: str, sample: CurveSample, *, new: bool) -> None:
         for rings, span in ((self._recent, RECENT), (self._fine, SPANS["minute"])):
             ring = rings.get(name)
             if ring is None:
@@ -96,19 +98,19 @@ class History:
         ring = self._recent.get(name)
         return [None] * RECENT.steps if ring is None else ring.depths(now)
 
-    def recent(self, name: str) -> list[Sample]:
+    def recent(self, name: str) -> list[CurveSample]:
         """The samples in memory, those of the last minute in short steps."""
         fine = list(self._fine.get(name, ()))
         since = fine[0].at if fine else 2**62
         return [*(sample for sample in self._recent.get(name, ()) if sample.at < since), *fine]
 
-    def unwritten(self, name: str, now: int) -> list[Sample]:
+    def unwritten(self, name: str, now: int) -> list[CurveSample]:
         """What will be written down next, so that curves go on to this instant."""
         row = self._unwritten.get(name)
         if row is not None:
-            return [Sample(now, *row)]
+            return [CurveSample(now, *row)]
         last = self._last.get(name)
-        return [] if last is None else [Sample(now, last[0], last[1], 0, 0)]
+        return [] if last is None else [CurveSample(now, last[0], last[1], 0, 0)]
 
     # in the store
 
@@ -132,6 +134,7 @@ class History:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
+            self._past.tidy()
             try:
                 await self._counting.look_calmly()
                 if time.monotonic() >= self._write_at:
@@ -152,7 +155,7 @@ class History:
             return
         written, self._unwritten = self._unwritten, {}
         rows |= {name: (row[0], row[1], row[2], row[3]) for name, row in written.items()}
-        record = Record(self.node, self._broker.clock(), rows)
+        record = QueueRecord(self.node, self._broker.clock(), rows)
         try:
             await self._core.commits.work(lambda: self._send(record, only_if_there), PATIENCE)
         except BaseException:
@@ -164,7 +167,7 @@ class History:
         if now >= self._whole_at:
             self._whole_at = now + WHOLE_EVERY
 
-    def _send(self, record: Record, only_if_there: bool) -> None:
+    def _send(self, record: QueueRecord, only_if_there: bool) -> None:
         """In a thread of commits."""
         if self._broker.store.load(HISTORY) is None:
             if only_if_there:

@@ -10,7 +10,7 @@ from penstock.errors import QueueNotFound
 from penstock.message import SECOND, Message
 from penstock.server.budget import room_for
 from penstock.server.dialects.base import Core
-from penstock.server.page.curves import Sample
+from penstock.server.page.curves import CurveSample
 from penstock.server.page.records import HISTORY, RETENTION, samples_of, unpack
 
 MOST_BYTES = 16 * 1024 * 1024
@@ -40,7 +40,7 @@ class Past:
         self._read_at = -FRESH
         self._used_at = 0.0
 
-    async def samples(self, queue: str, since: int) -> list[Sample]:
+    async def samples(self, queue: str, since: int) -> list[CurveSample]:
         """What the servers know of a queue since an instant, and what they last knew before."""
         await self._read()
         bodies = [kept.body for kept in self._kept.values()]
@@ -112,8 +112,8 @@ class Past:
                 self._drop(id)
 
 
-def _find(bodies: list[bytes], queue: str, since: int) -> Iterator[Sample]:
-    before: Sample | None = None
+def _find(bodies: list[bytes], queue: str, since: int) -> Iterator[CurveSample]:
+    before: CurveSample | None = None
     for record in filter(None, map(unpack, bodies)):
         for sample in samples_of(record, queue):
             if sample.at >= since:

@@ -12,7 +12,7 @@ import json
 import zlib
 from typing import Any, NamedTuple
 
-from penstock.server.page.curves import Sample
+from penstock.server.page.curves import CurveSample
 
 HISTORY = "penstock.history"
 RETENTION = 86400
@@ -22,17 +22,17 @@ LARGEST = 4 * 1024 * 1024
 MOST = 2**62
 
 
-class Record(NamedTuple):
+class QueueRecord(NamedTuple):
     node: dict[str, Any]
     at: int
     rows: dict[str, tuple[int, int, int, int]]
 
 
-def pack(record: Record) -> bytes:
+def pack(record: QueueRecord) -> bytes:
     return zlib.compress(json.dumps(record._asdict(), separators=(",", ":")).encode())
 
 
-def unpack(body: bytes) -> Record | None:
+def unpack(body: bytes) -> QueueRecord | None:
     """None if another program has written it."""
     unpacking = zlib.decompressobj()
     try:
@@ -45,12 +45,12 @@ def unpack(body: bytes) -> Record | None:
             return None
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return Record(node, at, {name: tuple(row) for name, row in rows.items()})
+    return QueueRecord(node, at, {name: tuple(row) for name, row in rows.items()})
 
 
-def samples_of(record: Record, queue: str) -> list[Sample]:
+def samples_of(record: QueueRecord, queue: str) -> list[CurveSample]:
     row = record.rows.get(queue)
-    return [] if row is None else [Sample(record.at, *row)]
+    return [] if row is None else [CurveSample(record.at, *row)]
 
 
 def _is_number(value: object) -> bool:
