@@ -509,6 +509,7 @@ def test_a_forged_cookie_is_none() -> None:
         key = bytes.fromhex(broker[QUEUE].settings.labels[f"{PRIVATE}key"])
         boss = server.app.guard.tokens[0]
         by_file = Session(boss, digest(SECRET), int(started), int(expires), nonce).text  # the digests of the settings
+        without_store = Session(boss, _join(b"", digest(SECRET)), int(started), int(expires), nonce).text
         by_store = Session(boss, key, int(started), int(expires), nonce).text
         ours = Session(boss, _join(key, digest(SECRET)), int(started), int(expires), nonce).text
         assert ours == text
@@ -525,6 +526,7 @@ def test_a_forged_cookie_is_none() -> None:
             "9" * 5000,
             "\u00b2.\u00b2.x.y".encode().decode("latin-1"),
             by_file,
+            without_store,
             by_store,
         ]:
             assert replace(browser, cookie=f"{name}={forged}").names() == 401, forged

@@ -65,7 +65,6 @@ class LocalQueue(Queue):
         self._dead_letters = DeadLetters(opened)
         self._receiving = Receiving(opened, self._dead_letters, self)
         self._settling = Settling(opened)
-        self._bulk = Bulk(opened, self._settling)
         self._claims = NamedClaims(opened, self._receiving)
         self._sets = Sets(opened, self._receiving)
 
@@ -268,11 +267,11 @@ class LocalQueue(Queue):
     def delete_part(self, limit: int, *, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
         """Of the first ``limit`` messages from a number on, delete those that were here at the instant ``came_by`` and are
         wanted, whoever holds them."""
-        return self._bulk.delete_part(limit, start, came_by, wanted)
+        return Bulk(self._opened, self._settling).delete_part(limit, start, came_by, wanted)
 
     def release_part(self, limit: int, *, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
         """The same, and give those back to the queue that a receiver holds."""
-        return self._bulk.release_part(limit, start, came_by, wanted)
+        return Bulk(self._opened, self._settling).release_part(limit, start, came_by, wanted)
 
     # named claims, for batch systems that replay their batches
 
