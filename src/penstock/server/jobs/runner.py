@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from penstock.bridge.commits import Commits
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import SECOND, Message
 from penstock.server.audit import Audit
 from penstock.server.budget import Budget
-from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused
 from penstock.server.jobs.book import JOBS, LEASE, JobBook
 from penstock.server.jobs.work import TICK, JobWork

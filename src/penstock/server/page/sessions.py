@@ -25,11 +25,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from penstock.bridge.commits import Commits
 from penstock.broker import LocalBroker
 from penstock.message import PRIVATE
 from penstock.server.audit import Audit
 from penstock.server.auth import WANTS_TOKEN, Guard, check_origin
-from penstock.server.commits import Commits
 from penstock.server.http.request_response import Refused, Request
 from penstock.server.page.attempts import Attempts
 from penstock.server.settings import ServerSettings
