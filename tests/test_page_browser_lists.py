@@ -1,0 +1,100 @@
+"""Lists and curves of the page that live while somebody reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from browser import Windows
+from playwright.sync_api import Page, expect
+from test_serve import serving
+
+import penstock
+from penstock import Broker
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('lists')}/queue.db", "--access-log", "off") as (_, url):
+        yield url
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[Broker]:
+    """Another program."""
+    with penstock.open(url) as broker:
+        yield broker
+
+
+def names(page: Page) -> list[str]:
+    return page.locator(".rows .name a").all_inner_texts()
+
+
+def test_the_list_is_sorted_by_any_column_and_the_address_says_how(url: str, broker: Broker, windows: Windows) -> None:
+    for place, depth in enumerate((2, 3, 1)):
+        broker.create(f"sorted-{place}").send_many([b"x"] * depth)
+    page = windows.open(f"{url}/dashboard?filter=sorted")
+    expect(page.locator(".rows .name a")).to_have_text(["sorted-0", "sorted-1", "sorted-2"])
+    page.get_by_role("button", name="Messages").click()
+    expect(page.locator(".rows .name a")).to_have_text(["sorted-1", "sorted-0", "sorted-2"])
+    expect(page.get_by_role("columnheader", name="Messages")).to_have_attribute("aria-sort", "descending")
+    expect(page).to_have_url(re.compile("sort=messages&order=down"))
+    page.reload()
+    expect(page.locator(".rows .name a")).to_have_text(["sorted-1", "sorted-0", "sorted-2"])
+
+
+def test_a_row_does_not_move_away_from_the_pointer(url: str, broker: Broker, windows: Windows) -> None:
+    broker.create("moves-first").send_many([b"x"] * 2)
+    later = broker.create("moves-later")
+    page = windows.open(f"{url}/dashboard?filter=moves&sort=messages&order=down")
+    expect(page.locator(".rows .name a")).to_have_text(["moves-first", "moves-later"])
+    page.locator(".rows .row").first.hover()
+    later.send_many([b"x"] * 5)
+    expect(page.locator(".rows .row").last.locator(".messages")).to_have_text("5")
+    later.send(b"x")
+    expect(page.locator(".rows .row").last.locator(".messages")).to_have_text("6")
+    assert names(page) == ["moves-first", "moves-later"]
+    page.get_by_label("Filter by name").hover()
+    later.send(b"x")
+    expect(page.locator(".rows .name a")).to_have_text(["moves-later", "moves-first"])
+
+
+def test_going_back_leads_to_where_the_reader_was(url: str, broker: Broker, windows: Windows) -> None:
+    for number in range(120):
+        broker.create(f"long-{number:03}")
+    page = windows.open(f"{url}/dashboard?filter=long-")
+    expect(page.locator(".list")).to_have_attribute("aria-rowcount", "121")
+    page.evaluate("() => scrollTo(0, 3000)")
+    page.get_by_role("link", name="long-095").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("long-095")
+    page.go_back()
+    expect(page.get_by_role("heading", name="Queues")).to_be_focused()
+    assert page.evaluate("() => scrollY") == 3000
+    expect(page.get_by_role("link", name="long-095")).to_be_in_viewport()
+
+
+def test_what_is_selected_stays_selected_while_the_view_lives(url: str, broker: Broker, windows: Windows) -> None:
+    queue = broker.create("held")
+    queue.send_many([b"x"] * 3)
+    queue.receive(1, holder="patient worker")
+    page = windows.open(f"{url}/dashboard/queues/held")
+    row = page.get_by_role("row").filter(has_text="patient worker")
+    expect(row.get_by_role("cell").nth(2)).to_have_text("1")
+    select = "(node) => getSelection().selectAllChildren(node)"
+    row.get_by_role("cell").first.evaluate(select)
+    queue.receive(1, holder="patient worker")
+    expect(row.get_by_role("cell").nth(2)).to_have_text("2")
+    assert page.evaluate("() => getSelection().toString()") == "patient worker"
+
+
+def test_a_curve_tells_its_values_under_the_pointer_and_in_words(url: str, broker: Broker, windows: Windows) -> None:
+    broker.create("curved").send_many([b"x"] * 7)
+    page = windows.open(f"{url}/dashboard/queues/curved?span=minute")
+    expect(page.get_by_role("radio", name="Minute")).to_be_checked()
+    picture = page.get_by_role("img", name="Messages. in the queue: last 7")
+    expect(picture).to_be_visible()
+    box = picture.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 40)
+    expect(page.locator(".tip").first).to_contain_text("in the queue 7")
