@@ -17,7 +17,7 @@ export function stateBadge(state) {
 }
 
 export async function show(root, { queue, query, signal }) {
-  const { may, dead_letter_of: of = [], settings } = await get(at(queue, "summary"), { signal });
+  const { may, dead_letter_of: of = [], settings, messages } = await get(at(queue, "summary"), { signal });
   const actions = [
     may.includes("send") ? button("Send", () => sendDialog(queue, { groups: settings?.groups, sent: () => found.changed() }), { kind: "primary" }) : null,
     may.includes("admin") ? button("Purge", ({ target }) => purge(target, queue, () => found.load()), { kind: "danger" }) : null,
@@ -29,14 +29,14 @@ export async function show(root, { queue, query, signal }) {
   }
   const place = el("div", { class: "stack" });
   root.append(place);
-  const found = messageList(place, { queue, may, dead: of.length > 0, filter: fromQuery(query), signal, send: may.includes("send") });
+  const found = messageList(place, { queue, may, dead: of.length > 0, filter: fromQuery(query), signal, total: messages, send: may.includes("send") });
   follow({ queue, signal, rows: ({ rows }) => { for (const row of rows) if (row.name === queue) found.changed(row); } });
   await found.load();
 }
 
 /** Messages that fit a filter, with what can be done to them. `load()` shows them anew, `set(filter)` others; `changed(row)`:
  * the queue has changed. `filtered(filter)` is called with what the reader chooses, `started(job)` with a job. */
-export function messageList(place, { queue, may, dead, filter, signal, send = false, started = () => null, filtered = () => null }) {
+export function messageList(place, { queue, may, dead, filter, signal, total = 0, send = false, started = () => null, filtered = () => null }) {
   const actions = allowed(may, { dead });
   const selected = new Set();
   const all = el("input", { type: "checkbox", "aria-label": "Choose all that are shown", on: { change: () => choose(heads.map(({ id }) => id), all.checked) } });
@@ -55,7 +55,6 @@ export function messageList(place, { queue, may, dead, filter, signal, send = fa
   let cursor = null;
   let pending = 0;
   let turn = 0;
-  let total = 0;
   drawFilter();
   replace(place, filters, el("div", { class: "toolbar" }, far, el("span", { class: "spacer" }), chosen, fresh), el("div", { class: "card flush" }, scroll, nothing, more));
   signal.addEventListener("abort", () => clearTimeout(pending));
