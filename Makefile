@@ -62,6 +62,11 @@ mutants: $(READY) ## plant known faults and show that the tests catch each
 bench: $(READY) ## measure, beside the machine's limit and the peers (ARGS=--quick for a short run)
 	$(BIN)/penstock bench $(ARGS)
 
+.PHONY: pictures
+pictures: $(READY) ## take the pictures of the page in the docs
+	@tools/provision
+	$(BIN)/python tools/pictures.py
+
 .PHONY: lock
 lock: $(READY) ## renew the locks
 	$(BIN)/pip install --quiet uv
