@@ -87,6 +87,12 @@ def test_a_wrong_token_is_refused_in_words_and_a_right_one_leads_to_where_one_wa
     expect(page.locator("tbody tr")).to_have_count(5)
 
 
+def test_a_sign_in_leads_to_no_other_address(served: Served, windows: Windows) -> None:
+    page = windows.open(f"{served.url}/dashboard/sign-in?to=//elsewhere.example/dashboard")
+    sign_in(page, ADMIN)
+    expect(page).to_have_url(f"{served.url}/dashboard")
+
+
 def test_no_script_can_read_the_session_and_another_site_cannot_use_it(served: Served, windows: Windows) -> None:
     page = windows.open(served.url)
     sign_in(page, ADMIN)
