@@ -16,7 +16,7 @@ from penstock.broker import LocalBroker
 from penstock.message import Draft
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.jobs.book import JOBS, KEPT, LABEL, MOST_OF_QUEUE
-from penstock.server.jobs.filters import MOST_IDS, Filter, read_filter
+from penstock.server.jobs.filters import MOST_IDS, MessageFilter, read_filter
 from penstock.server.tokens import read_tokens
 from penstock.testing.clock import FakeClock
 from penstock.testing.http import Http, HttpAnswer, ServerFixtures
@@ -383,7 +383,7 @@ def test_a_field_is_compared_as_json(body: bytes, field: str, equals: Any, fits:
         broker.create("q").send(body)
         (message,) = broker["q"].peek()
         assert read_filter({"field": field, "equals": equals}).fits(message, broker.clock()) is fits
-        assert Filter().fits(message, broker.clock())
+        assert MessageFilter().fits(message, broker.clock())
 
 
 RIGHTS = {

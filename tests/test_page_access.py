@@ -25,9 +25,9 @@ from penstock.message import PRIVATE
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.http.request_response import Refused
 from penstock.server.page.assets import POLICY, TYPES, VIEWS
-from penstock.server.page.attempts import MOST, MOST_ADDRESSES, PERIOD, Attempts
+from penstock.server.page.attempts import MOST, MOST_ADDRESSES, PERIOD, WrongTokens
 from penstock.server.page.dialect import prefers_html
-from penstock.server.page.sessions import IDLE, LONGEST, QUEUE, Session, Sessions, _join
+from penstock.server.page.sessions import IDLE, LONGEST, QUEUE, PageSession, Sessions, _join
 from penstock.server.tokens import digest, read_tokens
 from penstock.testing.http import Http, HttpAnswer
 from penstock.testing.servers import PostgresqlServer
@@ -363,7 +363,7 @@ def test_a_stream_ends_with_its_session() -> None:
     with page() as (_, server, browser):
         browser.sign_in()
         (session,) = [sessions_of(server)._parse(browser.cookie.partition("=")[2])]
-        assert isinstance(session, Session)
+        assert isinstance(session, PageSession)
         assert sessions_of(server)._counts(session)
         server.app.guard.replace(LOCKED.tokens[1:])
         assert not sessions_of(server)._counts(session)
@@ -383,7 +383,7 @@ def test_wrong_tokens_are_limited() -> None:
 
 def test_wrong_tokens_are_counted_by_address_and_forgotten_in_time() -> None:
     now = 0.0
-    attempts = Attempts(lambda: now)
+    attempts = WrongTokens(lambda: now)
     for _ in range(MOST):
         attempts.check("a")
         attempts.count("a")
@@ -508,10 +508,10 @@ def test_a_forged_cookie_is_none() -> None:
         started, expires, nonce, proof = text.split(".")
         key = bytes.fromhex(broker[QUEUE].settings.labels[f"{PRIVATE}key"])
         boss = server.app.guard.tokens[0]
-        by_file = Session(boss, digest(SECRET), int(started), int(expires), nonce).text  # the digests of the settings
-        without_store = Session(boss, _join(b"", digest(SECRET)), int(started), int(expires), nonce).text
-        by_store = Session(boss, key, int(started), int(expires), nonce).text
-        ours = Session(boss, _join(key, digest(SECRET)), int(started), int(expires), nonce).text
+        by_file = PageSession(boss, digest(SECRET), int(started), int(expires), nonce).text  # the digests of the settings
+        without_store = PageSession(boss, _join(b"", digest(SECRET)), int(started), int(expires), nonce).text
+        by_store = PageSession(boss, key, int(started), int(expires), nonce).text
+        ours = PageSession(boss, _join(key, digest(SECRET)), int(started), int(expires), nonce).text
         assert ours == text
         for forged in [
             f"{started}.{int(expires) + 1}.{nonce}.{proof}",
@@ -535,7 +535,7 @@ def test_a_forged_cookie_is_none() -> None:
 
 
 def test_a_planted_cookie_does_not_become_a_session() -> None:
-    """Session fixation: an attacker plants a cookie, and waits until its owner signs in."""
+    """PageSession fixation: an attacker plants a cookie, and waits until its owner signs in."""
     with page() as (_, _, browser):
         attacker = Browser(browser.url)
         attacker.sign_in(READER)

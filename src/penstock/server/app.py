@@ -30,7 +30,7 @@ from penstock.server.jobs.runner import JobRunner
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
 from penstock.server.page.activity import Activity
-from penstock.server.page.dialect import Page
+from penstock.server.page.dialect import PageDialect
 from penstock.server.page.sessions import Sessions
 from penstock.server.quotas import Quotas
 from penstock.server.settings import ServerSettings
@@ -88,10 +88,10 @@ class App:
         self._sqs = Sqs(core)
         self._operators = Operators(core, self._gauges)
         others: list[Dialect] = [*(dialect(core) for dialect in dialects), self._operators]
-        self._page: Page | None = None
+        self._page: PageDialect | None = None
         if settings.page != "off":
             self.guard.signed_in = sessions = Sessions(broker, self.commits, self.guard, self.audit, settings)
-            self._page = Page(core, self.guard, sessions)
+            self._page = PageDialect(core, self.guard, sessions)
             others.append(self._page)
         self.dialects = (*others, self._sqs, self._root)
         self._by_segment = {segment: dialect for dialect in others for segment in dialect.reserved}

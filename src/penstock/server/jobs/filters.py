@@ -35,7 +35,7 @@ def state_of(message: Message, now: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class MessageFilter:
     state: str | None = None
     ids: frozenset[str] | None = None
     reason: str | None = None
@@ -86,7 +86,7 @@ class Filter:
         return packed if self.equals is NOTHING else {**packed, "equals": self.equals}
 
 
-EVERYTHING = Filter()
+EVERYTHING = MessageFilter()
 
 
 def find_field(body: bytes, path: str) -> Any:
@@ -114,11 +114,11 @@ def _is_equal(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def read_filter(given: Any) -> Filter:
+def read_filter(given: Any) -> MessageFilter:
     """A filter from JSON; `BadInput` names what is wrong."""
     if not isinstance(given, dict):
         raise BadInput(f"a filter is an object, not {given!r:.80}")
-    known = [each.name for each in fields(Filter)]
+    known = [each.name for each in fields(MessageFilter)]
     for name in given:
         if name not in known:
             raise BadInput(f"a filter has no {name!r:.80}; there are {', '.join(known)}")
@@ -132,7 +132,7 @@ def read_filter(given: Any) -> Filter:
     equals = given.get("equals", NOTHING)
     if equals is not NOTHING and len(json.dumps(equals)) > LONGEST_TEXT:
         raise BadInput(f"equals has more than {LONGEST_TEXT} characters")
-    return Filter(state=state, ids=_read_ids(given.get("ids")), equals=equals, **texts, **ages)
+    return MessageFilter(state=state, ids=_read_ids(given.get("ids")), equals=equals, **texts, **ages)
 
 
 def _read_text(given: Mapping[str, Any], name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import BadInput
 from penstock.message import Message, Stats
-from penstock.server.jobs.filters import Filter, read_filter
+from penstock.server.jobs.filters import MessageFilter, read_filter
 
 
 class Action(StrEnum):
@@ -49,7 +49,7 @@ class Plan:
         return hashlib.sha256(self.pack()).hexdigest()
 
     @property
-    def wanted(self) -> Filter:
+    def wanted(self) -> MessageFilter:
         return read_filter(self.filter)
 
 

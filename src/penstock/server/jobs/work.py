@@ -37,7 +37,7 @@ PARTS_A_SECOND = 10
 """If a job has a rate: so that it changes few messages often, and not many at once."""
 
 
-class Part(NamedTuple):
+class JobPart(NamedTuple):
     """What one part has done."""
 
     changed: int
@@ -134,7 +134,7 @@ class JobWork:
             self._note_at = now + SECOND
         return max(0, self._next_at - now) / SECOND
 
-    def _move(self, home: LocalQueue, plan: Plan, job: Job, limit: int) -> Part:
+    def _move(self, home: LocalQueue, plan: Plan, job: Job, limit: int) -> JobPart:
         part = home.redrive_part(limit, to=plan.to, came_by=job.started_at, after=self._after, wanted=self._wanted.fits)
         self._moved_since_start |= part.moved > 0
         self._stayed += part.stayed
@@ -142,14 +142,14 @@ class JobWork:
             self._reason = NO_SOURCE if part.gone[0] is None else NO_QUEUE
         if part.after is not None:
             self._after = part.after
-        return Part(part.moved, part.looked, part.weight, part.after is None)
+        return JobPart(part.moved, part.looked, part.weight, part.after is None)
 
-    def _change(self, home: LocalQueue, plan: Plan, job: Job, limit: int) -> Part:
+    def _change(self, home: LocalQueue, plan: Plan, job: Job, limit: int) -> JobPart:
         change = home.delete_part if plan.action == Action.DELETE else home.release_part
         part = change(limit, start=self._next, came_by=job.started_at, wanted=self._wanted.fits)
         if part.next is not None:
             self._next = part.next
-        return Part(part.changed, part.looked, part.weight, part.next is None)
+        return JobPart(part.changed, part.looked, part.weight, part.next is None)
 
     def _note(self, plan: Plan) -> None:
         self._book.note(plan, done=self._done, stayed=self._stayed, scanned=self._scanned, next=self._next)

@@ -13,7 +13,7 @@ PERIOD = 60.0
 MOST_ADDRESSES = 1000
 
 
-class Attempts:
+class WrongTokens:
     """Owns the counts, of so many addresses; beyond that, those that came first are forgotten."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

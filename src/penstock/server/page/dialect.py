@@ -28,7 +28,7 @@ from penstock.server.http.request_response import (
     read_json,
 )
 from penstock.server.page.assets import INDEX, VIEWS, Assets
-from penstock.server.page.sessions import Session, Sessions
+from penstock.server.page.sessions import PageSession, Sessions
 
 SESSION = "session"
 LONGEST_SIGN_IN = 8 * 1024
@@ -53,7 +53,7 @@ def _read_choice(choice: str) -> tuple[str, float]:
         return kind.strip().lower(), 0.0
 
 
-class Page(Dialect):
+class PageDialect(Dialect):
     name = "page"
     reserved = frozenset({"dashboard"})
     errors: ClassVar = [(BadInput, 400), (PenstockError, 503)]
@@ -147,11 +147,11 @@ class Page(Dialect):
             request.grant, request.deed = found.token.grant, "sign out"
         return Response(204, {"Set-Cookie": self._sessions.no_cookie(request), **PRIVATE})
 
-    def _answer(self, request: Request, session: Session) -> Response:
+    def _answer(self, request: Request, session: PageSession) -> Response:
         cookie = {"Set-Cookie": self._sessions.cookie(request, session)}
         return answer_json(200, self._show(self._guard.narrow(session.token.grant), session), {**cookie, **PRIVATE})
 
-    def _show(self, grant: Grant | None, session: Session | None) -> dict[str, Any]:
+    def _show(self, grant: Grant | None, session: PageSession | None) -> dict[str, Any]:
         """What the page needs to know. A visitor that is not signed in learns only that it has to be."""
         if grant is None:
             return {"signed_in": False, "tokens": True}

@@ -24,7 +24,7 @@ from penstock.server.budget import room_for
 from penstock.server.dialects.base import Core, Route
 from penstock.server.dialects.native_values import weigh_json
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
-from penstock.server.jobs.filters import LONGEST_TEXT, NOTHING, Filter, find_field, read_filter
+from penstock.server.jobs.filters import LONGEST_TEXT, NOTHING, MessageFilter, find_field, read_filter
 from penstock.server.page.heads import head_of, in_full
 from penstock.stores.ids import number_of
 
@@ -114,7 +114,7 @@ def _answer_message(message: Message, now: int) -> Response:
 class Selection:
     """What is looked for, how far the look has come, and what it has found."""
 
-    def __init__(self, filter: Filter, now: int, limit: int, by: str | None, after: tuple[int, ...] | None) -> None:
+    def __init__(self, filter: MessageFilter, now: int, limit: int, by: str | None, after: tuple[int, ...] | None) -> None:
         self._filter = filter
         self._now = now
         self._limit = limit
@@ -133,7 +133,7 @@ class Selection:
         if not self._scanned:
             return 4
         most = min(4 * self._scanned, MOST, max(1, SLICE * self._scanned // max(1, self._bytes)))
-        return max(1, min(most, self._limit - len(self._messages)) if self._limit and self._filter == Filter() else most)
+        return max(1, min(most, self._limit - len(self._messages)) if self._limit and self._filter == MessageFilter() else most)
 
     def look(self, queue: LocalQueue, count: int) -> None:
         messages = self._list(queue, count) if self._limit else queue.scan(self._after[0] if self._after else 0, limit=count)

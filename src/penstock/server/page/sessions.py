@@ -31,7 +31,7 @@ from penstock.message import PRIVATE
 from penstock.server.audit import Audit
 from penstock.server.auth import WANTS_TOKEN, Guard, check_origin
 from penstock.server.http.request_response import Refused, Request
-from penstock.server.page.attempts import Attempts
+from penstock.server.page.attempts import WrongTokens
 from penstock.server.settings import ServerSettings
 from penstock.server.tokens import Token
 
@@ -54,7 +54,7 @@ DIALECT = "penstock"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class PageSession:
     token: Token
     key: bytes
     started: int
@@ -101,7 +101,7 @@ class Sessions:
         # Browsers send a cookie to all ports of a host, and there may be another server at one of them. With the prefix they
         # take it from this very host only, and not from one whose name ends like it.
         self._name = f"{'__Host-' if self._tls else ''}penstock_session_{settings.port}"
-        self._attempts = Attempts()
+        self._attempts = WrongTokens()
         self._key: bytes | None = None
         self._ended: dict[str, int] = {}
         self._known_until = float("-inf")
@@ -128,7 +128,7 @@ class Sessions:
         request.still = partial(self._counts, session)
         return session.token
 
-    async def find(self, request: Request) -> Session | None:
+    async def find(self, request: Request) -> PageSession | None:
         """The session of a request, if it has one that counts."""
         text = self._cookie(request.headers)
         if text is None:
@@ -137,7 +137,7 @@ class Sessions:
             await self._commits.run(self._read, promise=False)
         return self._parse(text)
 
-    def check_csrf(self, session: Session, request: Request) -> None:
+    def check_csrf(self, session: PageSession, request: Request) -> None:
         if not hmac.compare_digest(request.headers.get(CSRF_HEADER, "").encode(), session.csrf.encode()):
             raise Refused(403, "this change lacks the proof that a page of this server asks for it (X-Penstock-CSRF)")
 
@@ -147,7 +147,7 @@ class Sessions:
         found = {value for name, _, value in pairs if name == self._name}
         return None if not found else found.pop() if len(found) == 1 else ""
 
-    def _parse(self, text: str) -> Session | None:
+    def _parse(self, text: str) -> PageSession | None:
         parts = text.split(".") if len(text) <= LONGEST_COOKIE and text.isascii() else []
         if self._key is None or len(parts) != 4 or not all(part.isdecimal() and len(part) < 15 for part in parts[:2]):
             return None
@@ -157,10 +157,10 @@ class Sessions:
             for known in token.grant.keys:
                 key = _join(self._key, known)
                 if hmac.compare_digest(_prove(key, told), proof):
-                    found = Session(token, key, int(parts[0]), int(parts[1]), parts[2])
+                    found = PageSession(token, key, int(parts[0]), int(parts[1]), parts[2])
         return found if found is not None and found.expires > self._clock() and self._counts(found) else None
 
-    def _counts(self, session: Session) -> bool:
+    def _counts(self, session: PageSession) -> bool:
         """Whether a session still counts, but for when it was used last."""
         self.look()
         now = self._clock()
@@ -174,7 +174,7 @@ class Sessions:
 
     # signing in and out
 
-    async def sign_in(self, request: Request, secret: str) -> Session:
+    async def sign_in(self, request: Request, secret: str) -> PageSession:
         address = str(getattr(request.client, "address", ""))
         self._attempts.check(address)
         try:
@@ -189,15 +189,15 @@ class Sessions:
         assert self._key is not None
         started = int(self._clock())
         key = _join(self._key, next(known for known in token.grant.keys if hmac.compare_digest(known, _digest(secret))))
-        return self.renew(Session(token, key, started, 0, secrets.token_hex(12)))
+        return self.renew(PageSession(token, key, started, 0, secrets.token_hex(12)))
 
-    def renew(self, session: Session) -> Session:
+    def renew(self, session: PageSession) -> PageSession:
         return replace(session, expires=min(int(self._clock()) + IDLE, session.ends))
 
-    async def end(self, session: Session) -> None:
+    async def end(self, session: PageSession) -> None:
         await self._commits.run(partial(self._note_end, session))
 
-    def cookie(self, request: Request, session: Session) -> str:
+    def cookie(self, request: Request, session: PageSession) -> str:
         return self._set(request, session.text, session.expires - int(self._clock()))
 
     def no_cookie(self, request: Request) -> str:
@@ -245,7 +245,7 @@ class Sessions:
                 labels = home.update(labels={KEY: secrets.token_hex(32)}).labels
         self._take(labels)
 
-    def _note_end(self, session: Session) -> None:
+    def _note_end(self, session: PageSession) -> None:
         """In a thread of commits. What has ended by itself need not be known, and the oldest make room."""
         store, now = self._broker.store, self._clock()
         with store.batch():
