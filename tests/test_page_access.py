@@ -535,7 +535,7 @@ def test_a_forged_cookie_is_none() -> None:
 
 
 def test_a_planted_cookie_does_not_become_a_session() -> None:
-    """PageSession fixation: an attacker plants a cookie, and waits until its owner signs in."""
+    """Session fixation: an attacker plants a cookie, and waits until its owner signs in."""
     with page() as (_, _, browser):
         attacker = Browser(browser.url)
         attacker.sign_in(READER)

@@ -29,7 +29,7 @@ KEPT = 10
 """Jobs that a queue keeps, with those that run."""
 MOST_OF_QUEUE = 5
 """Jobs of one queue at a time."""
-MOST_ACTIVE, MOST_ENDED = 10_000, 200
+MOST_ACTIVE, MOST_LISTED = 10_000, 200
 REMEMBERED = 7 * 86400
 """Seconds for which ended jobs are listed."""
 
@@ -105,11 +105,13 @@ class JobBook:
             return []
         home, plans = self._broker.queue(JOBS), self._plans()
         after = (self._broker.clock() - REMEMBERED * SECOND, 0)
-        while page := home.settled(MOST_ENDED, after=after):
+        while page := home.settled(MOST_LISTED, after=after):
             plans += [plan for plan in map(read_plan, page) if plan is not None]
-            plans, after = plans[-MOST_ACTIVE:], page[-1].place
-        found = {job.id: job for plan in plans if (job := self.find(plan)) is not None}
-        return sorted(found.values(), key=lambda job: job.started_at, reverse=True)[:MOST_ENDED]
+            plans, after = plans[-MOST_LISTED:], page[-1].place
+        named = {plan.queue: self._broker.store.load(plan.queue) for plan in plans}
+        kept = {job.id: job for settings in named.values() if settings is not None for job in jobs_of(settings)}
+        found = {plan.id: kept[plan.id] for plan in plans if plan.id in kept and kept[plan.id].proof == plan.proof}
+        return sorted(found.values(), key=lambda job: job.started_at, reverse=True)
 
     def cancel(self, queue: str, id: str) -> Job | None:
         """Have a job end before its next part. Returns the job as it was; None if there is none."""
