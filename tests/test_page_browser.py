@@ -16,7 +16,9 @@ from test_serve import serving
 import penstock
 from penstock import Broker
 from penstock.message import Redrive, Settings
+from penstock.testing.http import Http
 
+SCRIPT = "<script>window.hacked = 1</script>"
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGP8z8DAwMDAxMDAwMDAAAANHQEDasKb6QAAAABJRU5ErkJggg=="
 )
@@ -413,5 +415,13 @@ def test_the_server_tells_what_it_is_and_what_was_changed(url: str, broker: Brok
 
 
 def test_a_pipeline_that_reports_is_shown(url: str, broker: Broker, windows: Windows) -> None:
+    broker.create("clicks")
     page = windows.open(f"{url}/dashboard/pipelines")
     expect(page.get_by_text("No pipeline has reported yet.")).to_be_visible()
+    told = {"reads": ["clicks"], "rows": 1234, "rate": 56.7, "lag": 89, "last_error": SCRIPT}
+    assert Http(url)("POST", "/penstock/pipelines/clicks-to-lake", {"arguments": told}).status == 200
+    page.reload()
+    found = page.get_by_role("row").filter(has_text="clicks-to-lake")
+    for words in ("clicks", "1,234", "57", "89", "failed"):
+        expect(found).to_contain_text(words)
+    expect(page.locator("pre")).to_have_text(SCRIPT)

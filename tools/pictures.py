@@ -10,12 +10,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
 from threading import Event
 from urllib.request import Request, urlopen
-
-from PIL import Image
 
 import penstock
 from penstock.message import Draft, Redrive
@@ -112,27 +109,16 @@ def stream(url: str, stop: Event) -> None:
                 queue.settle(claim.reader, epoch - 1)
             epoch, rows = epoch + 1, rows + claim.size
             lag = queue.stats().visible
-            told = {"source": "clickstream", "rows": rows, "rate": claim.size / 2, "lag": lag, "batch_seconds": 1.4}
-            post(url, "/penstock/pipelines/clicks-to-lake", told)
-            post(
-                url,
-                "/penstock/pipelines/orders-archive",
-                {"source": "orders", "rows": 88_412, "rate": 3.5, "lag": 12, "batch_seconds": 0.6},
-            )
+            told = {"reads": ["clickstream"], "rows": rows, "rate": claim.size / 2, "lag": lag, "batch_seconds": 1.4}
+            post(url, "/penstock/pipelines/clicks-to-lake", {"arguments": told})
+            told = {"reads": ["orders"], "rows": 88_412, "rate": 3.5, "lag": 12, "batch_seconds": 0.6}
+            post(url, "/penstock/pipelines/orders-archive", {"arguments": {**told, "report": "https://reports.example/orders"}})
 
 
 def post(url: str, path: str, value: object) -> None:
     request = Request(url + path, json.dumps(value).encode(), {"Content-Type": JSON})
     with urlopen(request) as answer:
         answer.read()
-
-
-def take(page: Page, name: str) -> None:
-    """In 256 colours, which a page does not exceed by much, at a fraction of the bytes."""
-    picture = Image.open(BytesIO(page.screenshot()))
-    picture.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-        PICTURES / f"page-{name}.png", optimize=True
-    )
 
 
 def shoot(
@@ -142,7 +128,7 @@ def shoot(
         page = opened.open(url + address, scheme=scheme, size=size)
         ready(page)
         page.wait_for_load_state("load")
-        take(page, name if scheme == "light" else f"{name}-dark")
+        page.screenshot(path=PICTURES / f"page-{name}{'-dark' if scheme == 'dark' else ''}.png")
         page.context.close()
 
 
@@ -158,6 +144,7 @@ def choose_shop(page: Page) -> None:
     show("São Paulo")(page)
     page.locator(".groups button").filter(has_text="São Paulo").click()
     expect(page.locator("tbody tr").first).to_contain_text("São Paulo")
+    page.mouse.move(0, 0)
 
 
 def take_all(url: str, locked: str) -> None:
@@ -199,7 +186,17 @@ def main() -> None:
                         ]
                 at_work.append(pool.submit(stream, url, stop))
                 time.sleep(BUSY)
-                post(url, "/penstock/jobs", {"queue": "sms", "action": "delete", "filter": {"older_than": 3600}, "expect": 0})
+                post(
+                    url,
+                    "/penstock/jobs",
+                    {
+                        "queue": "reports-nightly",
+                        "action": "move",
+                        "to": "search-index",
+                        "filter": {"text": "menu"},
+                        "expect": 12,
+                    },
+                )
                 job = {
                     "queue": "failed",
                     "action": "redrive",

@@ -66,10 +66,10 @@ export function form(filter, chosen, { dead = false } = {}) {
   const body = text("text", { type: "search", placeholder: "Text in the body", "aria-label": "Text in the body" });
   state.setAttribute("aria-label", "State");
   const equals = text("equals", { value: "equals" in filter ? written(filter.equals) : "" });
-  const rest = el("details", { open: Object.keys(filter).some((name) => !["state", "text", "ids"].includes(name)) },
-    el("summary", {}, "More filters"),
+  const others = Object.fromEntries(Object.entries(filter).filter(([name]) => !["state", "text"].includes(name)));
+  const rest = el("details", {}, el("summary", {}, isEmpty(others) ? "More filters" : `More filters: ${told(others)}`),
     el("div", { class: "fields" },
-      dead ? labelled("Died of", text("reason"), "Words of the reason") : null,
+      dead ? labelled("Died of", text("reason"), "The reason in full") : null,
       dead ? labelled("Died in", text("source"), "The queue it comes from") : null,
       labelled("Older than", ages("older_than", filter)),
       labelled("Younger than", ages("younger_than", filter)),
