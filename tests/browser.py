@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 AXE = Path(sys.prefix) / "clients/node_modules/axe-core/axe.min.js"
-DEADLINE = 120_000
+DEADLINE = 60_000
 """Milliseconds that one step may take on a busy machine."""
 PHONE = {"width": 360, "height": 740}
 DESK = {"width": 1280, "height": 800}
