@@ -38,9 +38,9 @@ class Flow:
 
 
 class Receiver(NamedTuple):
-    """The last receive on one connection."""
+    """A connection on which messages are received, under this name."""
 
-    at: float
+    client: object
     holder: str | None
 
 
@@ -56,7 +56,8 @@ class Activity:
         self._clock = clock
         self._used: set[str] = set()
         self._overflow = False
-        self._receivers: dict[str, dict[object, Receiver]] = {}
+        self._receivers: dict[str, dict[Receiver, float]] = {}
+        """By queue: when each has last asked."""
         self.waiting = Durations()
         """From the send to the first receive."""
         self.handling = Durations()
@@ -87,8 +88,9 @@ class Activity:
     def receives(self, queue: str, client: object, holder: object) -> None:
         """A connection asks for messages."""
         receivers = self._receivers.setdefault(queue, {}) if len(self._receivers) < MOST_QUEUES else {}
-        if client in receivers or len(receivers) < MOST_RECEIVERS:
-            receivers[client] = Receiver(self._clock(), holder if isinstance(holder, str) else None)
+        receiver = Receiver(client, holder if isinstance(holder, str) else None)
+        if receiver in receivers or len(receivers) < MOST_RECEIVERS:
+            receivers[receiver] = self._clock()
 
     def received(self, queue: str, messages: Sequence[Message]) -> None:
         for message in messages[:EACH]:
@@ -119,13 +121,13 @@ class Activity:
         if not known:
             return []
         since = self._clock() - RECEIVES_WITHIN
-        living = {client: last for client, last in known.items() if last.at >= since and client in self._open}
+        living = {receiver: at for receiver, at in known.items() if at >= since and receiver.client in self._open}
         if living:
             self._receivers[queue] = living
         else:
             del self._receivers[queue]
-        named = {last.holder for last in living.values() if last.holder is not None}
-        return [*sorted(named), *(None for last in living.values() if last.holder is None)]
+        named = {receiver.holder for receiver in living if receiver.holder is not None}
+        return [*sorted(named), *(None for receiver in living if receiver.holder is None)]
 
     def forget(self, queue: str) -> None:
         """It is gone."""

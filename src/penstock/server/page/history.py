@@ -76,8 +76,8 @@ class History:
             if last == now:
                 continue
             self._last[name] = now
-            came, left = (0, 0) if last is None else (max(0, now[2] - last[2]), max(0, now[3] - last[3]))
-            self._add(name, CurveSample(at, now[0], now[1], came, left), new=last is None)
+            came, left = now[2:] if last is None else (max(0, now[2] - last[2]), max(0, now[3] - last[3]))
+            self._add(name, CurveSample(at, now[0], now[1], came, left), new=last is None and not came and not left)
         for name in gone:
             for of in (self._recent, self._fine, self._last):
                 of.pop(name, None)
@@ -85,6 +85,7 @@ class History:
                 self._unwritten[name][:2] = 0, 0
 
     def _add(self, name: str, sample: CurveSample, *, new: bool) -> None:
+        """``new``: it was not counted before, and nothing is known to have changed."""
         for rings, span in ((self._recent, RECENT), (self._fine, SPANS["minute"])):
             ring = rings.get(name)
             if ring is None:
