@@ -51,7 +51,7 @@ def only_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(runner.JobRunner, "start", lambda _: None)
     history = sys.modules.get("penstock.server.page.history")
     if history is not None and not request.path.name.startswith("test_page"):
-        monkeypatch.setattr(history.History, "start", lambda _: None)
+        monkeypatch.setattr(history.QueueHistory, "start", lambda _: None)
 
 
 @pytest.fixture(scope="session")

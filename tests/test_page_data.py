@@ -155,6 +155,8 @@ def test_an_overview_is_filtered_sorted_and_in_parts(memory: LocalBroker) -> Non
             "limit=x",
             "after=x",
             "after=[]",
+            "after=[1,%22x%22]",
+            "sort=messages&after=[%22x%22,%22x%22]",
             "internal=1",
             "what=1",
             "a&b&c" * 20,

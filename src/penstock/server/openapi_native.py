@@ -150,7 +150,7 @@ def _shown() -> Spec:
         "/penstock/changes": {
             "get": operation(
                 *("penstock", "The same as a stream: what there is, then what changes, at most twice a second"),
-                response(200, "Server-sent events: rows, jobs", {"type": "string"}, "text/event-stream"),
+                response(200, "Server-sent events: rows, jobs", {}, "text/event-stream"),
                 errors="404",
                 parameters=[_asked("queue", {"type": "string", "minLength": 1}), internal],
             )

@@ -523,7 +523,7 @@ FAULTS = [
     served(
         "slow readers have a total time",
         "slow_reader",
-        ("server/http/connection.py", "if left != self._left:", "if self._left < 0:"),
+        ("server/http/connection.py", "if left != self._left or ", "if self._left < 0 or "),
     ),
     served("the log does not say unheard", "in_the_log", ("server/access_log.py", "if request.unheard:", "if False:")),
     served(

@@ -45,7 +45,7 @@ ROOM = PIECE - 16 * 1024
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-class Changes:
+class ChangeStreams:
     """Owns the streams, and the turns of counting while there are some."""
 
     def __init__(self, core: Core, counting: Counting) -> None:
@@ -113,7 +113,7 @@ class Changes:
 class Stream:
     """What one client has heard of. Its connection takes it (see `Feed`)."""
 
-    def __init__(self, changes: Changes, request: Request, queue: str | None, now: float, *, internal: bool) -> None:
+    def __init__(self, changes: ChangeStreams, request: Request, queue: str | None, now: float, *, internal: bool) -> None:
         grant: Grant = request.grant
         self.still: Callable[[], bool] = request.still or (lambda: True)
         """Whether its client may still know all this."""

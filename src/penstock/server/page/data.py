@@ -25,10 +25,10 @@ from penstock.server.dialects.base import Core, Route, seen_by
 from penstock.server.dialects.native_values import answer, read_arguments
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
 from penstock.server.page.board import Board, Row, seen
-from penstock.server.page.changes import Changes
+from penstock.server.page.changes import ChangeStreams
 from penstock.server.page.counting import INTERNAL, Counting
 from penstock.server.page.curves import SPANS, draw
-from penstock.server.page.history import History
+from penstock.server.page.history import QueueHistory
 from penstock.server.page.machine import Machine
 from penstock.server.page.past import Past
 
@@ -56,10 +56,10 @@ class PageData:
         self._broker = core.broker
         self.counting = Counting(core, Board())
         self._past = Past(core)
-        self.history = History(core, self.counting, self._past)
+        self.history = QueueHistory(core, self.counting, self._past)
         self._book = PipelineBook(core.broker)
         self._machine = Machine(core, self.history, self._past)
-        self.changes = Changes(core, self.counting)
+        self.changes = ChangeStreams(core, self.counting)
 
     def routes(self) -> Sequence[Route]:
         return [
@@ -90,7 +90,7 @@ class PageData:
         await self._look()
         rows = self._visible(request, given.get("filter", ""), internal=_read_flag(given, "internal"))
         places = sorted(((_place(row, field), row["name"]) for row in rows), reverse=down)
-        after = _read_place(given["after"]) if "after" in given else None
+        after = _read_place(given["after"], field) if "after" in given else None
         if after is not None:
             places = [place for place in places if (place < after if down else place > after)]
         shown = [self._shown(request, self.counting.board.rows[name]) for _, name in places[:limit]]
@@ -294,13 +294,14 @@ def _place(row: Row, field: str) -> Any:
     return -(2**62) if value is None else value
 
 
-def _read_place(text: str) -> tuple[Any, str]:
+def _read_place(text: str, field: str) -> tuple[Any, str]:
     try:
         value, name = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise BadInput(f"after is {text!r:.80}; it must be what an answer had in more") from None
-    if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadInput(f"after is {text!r:.80}; it must be what an answer had in more")
+    kinds = str if field == "name" else int | float
+    if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, kinds):
+        raise BadInput(f"after is {text!r:.80}; it must be what an answer had in more, sorted by {field} too")
     return value, name
 
 

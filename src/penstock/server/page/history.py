@@ -37,7 +37,7 @@ SHOW_EVERY = 300.0
 """Seconds after which a server of a shared database shows that it is there, though nothing has changed."""
 
 
-class History:
+class QueueHistory:
     """Owns the samples of the last minutes, and what is not written down yet. Used in the event loop."""
 
     def __init__(self, core: Core, counting: Counting, past: Past) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import penstock
 from penstock.message import SECOND
 from penstock.server.dialects.base import Core
-from penstock.server.page.history import SHOW_EVERY, History
+from penstock.server.page.history import SHOW_EVERY, QueueHistory
 from penstock.server.page.past import Past
 
 HERE = int((2 * SHOW_EVERY) * SECOND)
@@ -18,7 +18,7 @@ HERE = int((2 * SHOW_EVERY) * SECOND)
 class Machine:
     """Tells about this process, and about others as far as they have written something down."""
 
-    def __init__(self, core: Core, history: History, past: Past) -> None:
+    def __init__(self, core: Core, history: QueueHistory, past: Past) -> None:
         self._core = core
         self._history = history
         self._past = past
