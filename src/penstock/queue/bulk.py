@@ -14,7 +14,7 @@ from penstock.policy import came_at
 from penstock.queue.opened import OpenQueue
 from penstock.queue.settling import Settling
 
-Wanted = Callable[[Message, int], bool]
+IsWanted = Callable[[Message, int], bool]
 """Whether a caller wants a message, given the instant."""
 
 
@@ -37,18 +37,18 @@ class Bulk:
         self._queue = queue
         self._settling = settling
 
-    def delete_part(self, limit: int, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
+    def delete_part(self, limit: int, start: int, came_by: int, wanted: IsWanted) -> ChangedPart:
         """Of the first ``limit`` messages from a number on, delete those that came by an instant and are wanted."""
         page, chosen, _ = self._look(limit, start, came_by, wanted)
         return _tell(page, self._settling.settle(chosen, State.PROCESSED, None))
 
-    def release_part(self, limit: int, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
+    def release_part(self, limit: int, start: int, came_by: int, wanted: IsWanted) -> ChangedPart:
         """The same, and give those back to the queue that a receiver holds."""
         page, chosen, now = self._look(limit, start, came_by, wanted)
         held = [message for message in chosen if message.state is State.CONSUMED and message.visible_at > now]
         return _tell(page, self._settling.release(held, 0) if held else [])
 
-    def _look(self, limit: int, start: int, came_by: int, wanted: Wanted) -> tuple[list[Message], list[Message], int]:
+    def _look(self, limit: int, start: int, came_by: int, wanted: IsWanted) -> tuple[list[Message], list[Message], int]:
         """The page, what is wanted of it, and the instant. (A message that is received now has another delivery when it is to
         be changed, and stays.)"""
         queue = self._queue

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock import policy
 from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Death, Message, Moved, Redriven, Settings, micros, weigh
-from penstock.queue.bulk import Wanted
+from penstock.queue.bulk import IsWanted
 from penstock.queue.opened import OpenQueue
 from penstock.stores.ports import START, Store
 from penstock.stores.requests import Moving
@@ -73,7 +73,7 @@ class DeadLetters:
             redrive.go_through(start)
         return redrive.answer()
 
-    def redrive_part(self, limit: int, to: str | None, came_by: int, after: tuple[int, int], wanted: Wanted) -> RedrivenPart:
+    def redrive_part(self, limit: int, to: str | None, came_by: int, after: tuple[int, int], wanted: IsWanted) -> RedrivenPart:
         """Of the first ``limit`` visible messages after a place, redrive those that came by an instant and are wanted."""
         self._check_target(to)
         redrive = _Redrive(self._queue, limit, to, None)

@@ -37,7 +37,7 @@ from penstock.queue.arguments import (
     check_state,
     check_taking,
 )
-from penstock.queue.bulk import Bulk, ChangedPart, Wanted
+from penstock.queue.bulk import Bulk, ChangedPart, IsWanted
 from penstock.queue.dead_letters import DeadLetters, RedrivenPart, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
@@ -258,18 +258,18 @@ class LocalQueue(Queue):
     # parts of long work, each a commit; the server uses them
 
     def redrive_part(
-        self, limit: int, *, to: str | None, came_by: int, wanted: Wanted, after: tuple[int, int] = START
+        self, limit: int, *, to: str | None, came_by: int, wanted: IsWanted, after: tuple[int, int] = START
     ) -> RedrivenPart:
         """Of the first ``limit`` visible messages after a place, redrive those that were here at the instant ``came_by`` and
         are wanted."""
         return self._dead_letters.redrive_part(limit, to, came_by, after, wanted)
 
-    def delete_part(self, limit: int, *, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
+    def delete_part(self, limit: int, *, start: int, came_by: int, wanted: IsWanted) -> ChangedPart:
         """Of the first ``limit`` messages from a number on, delete those that were here at the instant ``came_by`` and are
         wanted, whoever holds them."""
         return Bulk(self._opened, self._settling).delete_part(limit, start, came_by, wanted)
 
-    def release_part(self, limit: int, *, start: int, came_by: int, wanted: Wanted) -> ChangedPart:
+    def release_part(self, limit: int, *, start: int, came_by: int, wanted: IsWanted) -> ChangedPart:
         """The same, and give those back to the queue that a receiver holds."""
         return Bulk(self._opened, self._settling).release_part(limit, start, came_by, wanted)
 

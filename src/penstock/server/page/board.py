@@ -10,7 +10,7 @@ from typing import Any
 from penstock.message import SECOND
 from penstock.server.http.request_response import Grant, Scope
 
-Row = dict[str, Any]
+QueueRow = dict[str, Any]
 MOST_SOURCES = 10
 """Queues that are named as those whose dead letters a queue takes."""
 REMEMBERED = 10_000
@@ -21,10 +21,10 @@ class Board:
     """Owns the rows. Each change has a number, so that a reader can ask what has changed since one."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, QueueRow] = {}
         self.number = 0
         """Of the last change."""
-        self.news: dict[str, Row] = {}
+        self.news: dict[str, QueueRow] = {}
         """The fields that the last change has changed, by queue."""
         self.news_gone: list[str] = []
         self._changed: dict[str, int] = {}
@@ -37,13 +37,13 @@ class Board:
         self._sources: dict[str, set[str]] = {}
         """The same the other way round."""
 
-    def put(self, counted: Mapping[str, Row], gone: Iterable[str] = ()) -> bool:
+    def put(self, counted: Mapping[str, QueueRow], gone: Iterable[str] = ()) -> bool:
         """Take over rows that were counted, without what they say of other queues. Whether anything has changed."""
         lost = [name for name in gone if self.rows.pop(name, None) is not None]
         touched = {*counted, *lost}
         for name in (*counted, *lost):
             touched |= self._link(name, counted.get(name))
-        news: dict[str, Row] = {}
+        news: dict[str, QueueRow] = {}
         for name in touched:
             old = self.rows.get(name, {})
             base = counted.get(name, old)
@@ -67,7 +67,7 @@ class Board:
             self._gone.append((self.number, name))
         return True
 
-    def _link(self, name: str, row: Row | None) -> set[str]:
+    def _link(self, name: str, row: QueueRow | None) -> set[str]:
         """Note where its dead letters go. Returns the queues whose rows may change with this one."""
         target: str | None = None if row is None else row["dead_letter_queue"]
         former = self._targets.pop(name, None)
@@ -80,7 +80,7 @@ class Board:
             self._sources.setdefault(target, set()).add(name)
         return {*self._sources.get(name, ()), *(other for other in (former, target) if other is not None and former != target)}
 
-    def _others(self, name: str, base: Row, counted: Mapping[str, Row]) -> Row:
+    def _others(self, name: str, base: QueueRow, counted: Mapping[str, QueueRow]) -> QueueRow:
         target = base["dead_letter_queue"]
         letters = counted.get(target) or self.rows.get(target)
         return {
@@ -106,7 +106,7 @@ class Board:
 _NONE = object()
 
 
-def seen(fields: Row, row: Row, grant: Grant, at: int) -> Row:
+def seen(fields: QueueRow, row: QueueRow, grant: Grant, at: int) -> QueueRow:
     """A row's fields, all or some, at an instant, as a token may see them: nothing of queues that it may not count."""
     if "oldest_at" in fields:
         oldest_at = fields["oldest_at"]

@@ -22,7 +22,7 @@ from penstock.message import Settings, Stats
 from penstock.server.dialects.base import Core
 from penstock.server.http.request_response import Refused
 from penstock.server.page.activity import MOST_QUEUES
-from penstock.server.page.board import Board, Row
+from penstock.server.page.board import Board, QueueRow
 from penstock.server.page.curves import balance
 
 logger = logging.getLogger("penstock.server")
@@ -92,7 +92,7 @@ class Counting:
         """Queues that are counted; others are not shown."""
         self.total = 0
         """How many queues there are."""
-        self.counted: Callable[[dict[str, Row], set[str], int], None] = lambda _rows, _gone, _at: None
+        self.counted: Callable[[dict[str, QueueRow], set[str], int], None] = lambda _rows, _gone, _at: None
         """Called with the rows of a turn, the queues that are gone, and its instant."""
         self.error: PenstockError | Refused | None = None
         """Why the last turn has failed."""
@@ -144,7 +144,7 @@ class Counting:
             await self._hear_others(now)
             self.at = self._broker.clock()
             self._hear_clock()
-            rows: dict[str, Row] = {}
+            rows: dict[str, QueueRow] = {}
             if queue is not None:
                 await self._count_some([queue], PATIENCE, rows)
             first = [name for name in self._used if name not in rows and (whole or self._rests.get(name, 0.0) <= now)]
@@ -234,7 +234,7 @@ class Counting:
 
     # counting
 
-    async def _count_some(self, names: Iterable[str], seconds: float, rows: dict[str, Row]) -> None:
+    async def _count_some(self, names: Iterable[str], seconds: float, rows: dict[str, QueueRow]) -> None:
         """Count queues, in parts, until that has taken so many seconds of a processor."""
         left = list(names)
         while left and seconds > 0:
@@ -270,7 +270,7 @@ class Counting:
             return Counted(name, None, None, [], [], None, time.thread_time() - began)
         return Counted(name, stats, queue.known, consumers, readers, due_at, time.thread_time() - began)
 
-    def _row(self, counted: Counted, now: float) -> Row:
+    def _row(self, counted: Counted, now: float) -> QueueRow:
         """Its row; empty if the queue is gone."""
         name, stats, settings = counted.name, counted.stats, counted.settings
         if stats is None or settings is None:

@@ -24,7 +24,7 @@ from penstock.server.budget import room_for
 from penstock.server.dialects.base import Core, Route, seen_by
 from penstock.server.dialects.native_values import answer, read_arguments
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json
-from penstock.server.page.board import Board, Row, seen
+from penstock.server.page.board import Board, QueueRow, seen
 from penstock.server.page.changes import ChangeStreams
 from penstock.server.page.counting import INTERNAL, Counting
 from penstock.server.page.curves import SPANS, draw
@@ -98,7 +98,7 @@ class PageData:
         more = json.dumps(places[limit - 1]) if len(places) > limit else None
         return answer_json(200, {"at": self.counting.at, "queues": shown, "more": more, "total": len(rows)})
 
-    def _visible(self, request: Request, part: str, *, internal: bool) -> list[Row]:
+    def _visible(self, request: Request, part: str, *, internal: bool) -> list[QueueRow]:
         grant, everything = request.grant, request.grant.allows_all(Scope.COUNT)
         part = part.casefold()
         return [
@@ -109,7 +109,7 @@ class PageData:
             and (everything or grant.allows(Scope.COUNT, name))
         ]
 
-    def _shown(self, request: Request, row: Row) -> Row:
+    def _shown(self, request: Request, row: QueueRow) -> QueueRow:
         return {**seen(row, row, request.grant, self.counting.at), "curve": self.history.depths(row["name"], self.counting.at)}
 
     async def follow(self, request: Request) -> Response:
@@ -181,7 +181,7 @@ class PageData:
             samples += self.history.unwritten(queue, now)
         return answer_json(200, {"queue": queue, "span": name, **draw(samples, span, now)})
 
-    async def _row(self, queue: str) -> Row:
+    async def _row(self, queue: str) -> QueueRow:
         """The row of one queue, counted now."""
         await self._core.run(lambda: self._broker.queue(queue))
         await self.counting.look(queue)
@@ -197,7 +197,7 @@ class PageData:
         row = await self._row(queue)
         settings = await self._core.run(lambda: self._broker.queue(queue).settings)
         activity = self._core.activity
-        more: Row = {
+        more: QueueRow = {
             "settings": self._settings(request, settings),
             "waiting": activity.waiting.percentiles(queue),
             "handling": activity.handling.percentiles(queue),
@@ -211,7 +211,7 @@ class PageData:
             more["holders"], more["holders_complete"] = await self._holders(queue)
         return answer_json(200, {"at": self.counting.at, **self._shown(request, row), **more})
 
-    def _settings(self, request: Request, settings: Settings) -> Row:
+    def _settings(self, request: Request, settings: Settings) -> QueueRow:
         settings = seen_by(request.grant, settings)
         redrive = settings.redrive
         return {
@@ -228,7 +228,7 @@ class PageData:
             "labels": dict(settings.labels),
         }
 
-    def _readers(self, queue: str, visible: int) -> list[Row]:
+    def _readers(self, queue: str, visible: int) -> list[QueueRow]:
         """In a thread of commits."""
         home = self._broker.queue(queue)
         return [
@@ -244,9 +244,9 @@ class PageData:
             for reader, claims in list(home.readers().items())[:MOST_READERS]
         ]
 
-    async def _holders(self, queue: str) -> tuple[list[Row], bool]:
+    async def _holders(self, queue: str) -> tuple[list[QueueRow], bool]:
         """Who holds messages, and whether all messages in flight were looked at: that has a limit in time."""
-        holders: dict[str | None, Row] = {}
+        holders: dict[str | None, QueueRow] = {}
         after: tuple[int, int] | None = None
         end = time.monotonic() + HELD_SECONDS
         complete = False
@@ -287,7 +287,7 @@ def _check_counter(request: Request) -> None:
         raise Refused(403, "this token may not count messages")
 
 
-def _place(row: Row, field: str) -> Any:
+def _place(row: QueueRow, field: str) -> Any:
     value = row["oldest_at" if field == "oldest_age" else field]
     if field == "oldest_age" and value is not None:
         return -value  # the older, the earlier

@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 from penstock.message import Draft
 from penstock.server.dialects.base import Core
 from penstock.server.http.request_response import Refused
-from penstock.server.page.board import Row
+from penstock.server.page.board import QueueRow
 from penstock.server.page.counting import INTERNAL, PATIENCE, Counting
 from penstock.server.page.curves import RECENT, SPANS, CurveSample, Ring
 from penstock.server.page.past import Past
@@ -65,7 +65,7 @@ class QueueHistory:
 
     # samples
 
-    def note(self, rows: Mapping[str, Row], gone: set[str], at: int) -> None:
+    def note(self, rows: Mapping[str, QueueRow], gone: set[str], at: int) -> None:
         """Some queues were counted."""
         for name, row in rows.items():
             if name.startswith(INTERNAL):
