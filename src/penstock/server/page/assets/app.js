@@ -24,6 +24,8 @@ const PLACES = [["queues", "Queues"], ["dead-letters", "Dead letters"], ["jobs",
 
 const RENEWAL = 5 * 60 * 1000; // The server ends a session that nobody used for half an hour.
 
+const SIGN_IN = "/dashboard/sign-in";
+
 let leave = new AbortController();
 
 /** Show the view of an address. `replaced`: without a new entry in the browser's history. */
@@ -149,7 +151,7 @@ function keys(event) {
 
 /** A session that ended, or that never began, leads to the sign-in, and from there back. */
 function signInFirst() {
-  if (location.pathname === "/dashboard/sign-in") return;
+  if (location.pathname === SIGN_IN) return;
   const back = location.pathname + location.search;
   go(`/dashboard/sign-in?to=${encodeURIComponent(back)}`, { replaced: true });
 }
@@ -176,8 +178,8 @@ async function start() {
     replace(view, root);
     return;
   }
-  if (session.tokens && !session.signed_in) signInFirst();
-  else await render({ first: true });
+  if (session.signed_in || location.pathname === SIGN_IN) await render({ first: true });
+  else signInFirst();
 }
 
 start();
