@@ -37,7 +37,7 @@ class Flow:
         self.came = self.left = 0
 
 
-class Receiver(NamedTuple):
+class PollingClient(NamedTuple):
     """A connection on which messages are received, under this name."""
 
     client: object
@@ -56,7 +56,7 @@ class Activity:
         self._clock = clock
         self._used: set[str] = set()
         self._overflow = False
-        self._receivers: dict[str, dict[Receiver, float]] = {}
+        self._receivers: dict[str, dict[PollingClient, float]] = {}
         """By queue: when each has last asked."""
         self.waiting = Durations()
         """From the send to the first receive."""
@@ -88,7 +88,7 @@ class Activity:
     def receives(self, queue: str, client: object, holder: object) -> None:
         """A connection asks for messages."""
         receivers = self._receivers.setdefault(queue, {}) if len(self._receivers) < MOST_QUEUES else {}
-        receiver = Receiver(client, holder if isinstance(holder, str) else None)
+        receiver = PollingClient(client, holder if isinstance(holder, str) else None)
         if receiver in receivers or len(receivers) < MOST_RECEIVERS:
             receivers[receiver] = self._clock()
 

@@ -101,6 +101,9 @@ class Counting:
         self._whole_at = 0.0
         self._looked_at = -UNSEEN_AFTER
         self._used: dict[str, None] = {}
+        self._waited: set[str] = set()
+        """Those that were used before the last turn, and not counted in it."""
+        self._turned_at = 0.0
         self._through: deque[str] = deque()
         """Those that are left of a look through all."""
         self._rests: dict[str, float] = {}
@@ -137,14 +140,15 @@ class Counting:
         if before is not None:
             await before
         self.error = None
+        rows: dict[str, QueueRow] = {}
         try:
             now = time.monotonic()
+            self._waited = set(self._used)
             gone = await self._find_names(now)
             self._hear_events()
             await self._hear_others(now)
             self.at = self._broker.clock()
             self._hear_clock()
-            rows: dict[str, QueueRow] = {}
             if queue is not None:
                 await self._count_some([queue], PATIENCE, rows)
             first = [name for name in self._used if name not in rows and (whole or self._rests.get(name, 0.0) <= now)]
@@ -162,10 +166,12 @@ class Counting:
             there = {name: row for name, row in rows.items() if row}
             self.board.put(there, gone)
             self.counted(there, gone, self.at)
+            self._turned_at = now
             for name in gone:
                 self._forget(name)
         except (PenstockError, Refused) as error:
             self.error = error
+            self._used |= dict.fromkeys(rows)  # what was counted is not shown yet
             logger.debug("could not count queues for a page: %s", error)
         except Exception:  # a bug of ours; the next turn may succeed
             logger.exception("a defect in Penstock, while queues are counted for a page")
@@ -308,6 +314,9 @@ class Counting:
         flow = self._activity.flows.get(name)
         sample = RateSample(now, messages, 0 if flow is None else flow.came, 0 if flow is None else flow.left)
         samples = self._samples.setdefault(name, deque(maxlen=16))
+        if len(samples) == 1 and name in self._used and name not in self._waited:
+            # It rested until the turn before this one: what has happened since did not take longer.
+            samples[0] = samples[0]._replace(at=max(samples[0].at, self._turned_at))
         while len(samples) > 1 and samples[1].at <= now - WINDOW:
             samples.popleft()
         samples.append(sample)
@@ -320,7 +329,7 @@ class Counting:
             return 0.0, 0.0
         came, left, more = sample.came - first.came, sample.left - first.left, messages - first.messages
         came, left = balance(came, left, more)
-        seconds = min(max(now - first.at, 1.0), WINDOW)  # a queue that was not counted for longer was not used before
+        seconds = max(now - first.at, 1.0)
         return round(came / seconds, 2), round(left / seconds, 2)
 
     async def _do(self, act: Callable[[], Answer]) -> Answer:
