@@ -16,7 +16,7 @@ export function show(root, { query, signal }) {
   const submit = el("button", { type: "submit", class: "btn primary" }, "Sign in");
   const form = el("form", { class: "card signin", on: { submit: enter } },
     el("p", {}, "This server is for holders of a token. What yours may not do is not shown."),
-    field("Token", token, "It is kept by the server, in a session that ends when it is not used for half an hour."), wrong, submit);
+    field("Token", token, "It opens a session, which ends after half an hour without use. The page does not keep it."), wrong, submit);
   root.append(form);
   token.focus();
 
