@@ -60,6 +60,7 @@ async function render({ scroll = 0, first = false } = {}) {
       const { show } = await import(`./${name}.js`);
       if (signal.aborted) return;
       replace(view, root);
+      scrollTo(0, 0);
       await show(root, { ...place, signal });
     }
   } catch (error) {
@@ -71,7 +72,7 @@ async function render({ scroll = 0, first = false } = {}) {
   }
   if (signal.aborted) return;
   if (!root.isConnected) replace(view, root);
-  scrollTo(0, scroll);
+  if (!scrollY) scrollTo(0, scroll); // A reader who has scrolled meanwhile is not thrown back.
   if (!first && !root.contains(document.activeElement)) root.querySelector("h1")?.focus({ preventScroll: true });
 }
 
