@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from browser import Windows
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from test_serve import serving
 
 import penstock
@@ -100,3 +100,19 @@ def test_a_curve_tells_its_values_under_the_pointer_and_in_words(url: str, broke
     assert box is not None
     page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 40)
     expect(page.locator(".tip").first).to_contain_text("in the queue 7")
+
+
+def test_a_reader_who_scrolls_while_the_list_loads_is_not_thrown_back(url: str, broker: Broker, windows: Windows) -> None:
+    for number in range(120):
+        broker.create(f"early-{number:03}", exist_ok=True)
+    page = windows.open(f"{url}/dashboard/jobs")
+    held: list[Route] = []
+    page.route("**/penstock/overview?*", lambda route: held.append(route))
+    page.get_by_role("link", name="Queues").click()
+    page.get_by_label("Filter by name").fill("early-")
+    page.get_by_label("Filter by name").blur()
+    expect(page.locator(".list")).to_have_attribute("aria-rowcount", "121")  # the stream has told of them
+    page.evaluate("() => scrollTo(0, 2000)")
+    held[0].continue_()
+    expect(page.get_by_role("heading", name="Queues")).to_be_focused()  # the last that happens to a view that was loaded
+    assert page.evaluate("() => scrollY") == 2000
