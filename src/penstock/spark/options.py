@@ -15,6 +15,7 @@ from typing import Self
 import penstock
 from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
 from penstock.policy import MAX_BATCH, MAX_CLAIM, check_name
+from penstock.urls import without_password
 
 VIEWS = ("messages", "settled")
 SPARKS_OWN = {"path", "checkpointlocation", "queryname", "__data_source_options__"}
@@ -131,6 +132,29 @@ class WriteOptions:
         return {} if self.token is None else {"token": self.token}
 
 
+def check_queues(url: str, *names: str, what: str = "the store", patterns: bool = False) -> None:
+    """Raise `QueueNotFound`, with a note that says whose queue is missing, unless all these queues exist.
+
+    ``patterns``: they are what the option ``queue`` of a source may be."""
+    if not names:
+        return
+    with penstock.open(_check_url(url)) as broker:
+        try:
+            for name in names:
+                ReadOptions(url, name).queues(broker) if patterns else broker.queue(name)
+        except QueueNotFound as error:
+            error.add_note(f"{what} is {without_password(url)}")
+            raise
+
+
+def _check_url(url: str) -> str:
+    if url.startswith("memory:"):
+        raise Unsupported("a memory store lives in one process, and Spark is several: use another store")
+    if url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
+        raise BadURL(f"URL {url!r:.200} is relative, and Spark's processes have folders of their own: write sqlite:////…")
+    return url
+
+
 def _open(url: str, token: str | None) -> penstock.Broker:
     return penstock.open(url) if token is None else penstock.open(url, token=token)
 
@@ -156,11 +180,7 @@ class _Given:
         url = self.text("url") or os.environ.get("PENSTOCK_URL")
         if not url:
             raise BadInput('the option \'url\' is missing: say .option("url", "sqlite:////data/jobs.db"), or set PENSTOCK_URL')
-        if url.startswith("memory:"):
-            raise Unsupported("a memory store lives in one process, and Spark is several: use another store")
-        if url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
-            raise BadURL(f"URL {url!r:.200} is relative, and Spark's processes have folders of their own: write sqlite:////…")
-        return url
+        return _check_url(url)
 
     def count(self, name: str, least: int, most: int) -> int | None:
         value = self.text(name)

@@ -18,7 +18,40 @@ def spark_damage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutan
     return Mutant(name, tests, changes, ("tests/spark/test_damage.py",))
 
 
+def pipeline(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    found = ("tests/spark/pipelines/test_progress.py", "tests/spark/pipelines/test_report.py")
+    return Mutant(name, tests, changes, (*found, "tests/spark/pipelines/test_pipeline_commands.py"))
+
+
 FAULTS = [
+    pipeline(
+        "an idle spell hides the next batch",
+        "idle_spell",
+        ("spark/pipelines/progress.py", 'return event["batchId"], event["timestamp"]', 'return event["batchId"], ""'),
+    ),
+    pipeline(
+        "what is archived is unsettled",
+        "archived_message",
+        ("spark/pipelines/report.py", '"processed" if view == "archive" else "queued"', '"queued"'),
+    ),
+    pipeline(
+        "what is archived and in the history is counted twice",
+        "archived_message",
+        ("spark/pipelines/report.py", 'f.coalesce("id", f.expr("uuid()"))', 'f.expr("uuid()")'),
+    ),
+    pipeline(
+        "a move is silent about what stays",
+        "tells_what_stays",
+        ("cli/transfers.py", "return 0 if moved.proven and not stays else 1", "return 0 if moved.proven else 1"),
+    ),
+    pipeline(
+        "bad rows are told as loaded", "tells_what_stays", ("spark/pipelines/load.py", "            done.rows -= done.bad\n", "")
+    ),
+    pipeline(
+        "Spark starts before a missing queue is told",
+        "before_spark_starts",
+        ("spark/options.py", "    if not names:\n        return\n", "    return\n"),
+    ),
     spark_damage(
         "what is damaged is read", "left_out_and_stays", ("spark/arrow_reader.py", "and not intact(rows):", "and False:")
     ),

@@ -16,7 +16,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
@@ -163,6 +165,14 @@ def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
     if columns is None:
         return rows
     return rows.withColumn("data", F.from_json(F.expr(TEXT), columns))
+
+
+def known_types(found: StructType) -> StructType:
+    """Override the types that Spark guesses from the names of an archive's folders: a queue named 007 is not 7."""
+    known = {field.name: field for field in cast("StructType", StructType.fromDDL(SCHEMA))}
+    if not {"body", "attribute_types"} <= set(found.fieldNames()):
+        return found
+    return StructType([known.get(field.name, field) for field in found])
 
 
 def merge(

@@ -16,6 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import penstock
 from penstock.errors import BadInput
+from penstock.message import Stats
+from penstock.spark.options import check_queues
 from penstock.spark.pipelines.archive import TEXT
 from penstock.spark.pipelines.folders import DataFolder, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
@@ -50,6 +52,8 @@ class MoveTotals:
     came: Sum
     """What has arrived in the other."""
     totals: Totals
+    stays: Stats
+    """The first queue after the move: what is delayed or held is not moved."""
 
     @property
     def proven(self) -> bool:
@@ -86,10 +90,12 @@ def move(
     watch: Watch | None = None,
     **options: str,
 ) -> MoveTotals:
-    """Move what is in a queue now to a queue of another store (or of the same). Ids and sending times are new there."""
+    """Move what is visible in a queue now to a queue of another store (or of the same). Ids and sending times are new there."""
     to_queue = to_queue or queue
     if (url, queue) == (to_url, to_queue):
         raise BadInput(f"queue {queue!r} would be moved to itself")
+    check_queues(url, queue, what="the source")
+    check_queues(to_url, to_queue, what="the target")
     notes = DataFolder(checkpoint)
     with notes.locked():
         checkpoint_id(notes, "move", {"from": url, "queue": queue, "to": to_url, "to_queue": to_queue})
@@ -105,7 +111,9 @@ def move(
         writer = stream.writeStream.format("penstock").options(url=to_url, queue=to_queue)
         query = writer.option("checkpointLocation", f"{notes.url}/move").trigger(availableNow=True).start()
         totals = (watch or Watch("move")).follow(query)
-        moved = MoveTotals(before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1], totals)
+        left, came = before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1]
+        with penstock.open(url) as broker:
+            moved = MoveTotals(left, came, totals, broker.queue(queue).stats())
         if not totals.stopped:
             notes.remove([PROOF])
     return moved

@@ -73,7 +73,11 @@ def _tiles(whole: dict[str, Any], figures: dict[str, Any]) -> str:
 
 
 def _time_tile(name: str, found: dict[str, float] | None) -> tuple[str, str]:
-    return ("-", f"{name} time") if found is None else (duration(found["p50"]), f"{name} time; 99 %: {duration(found['p99'])}")
+    return (
+        ("-", f"{name} time")
+        if found is None
+        else (duration(found["p50"]), f"{name} time, median; 99 %: {duration(found['p99'])}")
+    )
 
 
 def _throughput(figures: dict[str, Any]) -> str:
@@ -88,7 +92,7 @@ def _throughput(figures: dict[str, Any]) -> str:
 
 def _percentiles(figures: dict[str, Any], name: str) -> list[tuple[str, str, Points]]:
     rows = figures["times"][name]
-    names = (("p50", "half", "a"), ("p90", "90 %", "b"), ("p99", "99 %", "d"))
+    names = (("p50", "median", "a"), ("p90", "90 %", "b"), ("p99", "99 %", "d"))
     return [(told, colour, [(row["at"], row[key]) for row in rows]) for key, told, colour in names if rows]
 
 
@@ -173,8 +177,8 @@ def _table(queues: Sequence[dict[str, Any]], now: str) -> str:
         "oldest",
         "redelivered",
         "dead",
-        "waiting 50 / 99 %",
-        "handling 50 / 99 %",
+        "waiting median / 99 %",
+        "handling median / 99 %",
     )
     rows = [
         (
