@@ -30,7 +30,7 @@ from penstock.errors import StoreError, Unsupported, WriterSetBack
 from penstock.publishing import segments
 from penstock.spark.digests import WRAP, digest_of
 from penstock.spark.insisting import insist
-from penstock.spark.options import WriteOptions
+from penstock.spark.options import WriteOptions, check_shared
 from penstock.spark.rows import Rows
 
 logger = logging.getLogger("penstock.spark")
@@ -63,6 +63,7 @@ class _Sink:
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0"
         staged = StagedByTask(writer, batch)
+        check_shared(self._options.url)
         with ExitStack() as opened:
             desk = insist(lambda: opened.enter_context(open_desk(self._options.url, **self._options.access())))
             most = insist(lambda: desk.max_segment) - HEADROOM

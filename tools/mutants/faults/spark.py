@@ -23,7 +23,51 @@ def pipeline(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, (*found, "tests/spark/pipelines/test_pipeline_commands.py"))
 
 
+def far_away(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/test_far_away.py", "tests/spark/pipelines/test_reaching.py"))
+
+
 FAULTS = [
+    spark(
+        "each queue has a partition of its own",
+        "several_small_queues",
+        (
+            "spark/reading.py",
+            "found[part].append(QueuePart(name, place, stop))",
+            "found.append([QueuePart(name, place, stop)])",
+        ),
+    ),
+    spark(
+        "partitions depend on the driver's cores",
+        "drivers_cores",
+        ("spark/reading.py", "-(-size // USUAL_TASK) if parallelism is None", "os.cpu_count() if parallelism is None"),
+        ("spark/reading.py", "import socket\n", "import os\nimport socket\n"),
+    ),
+    far_away(
+        "the token stays on the driver",
+        "drivers_token",
+        ("spark/options.py", 'return self.text("token") or token_for(', 'return self.text("token") and token_for('),
+    ),
+    far_away(
+        "an executor makes an empty database",
+        "executors_do_not_see",
+        ("spark/options.py", "if kind in FILES and not Path(path).exists():", "if False:"),
+    ),
+    far_away(
+        "the cluster's cores do not count",
+        "cluster_has_cores",
+        ("spark/pipelines/access.py", "spark.sparkContext.defaultParallelism", "1"),
+    ),
+    far_away(
+        "a master is not asked for before Spark starts",
+        "master_that_is_not_there",
+        ("spark/session.py", "        check_master(master)\n", "        pass\n"),
+    ),
+    far_away(
+        "a server of Spark Connect is not asked for before Spark starts",
+        "connect_that_is_not_there",
+        ("spark/session.py", "        check_remote(remote)\n", "        pass\n"),
+    ),
     pipeline(
         "an idle spell hides the next batch",
         "idle_spell",
@@ -45,7 +89,9 @@ FAULTS = [
         ("cli/transfers.py", "return 0 if moved.proven and not stays else 1", "return 0 if moved.proven else 1"),
     ),
     pipeline(
-        "bad rows are told as loaded", "tells_what_stays", ("spark/pipelines/load.py", "            done.rows -= done.bad\n", "")
+        "bad rows are told as loaded",
+        "tells_what_stays",
+        ("spark/pipelines/load.py", "            done.rows -= done.bad\n", ""),
     ),
     pipeline(
         "Spark starts before a missing queue is told",

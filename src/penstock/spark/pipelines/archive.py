@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
+from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.folders import DataFolder, File, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 from penstock.urls import without_password
@@ -84,7 +85,7 @@ def archive(
     with notes.locked():
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
         _finish(home, run)
-        stream = spark.readStream.format("penstock").options(url=url, queue=names, **options).load()
+        stream = spark.readStream.format("penstock").options(**source_options(spark, url, names, **options)).load()
         place = ArchivePlace(home.url, run, compression, infer=columns == "infer")
         writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")

@@ -36,9 +36,10 @@ import penstock
 from penstock.errors import BadInput
 from penstock.message import MAX_NUMBER
 from penstock.policy import MAX_BATCH
+from penstock.spark.pipelines.access import store_options
 from penstock.spark.pipelines.archive import known_types
 from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id
-from penstock.spark.pipelines.progress import Totals, Watch
+from penstock.spark.pipelines.progress import COUNTED, Totals, Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,10 +98,11 @@ def load(
         reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
         rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
         watch = watch or Watch("load")
-        sink = {"url": url, **({"badRows": bad} if bad else {})}
+        sink = {**store_options(url), **({"badRows": bad} if bad else {})}
         if "queue" not in rows.columns:
             sink["queue"] = queue
         if rate is None:
+            rows = rows.observe(COUNTED, F.count(F.lit(1)).alias("rows"))  # without the empty lines of JSON
             writer = rows.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
             done = watch.follow(writer.trigger(availableNow=True).start())
         else:

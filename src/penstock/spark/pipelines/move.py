@@ -18,6 +18,7 @@ import penstock
 from penstock.errors import BadInput
 from penstock.message import Stats
 from penstock.spark.options import check_queues
+from penstock.spark.pipelines.access import source_options, store_options
 from penstock.spark.pipelines.archive import TEXT
 from penstock.spark.pipelines.folders import DataFolder, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
@@ -69,7 +70,7 @@ class Deduplicated:
 
 
 def checksum(spark: SparkSession, url: str, queue: str) -> Sum:
-    rows = spark.read.format("penstock").options(url=url, queue=queue, exact=True).load()
+    rows = spark.read.format("penstock").options(**source_options(spark, url, queue, exact="true")).load()
     hashed = F.xxhash64("body", "content_type", _sorted("attributes"), _sorted("attribute_types"))
     row = rows.agg(F.count("*"), F.sum(hashed.cast("decimal(38,0)")), F.bit_xor(hashed)).collect()[0]
     return Sum(row[0], int(row[1] or 0), row[2] or 0)
@@ -105,10 +106,9 @@ def move(
             notes.write(PROOF, json.dumps([[each.count, str(each.sum), str(each.xor)] for each in before]))
         else:  # from a run that did not finish
             before = [Sum(count, int(total), int(xor)) for count, total, xor in json.loads(noted)]
-        stream = (
-            spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load().select(*CARRIED)
-        )
-        writer = stream.writeStream.format("penstock").options(url=to_url, queue=to_queue)
+        source = source_options(spark, url, queue, exact="true", **options)
+        stream = spark.readStream.format("penstock").options(**source).load().select(*CARRIED)
+        writer = stream.writeStream.format("penstock").options(**store_options(to_url), queue=to_queue)
         query = writer.option("checkpointLocation", f"{notes.url}/move").trigger(availableNow=True).start()
         totals = (watch or Watch("move")).follow(query)
         left, came = before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1]
@@ -143,7 +143,7 @@ def dedupe(
                 f"queue {queue!r} would be moved to itself: without the second name, duplicates are removed in place"
             )
         return _move_first(spark, url, queue, to, by, DataFolder(checkpoint), watch or Watch("dedupe"), options)
-    rows = spark.read.format("penstock").options(url=url, queue=queue, exact=True).load()
+    rows = spark.read.format("penstock").options(**source_options(spark, url, queue, exact="true")).load()
     first = Window.partitionBy("likeness").orderBy("sent_at", "id")
     ranked = rows.select("id", "sent_at", "state", _likeness(by).alias("likeness")).withColumn(
         "place", F.row_number().over(first)
@@ -184,11 +184,12 @@ def _move_first(
         partitions = spark.conf.get("spark.sql.shuffle.partitions")
         spark.conf.set("spark.sql.shuffle.partitions", "1")
         try:
-            stream = spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load()
+            source = source_options(spark, url, queue, exact="true", **options)
+            stream = spark.readStream.format("penstock").options(**source).load()
             # In one partition the rows stay in the queue's order, so Spark keeps the first.
             ordered = stream.withColumn("likeness", F.coalesce(_likeness(by), F.concat(F.lit("id "), "id"))).coalesce(1)
             unique = ordered.dropDuplicates(["likeness"]).select(*CARRIED)
-            writer = unique.writeStream.format("penstock").options(url=url, queue=to)
+            writer = unique.writeStream.format("penstock").options(**store_options(url), queue=to)
             query = writer.option("checkpointLocation", f"{notes.url}/dedupe").trigger(availableNow=True).start()
         finally:
             spark.conf.set("spark.sql.shuffle.partitions", str(partitions))

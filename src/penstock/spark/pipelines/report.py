@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import penstock
 from penstock import arrow
 from penstock.errors import BadInput
+from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.archive import known_types
 
 STEPS = (1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
@@ -50,7 +51,7 @@ def report(
                 raise BadInput(f"queue {each!r} needs a store: say which")
             with penstock.open(url) as broker:
                 broker.queue(each)
-            reader = spark.read.format("penstock").options(url=url, queue=each, exact=True)
+            reader = spark.read.format("penstock").options(**source_options(spark, url, each, exact="true"))
             frames += [_normal(reader.option("view", view).load(), producer, view=view) for view in ("messages", "settled")]
     if not frames:
         raise BadInput("a report needs at least one folder or queue")
