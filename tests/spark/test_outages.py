@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock import StoreUnreachable
 from penstock.broker import LocalBroker
+from penstock.client.connections import TRIES
 from penstock.patience import Patience
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.spark import columns, insisting
@@ -159,9 +160,9 @@ def test_a_running_query_outlives_an_outage(spark: SparkSession, service: Servic
     try:
         wait(lambda: seen == [b"before"])
         service.stop()
-        with socket.create_server(("127.0.0.1", service.port)) as nobody:  # the driver has noticed that nobody answers
+        with socket.create_server(("127.0.0.1", service.port)) as nobody:  # until the driver has noticed that nobody answers
             nobody.settimeout(200)
-            for _ in range(3):
+            for _ in range(3 * TRIES):
                 nobody.accept()[0].close()
         service.orders.send(b"after")
         service.start()

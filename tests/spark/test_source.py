@@ -486,6 +486,20 @@ def test_a_checkpoint_that_was_set_back_is_noticed(embedded: tuple[Broker, str])
     assert read_bodies(careless, end, after) == [b"new"]
 
 
+def test_a_checkpoint_that_was_set_back_to_its_first_batch_is_noticed(embedded: tuple[Broker, str]) -> None:
+    """Spark replays it from an initial offset that it asks of this process, which has another reader's name."""
+    broker, url = embedded
+    offsets = history(broker, url, 4)
+    reader = reader_of(url)
+    with pytest.raises(DataLost, match=r"come to epoch 0.*settled all up to 3.*set back"):
+        reader.partitions(reader.initialOffset(), offsets[1])
+    careless = reader_of(url, failOnDataLoss=False)
+    assert careless.partitions(careless.initialOffset(), offsets[1]) == []
+    end = careless.latestOffset(offsets[1], ReadMaxRows(9))
+    assert end["epoch"] == 4
+    assert read_bodies(careless, offsets[1], end) == [b"3"]
+
+
 def test_a_reader_that_was_given_up_is_noticed(embedded: tuple[Broker, str]) -> None:
     broker, url = embedded
     offsets = history(broker, url, 1)

@@ -135,7 +135,7 @@ def _tell_what_stays(done: RedriveTotals) -> None:
     if done.homeless:
         complain(f"{done.homeless} letters do not say where they came from, and stay: use --to QUEUE")
     for name, count in done.gone.items():
-        complain(f"{count} letters stay: the queue they came from, {name!r}, is gone; use --to QUEUE")
+        complain(f"{count} letters stay: the queue they came from, {name!r}, is gone or not for this token; use --to QUEUE")
     if done.duplicates:
         complain(stays(done.duplicates, "their queue takes equal messages once, and has an equal one"))
     if done.held:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -244,7 +244,9 @@ class LocalQueue(Queue):
         to: str | None = None,
         ids: Iterable[str] | None = None,
         since_at: int | None = None,
+        allow: Callable[[str], bool] = lambda _queue: True,
     ) -> Redriven:
+        """``allow``: whether letters may go back to a queue, if ``to`` does not say where. The server uses it."""
         if limit is not None:
             check_count(limit, "limit", 1, MAX_NUMBER)
         if since_at is not None:
@@ -252,7 +254,7 @@ class LocalQueue(Queue):
         chosen = (
             None if ids is None else {held.id for held in check_held(self.name, check_many(ids, "redrive", "redrive(ids=[…])"))}
         )
-        return self._dead_letters.redrive(limit, to, chosen, since_at)
+        return self._dead_letters.redrive(limit, to, chosen, since_at, allow)
 
     def redrive_part(self, limit: int, *, to: str | None, came_by: int, after: tuple[int, int] = START) -> RedrivenPart:
         """`redrive` in parts, each a commit: of the first ``limit`` visible messages after a place, those that were here at the

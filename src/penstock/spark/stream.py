@@ -116,7 +116,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @insistent
     def partitions(self, start: Offset, end: Offset) -> list[Slice]:
-        self._check(start)
+        self._check({**start, "reader": end["reader"]})  # for its first batch, Spark asks this process for a new initial offset
         if end["epoch"] <= start["epoch"]:
             return []
         sizes = [(name, self._confirm(name, end, size)) for name, size in sorted(end["claims"].items())]

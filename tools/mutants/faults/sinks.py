@@ -21,6 +21,11 @@ def outage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_outages.py",))
 
 
+def archived(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/pipelines/test_archive.py",))
+
+
+ARCHIVE = "spark/pipelines/archive.py"
 LANDING, TAKING = "spark/pipelines/landing.py", "spark/pipelines/taking.py"
 
 FAULTS = [
@@ -127,4 +132,6 @@ FAULTS = [
         "running_query",
         ("client/connections.py", "(StoreUnreachable if error.again else StoreError)", "StoreError"),
     ),
+    archived("a path of an archive looks like a pattern", "any_name", (ARCHIVE, '.replace("}", "%7D")', "")),
+    archived("a queue is taken for null", "any_name", (ARCHIVE, '"queue=%5F_HIVE_', '"queue=__HIVE_')),
 ]

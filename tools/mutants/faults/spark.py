@@ -129,6 +129,11 @@ FAULTS = [
         ("spark/stream.py", "if reader in queue.readers():", "if True:"),
     ),
     spark(
+        "a replayed first batch answers for a fresh reader",
+        "first_batch_is_noticed",
+        ("spark/stream.py", 'self._check({**start, "reader": end["reader"]})', "self._check(start)"),
+    ),
+    spark(
         "available now never ends", "comes_later_stays", ("spark/stream.py", "min(pulse.at, self._target[name])", "pulse.at")
     ),
     spark(

@@ -139,9 +139,15 @@ class ArchivePlace:
     def _moves(self, files: list[File], staged: str, batch: int) -> dict[str, str]:
         parts = [file.path for file in files if file.path.endswith(".parquet")]
         return {
-            path: f"{path[len(staged) + 1 :].rpartition('/')[0]}/{_name(self.run, batch, f'{number:04}.parquet')}"
+            path: f"{_spelled(path[len(staged) + 1 :].rpartition('/')[0])}/{_name(self.run, batch, f'{number:04}.parquet')}"
             for number, path in enumerate(parts)
         }
+
+
+def _spelled(folder: str) -> str:
+    """Spark's name of a folder, with more of it escaped; every reader understands that. Spark leaves } as it is, and takes a
+    path with it for a pattern. And it takes a queue of this name for null."""
+    return folder.replace("}", "%7D").replace("queue=__HIVE_DEFAULT_PARTITION__/", "queue=%5F_HIVE_DEFAULT_PARTITION__/")
 
 
 def _infer(frame: DataFrame, home: DataFolder) -> str:
