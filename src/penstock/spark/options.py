@@ -113,6 +113,7 @@ class WriteOptions:
     queue          where all rows go; default: the queue named in each row's column ``queue``
     badRows        a queue for rows that cannot be messages, with the reason; default: they fail the batch
     failOnDataLoss false: a batch whose number was published with other rows is left out, with a warning
+    txnAppId       with txnVersion, for batch writes: a write that is repeated with the same two is done once for each queue
     """
 
     url: str
@@ -120,6 +121,8 @@ class WriteOptions:
     token: str | None = None
     bad_rows: str | None = None
     fail_on_data_loss: bool = True
+    txn_app_id: str | None = None
+    txn_version: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -130,7 +133,11 @@ class WriteOptions:
             token=given.token(),
             bad_rows=given.text("badRows"),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
+            txn_app_id=given.text("txnAppId") or None,
+            txn_version=given.count("txnVersion", 0, 2**62),
         )
+        if (chosen.txn_app_id is None) != (chosen.txn_version is None):
+            raise BadInput("the options txnAppId and txnVersion belong together: a write that is done once has both")
         given.done()
         return chosen
 

@@ -134,4 +134,19 @@ FAULTS = [
     ),
     archived("a path of an archive looks like a pattern", "any_name", (ARCHIVE, '.replace("}", "%7D")', "")),
     archived("a queue is taken for null", "any_name", (ARCHIVE, '"queue=%5F_HIVE_', '"queue=__HIVE_')),
+    sink(
+        "a version with other rows is taken for a repetition",
+        "other_rows_is_told",
+        ("spark/sink.py", "self._once = app is None or version is None", "self._once = True"),
+    ),
+    sink(
+        "one version is one write to all queues",
+        "done_once",
+        ("spark/sink.py", "json.dumps([app, queue])", "json.dumps([app])"),
+    ),
+    sink(
+        "every write has a new writer",
+        "done_once",
+        ("spark/sink.py", "_writer_of(app, options.queue), version", "self._writer, version"),
+    ),
 ]
