@@ -24,6 +24,7 @@ from penstock.message import Message, weigh
 from penstock.queue.protocol import Queue
 from penstock.spark import arrow_reader
 from penstock.spark.filters import Wanted
+from penstock.spark.insisting import insist, insistent
 from penstock.spark.options import FILES, FileNotShared, ReadOptions
 
 ROWS = 5000
@@ -102,7 +103,7 @@ def _claim_by_message(
 ) -> Generator[pa.RecordBatch, None, int]:
     start, stop, found = piece.start + done, piece.stop, 0
     with _named_as_by_the_driver(options), _opened(options) as broker:
-        home, rows = broker.queue(piece.queue), ROWS // 10
+        home, rows = insist(lambda: broker.queue(piece.queue)), ROWS // 10
         told = pa.unify_schemas([schema, schema_of(["state"])])
         while start < stop:
             end = min(start + rows, stop)
@@ -145,6 +146,7 @@ def _scan_by_message(
         yield pa.RecordBatch.from_arrays(wanted.filter(batch).columns[: len(schema)], schema=schema)
 
 
+@insistent
 def _fetch(home: Queue, verb: str, schema: pa.Schema, arguments: dict[str, Any], rows: int) -> tuple[pa.RecordBatch, int]:
     """The answer of a verb, and how many rows to ask for next."""
     if isinstance(home, RemoteQueue):
@@ -183,5 +185,5 @@ def _opened(options: ReadOptions) -> Iterator[Broker]:
             yield broker
     else:
         if options not in kept:
-            kept[options] = options.open()
+            kept[options] = insist(options.open)
         yield kept[options]

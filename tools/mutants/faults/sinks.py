@@ -149,4 +149,9 @@ FAULTS = [
         "done_once",
         ("spark/sink.py", "_writer_of(app, options.queue), version", "self._writer, version"),
     ),
+    outage(
+        "an outage ends a task that reads",
+        "asks_again",
+        ("spark/reading.py", "insist(lambda: broker.queue", "(lambda act: act())(lambda: broker.queue"),
+    ),
 ]
