@@ -68,6 +68,21 @@ def test_a_steady_cycle_does_not_grow_the_disk(postgresql: PostgresqlServer) -> 
             assert "autovacuum_vacuum_threshold=2000" in options
 
 
+def test_the_marks_of_many_messages_are_removed_together(postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_local(postgresql.new_url()) as broker:
+        queue = broker.create("orders", deduplicate=True)
+        queue.send_many([b"%d" % number for number in range(50)])
+        assert queue.claim("spark", 1, 100).size == 50
+        queue.confirm("spark", 1)
+        database: Any = broker.store.database  # type: ignore[attr-defined]
+        ran: list[str] = []
+        run = database.run
+        monkeypatch.setattr(database, "run", lambda name, *rest: ran.append(name) or run(name, *rest))
+        assert queue.settle("spark", 1) == 50
+        assert len(ran) < 10, ran
+        assert not queue.send(b"7").duplicate
+
+
 def test_messages_are_found_by_their_index_even_where_statistics_say_there_are_none(postgresql: PostgresqlServer) -> None:
     url = postgresql.new_url()
     with penstock.open(url) as broker, psycopg.connect(url, autocommit=True) as vacuum:

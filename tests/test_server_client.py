@@ -188,7 +188,7 @@ def test_a_dead_letter_queue_must_be_one_of_the_tokens_own_in_mqs(limited: str, 
     assert http("POST", "/queues/mail-in", {**secret, "visibility_timeout": 5}).status == 200  # an existing policy may stay
 
 
-def test_a_token_for_some_queues_says_where_its_letters_go(limited: str, broker: Broker) -> None:
+def test_letters_go_back_only_to_queues_that_the_token_may_change(limited: str, broker: Broker) -> None:
     secret, dead, back = broker["secret"], broker["mail-dead"], broker.create("mail-in")
     secret.update(redrive=("mail-dead", 1))
     secret.send(b"x")
@@ -196,8 +196,10 @@ def test_a_token_for_some_queues_says_where_its_letters_go(limited: str, broker:
         secret.receive()
     assert dead.stats().messages == 1
     with penstock.open(limited, token="s" * 16) as shop:
-        with pytest.raises(BadInput, match="say to which queue"):
-            shop["mail-dead"].redrive()
+        found = shop["mail-dead"].redrive()
+        assert (found, found.homeless) == (0, 1)
+        with pytest.raises(BadInput, match="allow"):
+            shop["mail-dead"]._call("redrive", allow=True)
         with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
             shop["mail-dead"].redrive(to="secret")
         assert (dead.stats().messages, secret.stats().messages) == (1, 0)
@@ -205,6 +207,12 @@ def test_a_token_for_some_queues_says_where_its_letters_go(limited: str, broker:
     back.update(redrive=("mail-dead", 1), visibility=0)
     for _ in range(2):
         back.receive()
+    secret.send(b"y")
+    for _ in range(2):
+        secret.receive()
+    with penstock.open(limited, token="s" * 16) as shop:
+        assert shop["mail-dead"].redrive() == 1  # that of its own queue
+    assert [message.body for message in dead.peek(9)] == [b"y"]
     with penstock.open(limited, token="r" * 16) as root:
         assert root["mail-dead"].redrive() == 1
 

@@ -331,7 +331,7 @@ def _open_sqlite(url: str, options: dict[str, Any]) -> Store:
 def location(url: str) -> tuple[str, str]:
     """The kind of a store, and where its files or its database are: a path, or a URL without our own options, for a driver."""
     kind = url.partition(":")[0].lower()
-    if kind == "sqlite":
+    if kind in ("sqlite", "vsqs"):
         return kind, _path_and_options(url, {}, {"timeout": _timeout})[0]
     if kind == "spool":
         return kind, _path_and_options(url, {}, {"peers": _peers, "timeout": _timeout})[0]

@@ -26,8 +26,10 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Cluster:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, hides: Path | None = None) -> None:
+        """``hides``: a folder that the workers see empty, as if they were on other machines; this needs root."""
         self.folder = folder
+        self._workers, self._cores, self._hides = workers, cores, hides
         self._processes: list[subprocess.Popen[bytes]] = []
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
@@ -35,12 +37,12 @@ class Cluster:
 
     def __enter__(self) -> Self:
         self._start("master.Master", "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
-        for number in range(2):
+        for number in range(self._workers):
             work = str(self.folder / f"work-{number}")
-            flags = f"--host 127.0.0.{number + 1} --cores 1 --memory 1g --webui-port 0".split()
+            flags = f"--host 127.0.0.{number + 1} --cores {self._cores} --memory 1g --webui-port 0".split()
             self._start("worker.Worker", self.url, *flags, "-d", work)
         give_up_at = time.monotonic() + 90
-        while self.log().count("Registering worker") < 2:
+        while self.log().count("Registering worker") < self._workers:
             assert time.monotonic() < give_up_at, self.log()[-3000:]
             time.sleep(0.1)
         return self
@@ -76,12 +78,19 @@ class Cluster:
             os.kill(int(pid), signal.SIGKILL)
         return len(found)
 
+    def seen_by_workers(self, folder: Path) -> list[str]:
+        """The names in a folder as the first worker sees it."""
+        return [path.name for path in Path(f"/proc/{self._processes[1].pid}/root/{folder}").iterdir()]
+
     def _start(self, name: str, *arguments: str) -> None:
         home = str(Path(pyspark.__file__).parent)
         environment = os.environ | {"JAVA_HOME": find_java(), "SPARK_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
         with (self.folder / "cluster.log").open("ab") as log:
             command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments]
+            if self._hides is not None and name == "worker.Worker":
+                covered = 'mount -t tmpfs none "$0" && exec "$@"'
+                command = ["unshare", "--mount", "sh", "-c", covered, str(self._hides), *command]
             self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
 

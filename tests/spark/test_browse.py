@@ -17,7 +17,7 @@ import penstock
 from penstock import Queue, StoreBusy, arrow
 from penstock.spark import arrow_reader, columns, reading
 from penstock.spark.browse import Browse, FilteringBrowse
-from penstock.spark.options import ReadOptions
+from penstock.spark.options import PARALLELISM, ReadOptions
 from penstock.stores.sqlite.file import lend
 
 STORES = ["sqlite", "postgresql", "spool", "http"]
@@ -123,6 +123,7 @@ def test_partitions_are_ranges_that_meet(url: str, queue: Queue) -> None:
     browse = reader(url, "body", minPartitions=4)
     parts = browse.partitions()
     assert len(parts) == (1 if url.startswith("spool:") else 4)
+    assert all(len(part.pieces) == 1 for part in parts)
     assert sorted((row["body"] for row in rows(browse)), key=int) == [b"%d" % number for number in range(50)]
 
 
@@ -131,8 +132,8 @@ def test_few_of_many_numbers_are_found_by_the_index_and_many_by_the_table(tmp_pa
     with penstock.open(url) as broker:
         for name, count in (("orders", 1), ("many", 200), ("orders2", 1), ("orders", 3)):
             broker.create(name, exist_ok=True).send_many([name.encode()] * count)
-    (few,) = reader(url, "body").partitions()
-    (many,) = reader(url, "body", queue="many").partitions()
+    ((few,),) = (part.pieces for part in reader(url, "body").partitions())
+    ((many,),) = (part.pieces for part in reader(url, "body", queue="many").partitions())
     assert (few.dense, many.dense) == (False, True)
     assert len(rows(reader(url, "body"))) == 4
     assert len(rows(reader(url, "body", queue="many"))) == 200
@@ -205,7 +206,44 @@ def test_the_parts_of_a_batch_are_few() -> None:
     assert reading.parts(0, 8) == []
     assert reading.parts(10, None) == [(0, 10)]
     assert reading.parts(3, 8) == [(0, 1), (1, 2), (2, 3)]
-    assert len(reading.parts(2_000_000, None)) >= 4
+    assert len(reading.parts(2_000_000, None, 2)) == 4
+    assert len(reading.parts(100_000, None, 2)) == 2
+    assert len(reading.parts(100_000, None, 64)) == 5
+
+
+def test_the_parts_do_not_depend_on_the_drivers_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PARALLELISM, raising=False)
+    given = {"url": "sqlite:////x.db", "queue": "orders"}
+    assert ReadOptions.parse(given).parallelism is None
+    assert len(reading.parts(1_000_000, None)) == 20
+    monkeypatch.setenv(PARALLELISM, "48")
+    assert ReadOptions.parse(given).parallelism == 48
+    assert ReadOptions.parse(given | {"parallelism": "3"}).parallelism == 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
+def test_the_queues_are_cut_into_parts_that_meet(count: int) -> None:
+    sizes = [("a", 0), ("b", 1), ("c", 20), ("d", 3), ("e", 0), ("f", 16)]
+    places = [(name, place) for name, size in sizes for place in range(size)]
+    for whole in (False, True):
+        cut = reading.cut(sizes, reading.parts(40, count), whole=whole)
+        pieces = [piece for part in cut for piece in part]
+        assert [(piece.queue, place) for piece in pieces for place in range(piece.start, piece.stop)] == places
+        if whole:
+            assert [(piece.queue, piece.start, piece.stop) for piece in pieces] == [(n, 0, s) for n, s in sizes if s]
+        else:
+            assert len(cut) == count
+            assert {sum(piece.stop - piece.start for piece in part) for part in cut} <= {40 // count, -(-40 // count)}
+    assert reading.cut([("a", 0)], reading.parts(0, 4)) == []
+
+
+def test_many_queues_are_read_by_few_tasks(url: str) -> None:
+    with penstock.open(url) as broker:
+        for number in range(12):
+            broker.create(f"small-{number}").send_many([b"%d" % number] * 2)
+    browse = reader(url, "queue body", queue="small-*", minPartitions=3)
+    assert len(browse.partitions()) == 3
+    assert sorted(row["queue"] for row in rows(browse)) == sorted(f"small-{number}" for number in range(12) for _ in "ab")
 
 
 def test_the_columns_are_sparks() -> None:

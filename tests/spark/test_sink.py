@@ -265,3 +265,55 @@ def test_a_replay_that_is_split_otherwise_is_still_the_same_batch(
     forget_last_commit(tmp_path / "checkpoint")
     run(url, source.stream().repartition(3))
     assert found(sqlite) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_batch_write_with_a_version_is_done_once_for_each_queue(source: Input, sqlite: Broker, tmp_path: Path) -> None:
+    url = f"sqlite:///{sqlite.store.database.file.path}"  # type: ignore[attr-defined]
+    sqlite.create("copies")
+    fail = [True]
+
+    def both(frame: DataFrame, batch: int) -> None:
+        for queue in ("orders", "copies"):
+            write(frame, url, queue, txnAppId="shop/both", txnVersion=str(batch))
+            if fail:
+                fail.clear()
+                raise RuntimeError("between the two")
+
+    def run() -> None:
+        writer = source.stream().writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "check"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    source.add("1", "2")
+    with pytest.raises(PySparkException, match="between the two"):
+        run()
+    assert (found(sqlite), found(sqlite, "copies")) == ([b"1", b"2"], [])
+    source.add("3")
+    run()
+    assert found(sqlite) == found(sqlite, "copies") == [b"1", b"2", b"3"]
+
+
+def test_a_version_that_was_written_with_other_rows_is_told(spark: SparkSession, sqlite: Broker) -> None:
+    url = f"sqlite:///{sqlite.store.database.file.path}"  # type: ignore[attr-defined]
+    for _ in range(2):
+        write(numbers(spark, 3), url, txnAppId="nightly", txnVersion="7")
+    write(numbers(spark, 1), url, txnAppId="another", txnVersion="7")
+    assert found(sqlite) == [b"0", b"0", b"1", b"2"]
+    for version, told in (("7", "it had other messages"), ("6", "a later batch is published")):
+        with pytest.raises(PySparkException, match=rf"batch {version} of writer 'txn-nightly-\w+' .*{told}.* a txnVersion of"):
+            write(numbers(spark, 2), url, txnAppId="nightly", txnVersion=version)
+        write(numbers(spark, 2), url, txnAppId="nightly", txnVersion=version, failOnDataLoss="false")
+    assert len(found(sqlite)) == 4
+    assert sqlite.store.outbox.staging.staged() == []
+    write(numbers(spark, 2), url, txnAppId="nightly", txnVersion="8")
+    assert len(found(sqlite)) == 6
+
+
+def test_the_options_of_a_write_that_is_done_once_belong_together(spark: SparkSession) -> None:
+    for options in ({"txnAppId": "x"}, {"txnVersion": "1"}):
+        with pytest.raises(BadInput, match="belong together"):
+            WriteOptions.parse({"url": "sqlite:////nowhere.db", **options})
+    with pytest.raises(BadInput, match="txnVersion is '-1'"):
+        WriteOptions.parse({"url": "sqlite:////nowhere.db", "txnAppId": "x", "txnVersion": "-1"})
+    both = WriteOptions.parse({"url": "sqlite:////nowhere.db", "queue": "q", "txnAppId": "x", "txnVersion": "1"})
+    with pytest.raises(BadInput, match="for batch writes"):
+        StreamSink(both, StructType.fromDDL("body string"), False)

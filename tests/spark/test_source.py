@@ -16,11 +16,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 import penstock
-from penstock import Broker, Claim, PenstockError, Queue, QueueNotFound, StoreBusy
+from penstock import Broker, Claim, PenstockError, Queue, QueueNotFound, StoreError
 from penstock.spark import columns
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
-from penstock.spark.stream import DataLost, Offset, QueueStream
+from penstock.spark.stream import DataLost, Offset, QueueStream, Slice
 from penstock.testing import FakeClock
 
 STORES = ["sqlite", "postgresql", "vsqs", "http"]
@@ -331,10 +331,33 @@ def test_partitions_are_few_unless_more_are_asked_for(embedded: tuple[Broker, st
     reader = reader_of(url)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(9))
-    assert [(part.start, part.stop) for part in reader.partitions(start, end)] == [(0, 9)]
+    assert [places(part) for part in reader.partitions(start, end)] == [[(0, 9)]]
     many = reader_of(url, minPartitions=4)
-    assert [(part.start, part.stop) for part in many.partitions(start, end)] == [(0, 2), (2, 4), (4, 6), (6, 9)]
+    assert [places(part) for part in many.partitions(start, end)] == [[(0, 2)], [(2, 4)], [(4, 6)], [(6, 9)]]
     assert read_bodies(many, start, end) == numbered(9)
+
+
+def places(part: Slice) -> list[tuple[int, int]]:
+    return [(piece.start, piece.stop) for piece in part.pieces]
+
+
+def test_a_partition_has_several_small_queues(broker: Broker, url: str) -> None:
+    names = [f"small-{number:02}" for number in range(30)]
+    for name in names:
+        broker.create(name).send_many([f"{name} {number}".encode() for number in range(3)])
+    reader = reader_of(url, queue="small-*", minPartitions=4)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(1000))
+    parts = reader.partitions(start, end)
+    assert [sum(stop - low for low, stop in places(part)) for part in parts] == [22, 23, 22, 23]
+    wanted = [f"{name} {number}".encode() for name in names for number in range(3)]
+    assert sorted(read_bodies(reader, start, end)) == wanted
+    replay = reader_of(url, queue="small-*")
+    (whole,) = replay.partitions(start, end)
+    assert [piece.queue for piece in whole.pieces] == names
+    assert sorted(read_bodies(replay, start, end)) == wanted
+    for each in (reader, replay):
+        each.stop()
 
 
 def test_with_available_now_what_comes_later_stays(broker: Broker, url: str) -> None:
@@ -387,7 +410,7 @@ def test_when_one_of_two_claims_fails_the_other_is_not_forgotten(
         broker.create(name).send(b"1")
     reader = reader_of(url, queue="first,second")
     kind = type(broker["orders"])
-    claim, failures = kind.claim, [StoreBusy("try again")]
+    claim, failures = kind.claim, [StoreError("it broke")]  # which is not tried again
 
     def fail(queue: Queue, *arguments: Any, **how: Any) -> Claim:
         if queue.name == "second" and failures:
@@ -396,7 +419,7 @@ def test_when_one_of_two_claims_fails_the_other_is_not_forgotten(
 
     monkeypatch.setattr(kind, "claim", fail)
     start = reader.initialOffset()
-    with pytest.raises(StoreBusy):
+    with pytest.raises(StoreError, match="it broke"):
         reader.latestOffset(start, ReadMaxRows(10))
     read_so_far = []
     for _ in range(2):
@@ -463,6 +486,20 @@ def test_a_checkpoint_that_was_set_back_is_noticed(embedded: tuple[Broker, str])
     assert read_bodies(careless, end, after) == [b"new"]
 
 
+def test_a_checkpoint_that_was_set_back_to_its_first_batch_is_noticed(embedded: tuple[Broker, str]) -> None:
+    """Spark replays it from an initial offset that it asks of this process, which has another reader's name."""
+    broker, url = embedded
+    offsets = history(broker, url, 4)
+    reader = reader_of(url)
+    with pytest.raises(DataLost, match=r"come to epoch 0.*settled all up to 3.*set back"):
+        reader.partitions(reader.initialOffset(), offsets[1])
+    careless = reader_of(url, failOnDataLoss=False)
+    assert careless.partitions(careless.initialOffset(), offsets[1]) == []
+    end = careless.latestOffset(offsets[1], ReadMaxRows(9))
+    assert end["epoch"] == 4
+    assert read_bodies(careless, offsets[1], end) == [b"3"]
+
+
 def test_a_reader_that_was_given_up_is_noticed(embedded: tuple[Broker, str]) -> None:
     broker, url = embedded
     offsets = history(broker, url, 1)
@@ -521,7 +558,7 @@ def test_a_claim_that_lapsed_before_it_was_logged_is_an_empty_batch(
         after = reader.latestOffset(end, ReadMaxRows(9))
         assert after["claims"] == {"orders": 3}
         (part,) = reader.partitions(end, after)
-        assert (part.start, part.stop) == (0, 3)
+        assert places(part) == [(0, 3)]
         reader.commit(after)
         assert broker["orders"].stats().messages == 0
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.frame import Frame, Pipelines
 from penstock.cli.output import complain, emit, print_table, shown, stays
 from penstock.errors import BadInput
+from penstock.spark.options import check_queues
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.redrive import RedriveTotals
@@ -72,6 +73,7 @@ def run_redrive(args: Namespace, frame: Frame) -> int:
         raise BadInput("--field is for --summary")
     if args.limit is not None and args.limit < 1:
         raise BadInput(f"--limit {args.limit} must be at least 1")
+    check_queues(frame.url, args.name, *([args.to] if args.to else []))
     from penstock.spark.pipelines.redrive import letters, redrive, summarize
 
     if args.summary:
@@ -133,7 +135,7 @@ def _tell_what_stays(done: RedriveTotals) -> None:
     if done.homeless:
         complain(f"{done.homeless} letters do not say where they came from, and stay: use --to QUEUE")
     for name, count in done.gone.items():
-        complain(f"{count} letters stay: the queue they came from, {name!r}, is gone; use --to QUEUE")
+        complain(f"{count} letters stay: the queue they came from, {name!r}, is gone or not for this token; use --to QUEUE")
     if done.duplicates:
         complain(stays(done.duplicates, "their queue takes equal messages once, and has an equal one"))
     if done.held:
@@ -141,6 +143,7 @@ def _tell_what_stays(done: RedriveTotals) -> None:
 
 
 def run_report(args: Namespace, frame: Frame) -> int:
+    check_queues(frame.url, *(each for each in args.what if "/" not in each and not Path(each).is_dir()))
     from penstock.spark.pipelines.page import render
     from penstock.spark.pipelines.report import report
 

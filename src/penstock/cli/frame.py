@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote
 
-from penstock.cli.output import emit
+from penstock.cli.output import complain, emit
 from penstock.cli.parser import Parser
 from penstock.errors import BadURL, PenstockError
 
@@ -46,7 +46,18 @@ class Frame:
                 self._spark = session(self.args.master, remote=self.args.remote, name=f"penstock {self.args.pipeline}")
             if self.args.remote is None:
                 self._spark.sparkContext.setLogLevel("WARN" if self.args.debug else "OFF")
+                if not self.args.master.startswith("local"):
+                    self._await_executors(self._spark)
         return self._spark
+
+    def _await_executors(self, spark: SparkSession) -> None:
+        from penstock.spark.reaching import await_executors
+
+        if not await_executors(spark):
+            complain(
+                f"{self.args.master} has given no executor yet: it has no worker, or none with free cores and memory; "
+                "this program waits for one"
+            )
 
     @property
     def watch(self) -> Watch:

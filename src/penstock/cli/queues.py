@@ -217,7 +217,12 @@ def run_redrive(args: Namespace, broker: Broker) -> int:
         if moved.duplicates:
             complain(stays(moved.duplicates, "their queue takes equal messages once, and has an equal one"))
         if moved.homeless:
-            complain(stays(moved.homeless, "the queue where they died is gone, or they did not die in one: use --to NAME"))
+            complain(
+                stays(
+                    moved.homeless,
+                    "the queue where they died is gone or not for this token, or they did not die in one: use --to NAME",
+                )
+            )
     return 0 if moved else 1
 
 

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.frame import Frame, Pipelines, absolute
 from penstock.cli.output import complain
+from penstock.spark.options import check_queues
 from penstock.urls import without_password
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.progress import Totals
+
+STAYS = {
+    "delayed": "delayed",
+    "in_flight": "held by consumers",
+    "blocked": "behind others of their group",
+    "damaged": "damaged",
+    "visible": "visible (another run moves them)",
+}
+"""Why messages may still be in a queue that was moved."""
 
 
 def add(pipeline: Pipelines) -> None:
@@ -80,6 +90,7 @@ def mapping(text: str) -> dict[str, str]:
 
 
 def run_archive(args: Namespace, frame: Frame) -> int:
+    check_queues(frame.url, ",".join(args.queues), patterns=True)
     from penstock.spark.pipelines.archive import archive
 
     limits = {} if args.batch is None else {"maxMessagesPerTrigger": str(args.batch)}
@@ -99,6 +110,7 @@ def run_archive(args: Namespace, frame: Frame) -> int:
 
 
 def run_load(args: Namespace, frame: Frame) -> int:
+    check_queues(frame.url, args.queue, *([args.bad_queue] if args.bad_queue else []))
     from penstock.spark.pipelines.load import load
 
     checkpoint = args.checkpoint or _checkpoint("load", frame.url, *args.files, args.queue)
@@ -117,32 +129,52 @@ def run_load(args: Namespace, frame: Frame) -> int:
         bad_file=args.bad_file,
         watch=frame.watch,
     )
-    if not done.rows and not done.stopped:
+    if not done.rows and not done.bad and not done.stopped:
         complain(f"there was nothing new: {checkpoint} knows what was loaded before (another --checkpoint loads it again)")
-    return _answer(
-        frame, f"loaded {_count(done.rows, 'rows')} to {args.queue}", done, {"queue": args.queue, "checkpoint": checkpoint}
-    )
+    figures = {"queue": args.queue, "checkpoint": checkpoint, "bad": done.bad}
+    return _answer(frame, _loaded(args, done), done, figures)
+
+
+def _loaded(args: Namespace, done: Totals) -> str:
+    if done.bad is None:
+        return f"read {_count(done.rows, 'rows')} for {args.queue}; those that cannot be messages are in {args.bad_queue}"
+    text = f"loaded {_count(done.rows, 'rows')} to {args.queue}"
+    if done.bad:
+        when = "will be" if done.stopped else "are"
+        text += f"; {_count(done.bad, 'rows')} cannot be messages, and {when} in {args.bad_file}"
+    return text
 
 
 def run_move(args: Namespace, frame: Frame) -> int:
-    from penstock.spark.pipelines.move import move
-
     source, target = absolute(args.from_url), absolute(args.to_url)
     to_queue = args.to_queue or args.queue
+    check_queues(source, args.queue, what="the source")
+    check_queues(target, to_queue, what="the target")
+    from penstock.spark.pipelines.move import move
+
     checkpoint = args.checkpoint or _checkpoint("move", source, args.queue, target, to_queue)
     moved = move(frame.spark, source, args.queue, target, to_queue, checkpoint=checkpoint, watch=frame.watch)
     proof = {"left": asdict(moved.left), "came": asdict(moved.came), "proven": moved.proven}
     text = f"moved {_count(moved.totals.rows)}\nleft {args.queue}: {moved.left}\ncame to {to_queue}: {moved.came}\n"
     text += "proven: the same messages" if moved.proven else "NOT proven: they differ"
-    _answer(frame, text, moved.totals, {"queue": args.queue, "to_queue": to_queue, **proof})
+    figures = {
+        "queue": args.queue,
+        "to_queue": to_queue,
+        **proof,
+        "stays": {name: getattr(moved.stays, name) for name in STAYS},
+    }
+    _answer(frame, text, moved.totals, figures)
     if not moved.proven:
         complain(
             "someone else has used one of the queues meanwhile, or messages expired, or some were lost, which must not happen"
         )
-    return 0 if moved.proven else 1
+    if stays := ", ".join(f"{count:,} {why}" for name, why in STAYS.items() if (count := getattr(moved.stays, name))):
+        complain(f"not all messages have left {args.queue!r}: {stays}")
+    return 0 if moved.proven and not stays else 1
 
 
 def run_dedupe(args: Namespace, frame: Frame) -> int:
+    check_queues(frame.url, args.queue, *([args.to] if args.to else []))
     from penstock.spark.pipelines.move import dedupe
 
     checkpoint = args.checkpoint or _checkpoint("dedupe", frame.url, args.queue, args.to or "", args.by)

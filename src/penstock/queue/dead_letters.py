@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock import policy
@@ -62,9 +63,11 @@ class DeadLetters:
         self._queue.stored.move([message], Moving(target, now, now + micros(beyond.retention), death, policy.readmit))
         return True
 
-    def redrive(self, limit: int | None, to: str | None, ids: set[str] | None, since_at: int | None) -> Redriven:
+    def redrive(
+        self, limit: int | None, to: str | None, ids: set[str] | None, since_at: int | None, allow: Callable[[str], bool]
+    ) -> Redriven:
         self._check_target(to)
-        redrive = _Redrive(self._queue, limit, to, ids)
+        redrive = _Redrive(self._queue, limit, to, ids, allow)
         start = START if since_at is None else (since_at - 1, 0)
         before = -1
         # In a queue with groups, a letter that leaves frees the next of its group, which may come before those already seen.
@@ -96,8 +99,17 @@ class DeadLetters:
 class _Redrive:
     """One call of `DeadLetters.redrive`. Owns what is left to do, and the tally."""
 
-    def __init__(self, queue: OpenQueue, limit: int | None, to: str | None, ids: set[str] | None) -> None:
+    def __init__(
+        self,
+        queue: OpenQueue,
+        limit: int | None,
+        to: str | None,
+        ids: set[str] | None,
+        allow: Callable[[str], bool] = lambda _queue: True,
+    ) -> None:
+        """``allow``: whether letters may go back to this queue; the others stay, as those do that name none."""
         self._queue = queue
+        self._allow = allow
         self._limit = limit
         self._to = to
         self._left = ids
@@ -158,7 +170,7 @@ class _Redrive:
         beyond: dict[str, Settings | None] = {}
         known: list[tuple[str, Message]] = []
         for message in page:
-            target = self._to or (message.death.queue if message.death else None)
+            target = self._to or (message.death.queue if message.death and self._allow(message.death.queue) else None)
             if target is not None and target not in beyond:
                 beyond[target] = self._queue.store.load(target)
             if target is None or beyond[target] is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -245,7 +245,9 @@ class LocalQueue(Queue):
         to: str | None = None,
         ids: Iterable[str] | None = None,
         since_at: int | None = None,
+        allow: Callable[[str], bool] = lambda _queue: True,
     ) -> Redriven:
+        """``allow``: whether letters may go back to a queue, if ``to`` does not say where. The server uses it."""
         if limit is not None:
             check_count(limit, "limit", 1, MAX_NUMBER)
         if since_at is not None:
@@ -253,7 +255,7 @@ class LocalQueue(Queue):
         chosen = (
             None if ids is None else {held.id for held in check_held(self.name, check_many(ids, "redrive", "redrive(ids=[…])"))}
         )
-        return self._dead_letters.redrive(limit, to, chosen, since_at)
+        return self._dead_letters.redrive(limit, to, chosen, since_at, allow)
 
     # parts of long work, each a commit; the server uses them
 

@@ -20,13 +20,10 @@ DENSE = 8
 
 
 @dataclass
-class Range(InputPartition):
-    """The messages of one queue whose numbers are from ``start`` up to ``stop``."""
+class Ranges(InputPartition):
+    """A part of one queue by numbers, or of several small ones."""
 
-    queue: str
-    start: int
-    stop: int
-    dense: bool
+    pieces: list[reading.QueuePart]
 
 
 class Browse(DataSourceReader):
@@ -35,30 +32,30 @@ class Browse(DataSourceReader):
         self._schema = schema
         self._wanted = Wanted()
 
-    def partitions(self) -> list[Range]:
-        ranges: list[Range] = []
+    def partitions(self) -> list[Ranges]:
         with self._options.open() as broker:
             splits = broker.store.ordered
-            names = [
-                name for name in self._options.queues(broker) if self._wanted.queues is None or name in self._wanted.queues
-            ]
-            for name in names:
-                count, first, last = broker.queue(name).span(settled=self._options.view == "settled")
-                dense = (last - first + 1) <= count * DENSE
-                parts = reading.parts(count, self._options.min_partitions) if splits else [(0, count)] if count else []
-                for low, high in parts:
-                    start = first + (last - first) * low // count
-                    stop = first + (last - first) * high // count if high < count else FOREVER
-                    ranges.append(Range(name, start, stop, dense))
-        return ranges
+            spans = {
+                name: broker.queue(name).span(settled=self._options.view == "settled")
+                for name in self._options.queues(broker)
+                if self._wanted.queues is None or name in self._wanted.queues
+            }
+        sizes = [(name, count) for name, (count, _, _) in spans.items()]
+        among = reading.parts(sum(size for _, size in sizes), self._options.min_partitions, self._options.parallelism)
+        cut = reading.cut(sizes, among, whole=not splits)
+        return [Ranges([_by_number(piece, *spans[piece.queue]) for piece in pieces]) for pieces in cut]
 
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        if not isinstance(partition, Range):  # Spark passes a partition of its own if we returned none: the queues are empty
+    def read(self, partition: Ranges) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        if not isinstance(partition, Ranges):  # Spark passes a partition of its own if we returned none: the queues are empty
             return
-        schema = columns.arrow_schema(self._schema)
-        yield from reading.scan(
-            self._options, partition.queue, partition.start, partition.stop, partition.dense, self._wanted, schema
-        )
+        yield from reading.scan(self._options, partition.pieces, self._wanted, columns.arrow_schema(self._schema))
+
+
+def _by_number(piece: reading.QueuePart, count: int, first: int, last: int) -> reading.QueuePart:
+    """The numbers that messages with these places may have, if they are spread evenly."""
+    start = first + (last - first) * piece.start // count
+    stop = first + (last - first) * piece.stop // count if piece.stop < count else FOREVER
+    return reading.QueuePart(piece.queue, start, stop, dense=(last - first + 1) <= count * DENSE)
 
 
 class FilteringBrowse(Browse):

@@ -5,9 +5,11 @@ Directly from the database where possible (`penstock.spark.arrow_reader`), other
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterator
+import socket
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,14 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow import schema_of, to_batch
-from penstock.broker import Broker
+from penstock.broker import Broker, location
 from penstock.client.queue import RemoteQueue
-from penstock.errors import StoreError
+from penstock.errors import QueueNotFound, StoreError
 from penstock.message import Message, weigh
 from penstock.queue.protocol import Queue
 from penstock.spark import arrow_reader
 from penstock.spark.filters import Wanted
-from penstock.spark.options import ReadOptions
+from penstock.spark.insisting import insist, insistent
+from penstock.spark.options import FILES, FileNotShared, ReadOptions
 
 ROWS = 5000
 """Rows of one Arrow batch: fewer cost calls, more cost memory."""
@@ -30,35 +33,77 @@ PAGE = 16 * 1024 * 1024
 """Target size of one page, in bytes of bodies."""
 WORTH_A_TASK, MOST_A_TASK = 20_000, 500_000
 """Messages that justify another partition if there is a core for it, and messages after which there is one in any case."""
+USUAL_TASK = 50_000
+"""Messages of a partition if nobody knows how many tasks Spark runs at a time."""
 
 kept: dict[ReadOptions, Broker] = {}
 """The servers that this process is connected to."""
 
 
-def parts(size: int, at_least: int | None) -> list[tuple[int, int]]:
+@dataclass(frozen=True, slots=True)
+class QueuePart:
+    """A part of one queue: of a claim by places, or of the whole queue by numbers."""
+
+    queue: str
+    start: int
+    stop: int
+    dense: bool = False
+    """Many of these numbers belong to this queue, so a table scan finds them sooner than an index."""
+
+
+def parts(size: int, at_least: int | None, parallelism: int | None = None) -> list[tuple[int, int]]:
     """Split the messages among a few tasks, since each costs a Python worker."""
-    most = -(-size // WORTH_A_TASK)
-    count = min(size, max(at_least or 1, min(most, os.cpu_count() or 1), -(-size // MOST_A_TASK)))
+    usual = -(-size // USUAL_TASK) if parallelism is None else min(-(-size // WORTH_A_TASK), parallelism)
+    count = min(size, max(at_least or 1, usual, -(-size // MOST_A_TASK)))
     return list(pairwise(size * part // count for part in range(count + 1))) if count else []
 
 
+def cut(sizes: Sequence[tuple[str, int]], among: Sequence[tuple[int, int]], *, whole: bool = False) -> list[list[QueuePart]]:
+    """The messages of several queues, one queue after the other, split into `parts`. Each part may be of several queues.
+
+    ``whole``: no queue is split."""
+    found: list[list[QueuePart]] = [[] for _ in among]
+    ends, before = [stop for _, stop in among], 0
+    for name, size in sizes:
+        place = 0
+        while place < size:
+            part = bisect_right(ends, before + (size // 2 if whole else place))
+            stop = size if whole else min(size, ends[part] - before)
+            found[part].append(QueuePart(name, place, stop))
+            place = stop
+        before += size
+    return [pieces for pieces in found if pieces]
+
+
 def claim(
-    options: ReadOptions, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema
-) -> Generator[pa.RecordBatch, None, int]:
-    """The messages of a confirmed claim from place ``start`` up to ``stop``. Returns how many there were, including damaged
-    ones, which are set aside."""
-    found = 0
-    with arrow_reader.opened(options.url) as direct:
-        if direct is not None:
+    options: ReadOptions, pieces: Sequence[QueuePart], reader: str, epoch: int, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, list[int]]:
+    """The messages of confirmed claims. Returns how many each piece had, including damaged ones, which are set aside."""
+    found = [0] * len(pieces)
+    place = 0
+    while place < len(pieces):
+        with _named_as_by_the_driver(options), arrow_reader.opened(options.url) as direct:
             try:
-                for batch in direct.claim(queue, reader, epoch, start, stop, schema):
-                    yield batch
-                    found += batch.num_rows
-                return found
+                while direct is not None and place < len(pieces):
+                    piece = pieces[place]
+                    for batch in direct.claim(piece.queue, reader, epoch, piece.start, piece.stop, schema):
+                        yield batch
+                        found[place] += batch.num_rows
+                    place += 1
             except (arrow_reader.Damaged, StoreError):  # damage can change any value, and even break a row
-                start += found
-    with _opened(options) as broker:
-        home, rows = broker.queue(queue), ROWS // 10
+                pass
+        if place < len(pieces):
+            found[place] += yield from _claim_by_message(options, pieces[place], found[place], reader, epoch, schema)
+            place += 1
+    return found
+
+
+def _claim_by_message(
+    options: ReadOptions, piece: QueuePart, done: int, reader: str, epoch: int, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, int]:
+    start, stop, found = piece.start + done, piece.stop, 0
+    with _named_as_by_the_driver(options), _opened(options) as broker:
+        home, rows = insist(lambda: broker.queue(piece.queue)), ROWS // 10
         told = pa.unify_schemas([schema, schema_of(["state"])])
         while start < stop:
             end = min(start + rows, stop)
@@ -71,28 +116,37 @@ def claim(
     return found
 
 
-def scan(
-    options: ReadOptions, queue: str, start: int, stop: int, dense: bool, wanted: Wanted, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """The messages of a queue, or of its history, by number, that pass the filters."""
+def scan(options: ReadOptions, pieces: Sequence[QueuePart], wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The messages of queues, or of their history, by number, that pass the filters."""
     settled = options.view == "settled"
-    with arrow_reader.opened(options.url) as direct:
+    with _named_as_by_the_driver(options), arrow_reader.opened(options.url) as direct:
         if direct is not None:
             conditions = wanted.conditions(direct.ids)
-            yield from direct.scan(queue, start, stop, schema, settled=settled, dense=dense, conditions=conditions)
+            for piece in pieces:
+                yield from direct.scan(
+                    piece.queue, piece.start, piece.stop, schema, settled=settled, dense=piece.dense, conditions=conditions
+                )
             return
-    with _opened(options) as broker:
-        home, rows = broker.queue(queue), ROWS // 10
-        needed = pa.unify_schemas([schema, schema_of(sorted({"number", *wanted.columns()}))])
-        while True:
-            arguments = {"start": start, "stop": stop, "limit": rows, "settled": settled}
-            batch, rows = _fetch(home, "scan", needed, arguments, rows)
-            if not batch.num_rows:
-                return
-            start = batch.column("number")[-1].as_py() + 1
-            yield pa.RecordBatch.from_arrays(wanted.filter(batch).columns[: len(schema)], schema=schema)
+    with _named_as_by_the_driver(options), _opened(options) as broker:
+        for piece in pieces:
+            yield from _scan_by_message(broker.queue(piece.queue), piece, settled, wanted, schema)
 
 
+def _scan_by_message(
+    home: Queue, piece: QueuePart, settled: bool, wanted: Wanted, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    start, rows = piece.start, ROWS // 10
+    needed = pa.unify_schemas([schema, schema_of(sorted({"number", *wanted.columns()}))])
+    while True:
+        arguments = {"start": start, "stop": piece.stop, "limit": rows, "settled": settled}
+        batch, rows = _fetch(home, "scan", needed, arguments, rows)
+        if not batch.num_rows:
+            return
+        start = batch.column("number")[-1].as_py() + 1
+        yield pa.RecordBatch.from_arrays(wanted.filter(batch).columns[: len(schema)], schema=schema)
+
+
+@insistent
 def _fetch(home: Queue, verb: str, schema: pa.Schema, arguments: dict[str, Any], rows: int) -> tuple[pa.RecordBatch, int]:
     """The answer of a verb, and how many rows to ask for next."""
     if isinstance(home, RemoteQueue):
@@ -108,6 +162,21 @@ def _rows(weight: int, count: int) -> int:
 
 
 @contextmanager
+def _named_as_by_the_driver(options: ReadOptions) -> Iterator[None]:
+    """If a file lacks a queue that the driver has just seen, it is probably not the driver's file."""
+    try:
+        yield
+    except QueueNotFound as error:
+        kind, path = location(options.url)
+        if kind not in FILES:
+            raise
+        raise FileNotShared(
+            f"{path} on {socket.gethostname()} has no queue {error.name!r}, but the driver's has: either the queue was deleted "
+            "meanwhile, or this is another file, and the store must be on a file system that all of Spark's processes share"
+        ) from error
+
+
+@contextmanager
 def _opened(options: ReadOptions) -> Iterator[Broker]:
     """A broker of this process. Spark reuses its workers, so connections to servers are kept. A file is closed again, because
     another copy of SQLite may read it next."""
@@ -116,5 +185,5 @@ def _opened(options: ReadOptions) -> Iterator[Broker]:
             yield broker
     else:
         if options not in kept:
-            kept[options] = options.open()
+            kept[options] = insist(options.open)
         yield kept[options]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -11,15 +13,22 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from penstock.spark.java import find_java
+from penstock.spark.options import PARALLELISM
+from penstock.spark.reaching import check_master, check_remote
 
 
 def session(master: str = "local[*]", *, remote: str | None = None, name: str = "penstock", **config: str) -> SparkSession:
     """A session on ``master``, or through Spark Connect at ``remote``: sc://host:port, or local[2] to start a server. In
     settings __ stands for a dot: ``spark__sql__shuffle__partitions="4"``."""
     builder = SparkSession.builder.appName(name)
+    if remote is None:
+        check_master(master)
+    elif not remote.startswith("local"):
+        check_remote(remote)
     if remote is None or remote.startswith("local"):  # Spark, or the server of Spark Connect, runs here
         os.environ["JAVA_HOME"] = find_java()
         os.environ.setdefault("PYSPARK_PYTHON", _worker_python() if (remote or master).startswith("local") else sys.executable)
+        os.environ[PARALLELISM] = str(_parallelism(remote or master, config) or "")
     if remote is not None:
         builder = builder.remote(remote)
     else:
@@ -32,6 +41,17 @@ def session(master: str = "local[*]", *, remote: str | None = None, name: str = 
     for setting, value in config.items():
         builder = builder.config(setting.replace("__", "."), value)
     return builder.getOrCreate()
+
+
+def _parallelism(master: str, config: Mapping[str, str]) -> int | None:
+    """How many tasks run at a time, as far as that is known before Spark starts."""
+    known = {name: int(value) for name, value in config.items() if value.isdecimal()}
+    cores = known.get("spark__executor__instances", 0) * known.get("spark__executor__cores", 1)
+    if told := known.get("spark__default__parallelism") or known.get("spark__cores__max") or cores:
+        return told
+    if found := re.match(r"local\[(\d+|\*)", master):
+        return os.cpu_count() if found[1] == "*" else int(found[1])
+    return 1 if master == "local" else None
 
 
 def _worker_python() -> str:

@@ -5,14 +5,18 @@
              other rows, the query's checkpoint was set back or copied: an error, because these rows would be lost
     abort    on the driver: remove what was staged
 
-The writer is the query, which Spark recognises after a restart by its checkpoint; each batch write is a new writer. Each
+The writer is the query, which Spark recognises after a restart by its checkpoint; each batch write is a new writer, unless its
+options txnAppId and txnVersion name the writer, for each queue, and the batch. Each
 attempt of a task stages under its own names, and only the attempt that Spark chose is published.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,11 +30,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from penstock.broker import open_desk
-from penstock.errors import StoreError, Unsupported, WriterSetBack
+from penstock.errors import BadInput, StoreError, Unsupported, WriterSetBack
 from penstock.publishing import segments
 from penstock.spark.digests import WRAP, digest_of
 from penstock.spark.insisting import insist
-from penstock.spark.options import WriteOptions
+from penstock.spark.options import WriteOptions, check_shared
 from penstock.spark.rows import Rows
 
 logger = logging.getLogger("penstock.spark")
@@ -55,6 +59,9 @@ class StagedByTask(WriterCommitMessage):
 
 
 class _Sink:
+    _advice: str
+    """What to do if other rows were published under the number of a batch."""
+
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._rows = Rows(schema, options.queue, options.bad_rows)
@@ -63,6 +70,7 @@ class _Sink:
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0"
         staged = StagedByTask(writer, batch)
+        check_shared(self._options.url)
         with ExitStack() as opened:
             desk = insist(lambda: opened.enter_context(open_desk(self._options.url, **self._options.access())))
             most = insist(lambda: desk.max_segment) - HEADROOM
@@ -89,10 +97,7 @@ class _Sink:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise WriterSetBack(
-                f"{what}. The query's checkpoint was set back or copied, or the query gives other rows each time (rand, uuid): "
-                "restore its newest checkpoint, or start with a new one. With failOnDataLoss=false such rows are left out"
-            )
+            raise WriterSetBack(f"{what}. {self._advice} With failOnDataLoss=false such rows are left out")
         logger.warning("%s; its rows are left out, as failOnDataLoss is false", what)
 
     def _discard(self, messages: Sequence[StagedByTask]) -> None:
@@ -104,9 +109,16 @@ class _Sink:
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """Spark makes one for each batch's plan and one for each commit; the messages name the writer."""
 
+    _advice = (
+        "The query's checkpoint was set back or copied, or the query gives other rows each time (rand, uuid): restore its "
+        "newest checkpoint, or start with a new one."
+    )
+
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:  # noqa: ARG002
         """``overwrite`` means the mode complete: each batch is the whole result, and is sent as a whole."""
         super().__init__(options, schema)
+        if options.txn_app_id is not None:
+            raise BadInput("the options txnAppId and txnVersion are for batch writes; a stream numbers its batches by itself")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -131,20 +143,32 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 class BatchSink(_Sink, DataSourceArrowWriter):
     """Spark makes one for each write, and pickles it to the tasks and to the commit."""
 
+    _advice = "Each write of a txnAppId to a queue has a txnVersion of its own, higher than the last one."
+
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema)
         if overwrite:
             raise Unsupported('a queue cannot be overwritten: say .mode("append"); to empty it first, purge it')
-        self._writer = str(uuid.uuid4())
+        app, version = options.txn_app_id, options.txn_version
+        self._once = app is None or version is None
+        self._writer, self._batch = str(uuid.uuid4()), 0
+        if app is not None and version is not None:
+            self._writer, self._batch = _writer_of(app, options.queue), version
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._stage(iterator, self._writer, 0)
+        return self._stage(iterator, self._writer, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._publish(_only(messages), once=True)
+        self._publish(_only(messages), once=self._once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._discard(_only(messages))
+
+
+def _writer_of(app: str, queue: str | None) -> str:
+    """The writer of an application. For each queue it is another, so that one version can be written to several."""
+    whole = hashlib.sha256(json.dumps([app, queue]).encode()).hexdigest()
+    return f"txn-{re.sub('[^A-Za-z0-9_.-]', '_', app)[:40]}-{whole[:16]}"
 
 
 def _only(messages: Sequence[WriterCommitMessage | None]) -> list[StagedByTask]:

@@ -45,13 +45,11 @@ class DataLost(ClaimError):
 
 @dataclass
 class Slice(InputPartition):
-    """A part of the claim of one queue, by place."""
+    """A part of the claims of one epoch, by place: of one queue, or of several small ones."""
 
-    queue: str
     reader: str
     epoch: int
-    start: int
-    stop: int
+    pieces: list[reading.QueuePart]
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -118,28 +116,25 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @insistent
     def partitions(self, start: Offset, end: Offset) -> list[Slice]:
-        self._check(start)
-        slices: list[Slice] = []
+        self._check({**start, "reader": end["reader"]})  # for its first batch, Spark asks this process for a new initial offset
         if end["epoch"] <= start["epoch"]:
-            return slices
-        for name, size in sorted(end["claims"].items()):
-            confirmed = self._confirm(name, end, size)
-            slices += self._slices(name, end, confirmed, max(1, sum(end["claims"].values())))
-        return slices
+            return []
+        sizes = [(name, self._confirm(name, end, size)) for name, size in sorted(end["claims"].items())]
+        among = reading.parts(sum(size for _, size in sizes), self._options.min_partitions, self._options.parallelism)
+        return [Slice(end["reader"], end["epoch"], pieces) for pieces in reading.cut(sizes, among)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         if not isinstance(partition, Slice):  # Spark passes a partition of its own if we returned none: the batch is empty
             return
         schema = columns.arrow_schema(self._schema)
-        found = yield from reading.claim(
-            self._options, partition.queue, partition.reader, partition.epoch, partition.start, partition.stop, schema
-        )
-        expected = partition.stop - partition.start
-        if found < expected:
-            self._lost(
-                f"claim {partition.epoch} of reader {partition.reader!r} on queue {partition.queue!r} has {found} of the "
-                f"{expected} messages from place {partition.start} on: the others were deleted behind its back"
-            )
+        counts = yield from reading.claim(self._options, partition.pieces, partition.reader, partition.epoch, schema)
+        for piece, found in zip(partition.pieces, counts, strict=True):
+            expected = piece.stop - piece.start
+            if found < expected:
+                self._lost(
+                    f"claim {partition.epoch} of reader {partition.reader!r} on queue {piece.queue!r} has {found} of the "
+                    f"{expected} messages from place {piece.start} on: the others were deleted behind its back"
+                )
 
     @insistent
     def commit(self, end: Offset) -> None:
@@ -243,10 +238,6 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if confirmed < size:
             self._lost(f"claim {epoch} of reader {reader!r} on queue {name!r} has {confirmed} messages; it had {size}")
         return confirmed
-
-    def _slices(self, name: str, end: Offset, size: int, total: int) -> list[Slice]:
-        share = -(-(self._options.min_partitions or 1) * size // total)
-        return [Slice(name, end["reader"], end["epoch"], low, high) for low, high in reading.parts(size, share)]
 
     def _check(self, start: Offset) -> int:
         """Compare an offset from the checkpoint with the queues, once a run. Returns the last epoch that is settled there."""

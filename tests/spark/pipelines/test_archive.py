@@ -16,6 +16,7 @@ from penstock.message import Draft
 from penstock.spark.pipelines.archive import CONFIG, ArchivePlace, archive, merge
 from penstock.spark.pipelines.failures import readable
 from penstock.spark.pipelines.folders import DataFolder
+from penstock.spark.pipelines.load import load
 
 
 def rows(lake: Path, *columns: str) -> list[dict[str, object]]:
@@ -160,3 +161,20 @@ def test_who_was_killed_while_spark_wrote_its_first_offsets_goes_on(spark: Spark
         archive(spark, url, "orders", str(tmp_path / "lake"), once=True, checkpoint=str(tmp_path / "notes"))
         assert broker["orders"].stats().messages == 0
     assert rows(tmp_path / "lake", "body") == [{"body": b"x"}]
+
+
+def test_a_queue_of_any_name_is_archived_and_loaded_under_its_name(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    names = ["a}b", "{x}", "__HIVE_DEFAULT_PARTITION__", "plain"]
+    with penstock.open(url) as broker:
+        for name in names:
+            broker.create(name)
+        for _ in range(2):  # the second run merges the files of the first
+            for name in names:
+                broker[name].send(name.encode())
+            archive(spark, url, names, str(tmp_path / "lake"), once=True)
+        found = spark.read.parquet(str(tmp_path / "lake")).selectExpr("queue", "cast(body AS string) body").collect()
+        assert Counter(map(tuple, found)) == {(name, name): 2 for name in names}
+        load(spark, str(tmp_path / "lake"), url, "plain", checkpoint=str(tmp_path / "check"), columns={"queue": "queue"})
+        assert {name: [message.text for message in broker[name].peek(9)] for name in names} == {
+            name: [name] * 2 for name in names
+        }

@@ -84,7 +84,8 @@ def test_a_line_of_json_is_a_body_byte_for_byte_and_its_fields_can_be_mapped(
     bad = tmp_path / "bad.jsonl"
     columns = {"attribute.region": "of.region", "queue": "to"}
     check = str(tmp_path / "check-2")
-    load(spark, str(tmp_path / "a.jsonl"), url, "in", checkpoint=check, columns=columns, bad_file=str(bad))
+    done = load(spark, str(tmp_path / "a.jsonl"), url, "in", checkpoint=check, columns=columns, bad_file=str(bad))
+    assert (done.rows, done.bad) == (2, 1)
     (first,), (second,) = found(url, "other"), found(url)
     assert (first.text, first.content_type, first.attributes) == (lines[0], "application/json", {"region": "north"})
     assert (second.text, second.attributes) == (lines[1], {})
@@ -100,7 +101,8 @@ def test_rows_of_csv_are_json_and_those_that_do_not_fit_go_to_a_queue(spark: Spa
     columns = {"attribute.id": "id", "attribute.price": "price", "content_type": "name"}
     schema = "id int, name string, price double"
     check = str(tmp_path / "check")
-    load(spark, str(tmp_path / "a.csv"), url, "in", checkpoint=check, columns=columns, schema=schema, bad_queue="bad")
+    done = load(spark, str(tmp_path / "a.csv"), url, "in", checkpoint=check, columns=columns, schema=schema, bad_queue="bad")
+    assert (done.rows, done.bad) == (3, None), "nobody counts what goes to a queue that others use"
     (good,) = found(url)
     assert json.loads(good.body) == {"id": 1, "name": "bolt", "price": 2.5}
     assert (good.attributes, good.content_type) == ({"id": 1, "price": 2.5}, "bolt")
@@ -151,7 +153,8 @@ def test_columns_of_parquet_and_what_only_the_sink_finds_out(spark: SparkSession
     bad = tmp_path / "bad.jsonl"
     columns = {"content_type": "what"}
     files, check = str(tmp_path / "rows"), str(tmp_path / "check")
-    load(spark, files, url, "in", checkpoint=check, body="payload", columns=columns, bad_file=str(bad))
+    done = load(spark, files, url, "in", checkpoint=check, body="payload", columns=columns, bad_file=str(bad))
+    assert (done.rows, done.bad) == (1, 2)
     assert [(message.body, message.content_type) for message in found(url)] == [(b"a", "one")]
     reasons = sorted(json.loads(line)["reason"] for line in bad.read_text().splitlines())
     assert len(reasons) == 2

@@ -65,12 +65,65 @@ def test_what_goes_to_the_lake_comes_back_moves_and_is_freed_of_duplicates(shell
         assert sorted(message.text for message in other["jobs"].peek(10)) == ["a", "b"]
 
 
+def test_a_move_tells_what_stays_and_a_load_what_could_not_be_loaded(shell: Shell) -> None:
+    with penstock.open("sqlite:///queues.db") as broker, penstock.open("vsqs:///other") as other:
+        jobs = broker.create("jobs")
+        other.create("jobs")
+        jobs.send_many([b"held", b"free"])
+        jobs.receive(1)
+        jobs.send(b"later", delay=3600)
+        assert shell("move", "sqlite:///queues.db", "jobs", "vsqs:///other") == 1
+        assert shell.out.splitlines()[0] == "moved 1 message"
+        assert shell.out.splitlines()[-1] == "proven: the same messages"
+        assert shell.err == "penstock: not all messages have left 'jobs': 1 delayed, 1 held by consumers\n"
+        assert shell("move", "sqlite:///queues.db", "jobs", "vsqs:///other", "--json", "--checkpoint", "second") == 1
+        assert json.loads(shell.out)["stays"] == {"delayed": 1, "in_flight": 1, "blocked": 0, "damaged": 0, "visible": 0}
+        assert [message.body for message in other["jobs"].peek(10)] == [b"free"]
+
+    Path("rows.jsonl").write_text('{"a": 1}\nno JSON\nno JSON either\n')
+    assert shell("load", "rows.jsonl", "jobs", "--bad-file", "bad.jsonl") == 0
+    assert shell.out == "loaded 1 row to jobs; 2 rows cannot be messages, and are in bad.jsonl\n"
+    assert len(Path("bad.jsonl").read_text().splitlines()) == 2
+    with penstock.open("sqlite:///queues.db") as broker:
+        broker.create("bad")
+    assert shell("load", "rows.jsonl", "jobs", "--bad-queue", "bad", "--checkpoint", "other-check") == 0
+    assert shell.out == "read 3 rows for jobs; those that cannot be messages are in bad\n"
+
+
+def test_a_missing_queue_is_told_before_spark_starts(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def start(_: Frame) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(Frame, "spark", property(start))
+    there, here = f"vsqs:///{tmp_path}/other", f"sqlite:///{tmp_path}/queues.db"
+    with penstock.open(here) as broker:
+        broker.create("jobs")
+    penstock.open(there).close()
+    cases = [
+        (["archive", "jobs", "none", "lake"], f"the store is {here}"),
+        (["load", "rows.jsonl", "none"], f"the store is {here}"),
+        (["load", "rows.jsonl", "jobs", "--bad-queue", "none"], f"the store is {here}"),
+        (["move", here, "none", there], f"the source is {here}"),
+        (["move", here, "jobs", there, "none"], f"the target is {there}"),
+        (["dedupe", "none"], f"the store is {here}"),
+        (["dedupe", "jobs", "none"], f"the store is {here}"),
+        (["redrive", "none"], f"the store is {here}"),
+        (["redrive", "jobs", "--to", "none"], f"the store is {here}"),
+        (["report", "none"], f"the store is {here}"),
+    ]
+    for words, where in cases:
+        assert shell(*words) == 3, words
+        assert shell.err == f"penstock: there is no queue 'none'; {where}\n", words
+
+
 def test_errors_are_one_line_and_an_exit_code_and_debug_shows_all(shell: Shell) -> None:
     penstock.open("sqlite:///queues.db").close()
     assert shell("archive", "jobs", "lake", "--once") == 3
-    assert shell.err == "penstock: there is no queue 'jobs'\n"
+    assert shell.err.startswith("penstock: there is no queue 'jobs'; the store is ")
     assert shell("archive", "jobs", "lake", "--once", "--debug") == 3
     assert "Traceback" in shell.err
+    with penstock.open("sqlite:///queues.db") as broker:
+        broker.create("jobs")
     assert shell("load", "nowhere.csv", "jobs") == 2
     assert shell.err.startswith("penstock: there is no file ")
     assert shell("load", "nowhere.csv", "jobs", "--map", "key") == 2

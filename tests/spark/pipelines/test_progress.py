@@ -6,12 +6,17 @@ import io
 import json
 import os
 import signal
+import threading
+import time
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from penstock.spark.pipelines.progress import Watch
+import penstock
+from penstock.spark.pipelines.progress import Watch, rows_of
 
 
 class Terminal(io.StringIO):
@@ -41,14 +46,18 @@ class Query:
         self.stopped = True
 
 
-def event(batch: int, rows: int, *, took: int = 500, waiting: int | None = None, dropped: int = 0) -> dict[str, Any]:
+def event(
+    batch: int, rows: int, *, at: int | None = None, took: int = 500, waiting: int | None = None, dropped: int = 0
+) -> dict[str, Any]:
     latest = json.dumps({"visible": waiting, "oldest_age": 7.5}) if waiting is not None else json.dumps({"logOffset": 3})
     return {
         "batchId": batch,
+        "timestamp": f"2026-01-01T00:00:{at or batch:02}.000Z",
         "numInputRows": None,  # as through Spark Connect
         "durationMs": {"triggerExecution": took},
+        "observedMetrics": {},
         "sources": [{"latestOffset": latest, "numInputRows": rows}],
-        "stateOperators": [{"customMetrics": {"numDroppedDuplicateRows": dropped}}],
+        "stateOperators": [{"customMetrics": {"numDroppedDuplicateRows": dropped}, "numRowsDroppedByWatermark": 0}],
     }
 
 
@@ -65,6 +74,59 @@ def test_a_batch_is_counted_once_and_an_idle_one_is_none() -> None:
     query = Query(event(0, 1000, dropped=4), event(1, 0), lasts=3)
     totals = watch.follow(query)  # type: ignore[arg-type]
     assert (totals.rows, totals.batches, totals.duplicates) == (1000, 1, 4)
+
+
+def test_a_batch_is_counted_although_an_idle_spell_had_its_number() -> None:
+    class Growing(Query):
+        looks = 0
+
+        @property
+        def recentProgress(self) -> list[dict[str, Any]]:
+            self.looks += 1
+            return self.events[max(0, self.looks - 2) : self.looks]  # Spark keeps only the last ones
+
+        @recentProgress.setter
+        def recentProgress(self, events: list[dict[str, Any]]) -> None:
+            self.events = events
+
+    idle_and_busy = [event(0, 0), event(0, 100, at=1), event(1, 0, at=2), event(1, 0, at=3), event(1, 50, at=4)]
+    watch = Watch("archive")
+    totals = watch.follow(Growing(*idle_and_busy, lasts=20))  # type: ignore[arg-type]
+    assert (totals.rows, totals.batches, totals.by_query) == (150, 2, [150])
+
+
+def test_what_comes_after_an_idle_spell_of_a_real_stream_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    url, often = f"sqlite:///{tmp_path}/queue.db", "spark.sql.streaming.noDataProgressEventInterval"
+    with penstock.open(url) as broker:
+        queue = broker.create("jobs")
+        spark.conf.set(often, "500")  # milliseconds
+        try:
+            stream = spark.readStream.format("penstock").options(url=url, queue="jobs").load()
+            query = stream.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/check").start()
+        finally:
+            spark.conf.unset(often)
+        watch = Watch("archive")
+
+        def await_rows(rows: int) -> None:
+            give_up_at = time.monotonic() + 120
+            while not query.lastProgress or rows_of(query.lastProgress) != rows:
+                assert time.monotonic() < give_up_at
+                time.sleep(0.02)
+
+        def feed() -> None:
+            try:
+                for rows in (7, 8):
+                    await_rows(0)
+                    queue.send_many([b"x"] * rows)
+                    await_rows(rows)
+            finally:
+                watch.stop()
+
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        totals = watch.follow(query)
+        feeding.join()
+    assert (totals.rows, totals.batches, watch.figures.rows) == (15, 2, 15)
 
 
 def test_nothing_is_shown_where_nobody_looks() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.errors import BadInput, QueueNotFound
-from penstock.spark.pipelines import page
+from penstock.spark.pipelines import archive, page
 from penstock.spark.pipelines.report import EVENTS, report
 from penstock.testing.clock import FakeClock
 
@@ -77,6 +77,23 @@ def test_live_queues_are_counted_with_their_history(spark: SparkSession, tmp_pat
         "settled": 2,
         "died": 3,
     }
+
+
+def test_an_archived_message_is_settled_and_counted_once(spark: SparkSession, tmp_path: Path) -> None:
+    url, lake = f"sqlite:///{tmp_path}/jobs.db", str(tmp_path / "lake")
+    with penstock.open(url) as broker:
+        for name, history in (("007", 86400), ("plain", 0)):
+            broker.create(name, history=history).send_many([b"{}"] * 3)
+        archive(spark, url, "*", lake, once=True)
+        assert broker["007"].stats().settled == 3
+        broker["plain"].send(b"new")
+    for what, unsettled in (([lake], 0), ([lake, "007", "plain"], 1), (["plain", lake, "007", lake], 1)):
+        figures = report(spark, what, url=url)
+        whole = figures["all"]
+        assert (whole["messages"], whole["unsettled"], whole["processed"]) == (6 + unsettled, unsettled, 6), what
+        assert [row["queue"] for row in figures["queues"]] == ["007", "plain"]
+        assert sum(row["settled"] for row in figures["throughput"]) == 6
+        assert (whole["oldest_at"] is None) == (unsettled == 0)
 
 
 def test_bad_input_is_told(spark: SparkSession, tmp_path: Path) -> None:
@@ -174,3 +191,9 @@ def test_a_report_of_nothing_is_a_page_too() -> None:
     empty = dict.fromkeys(figures()["all"]) | {"messages": 0, "unsettled": 0, "redelivered": 0, "dead": 0}
     nothing = figures(all=empty, queues=[], throughput=[], times={"waiting": [], "handling": []}, deaths=[])
     assert "no messages" in page.render(nothing, "Nothing")
+
+
+def test_the_middle_of_the_times_is_the_median() -> None:
+    text = page.render(figures(), "Times")
+    assert "median" in text
+    assert "half" not in text

@@ -340,4 +340,13 @@ FAULTS = [
         "exchange_names",
         (POSTGRES_ALONE, '"holder": pack_holder(claiming.holder)}', '"holder": None}'),
     ),
+    exchanged(
+        "marks are removed one by one",
+        "removed_together",
+        (
+            "stores/sql/deleting.py",
+            'database.many("unmark_gone", marked)',
+            '[database.run("unmark_gone", dict(zip(("queue", "mark", "number", "forever"), row))) for row in marked]',
+        ),
+    ),
 ]

@@ -361,8 +361,13 @@ FAULTS = [
     ),
     served(
         "a token redrives to anywhere",
-        "where_its_letters_go",
-        ("server/dialects/native.py", "elif not request.grant.allows_all(Scope.ADMIN):", "elif False:"),
+        "letters_go_back_only",
+        ("server/dialects/native.py", "allow=lambda name: request.grant.allows(Scope.ADMIN, name)", "allow=bool"),
+    ),
+    served(
+        "a token names any queue as the target of a redrive",
+        "letters_go_back_only",
+        ("server/dialects/native.py", 'request.grant.check(Scope.ADMIN, str(given["to"]))', "pass"),
     ),
     served(
         "all tokens share their writers",

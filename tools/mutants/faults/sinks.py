@@ -21,6 +21,11 @@ def outage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_outages.py",))
 
 
+def archived(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/pipelines/test_archive.py",))
+
+
+ARCHIVE = "spark/pipelines/archive.py"
 LANDING, TAKING = "spark/pipelines/landing.py", "spark/pipelines/taking.py"
 
 FAULTS = [
@@ -126,5 +131,27 @@ FAULTS = [
         "an answer that was cut off ends a stream",
         "running_query",
         ("client/connections.py", "(StoreUnreachable if error.again else StoreError)", "StoreError"),
+    ),
+    archived("a path of an archive looks like a pattern", "any_name", (ARCHIVE, '.replace("}", "%7D")', "")),
+    archived("a queue is taken for null", "any_name", (ARCHIVE, '"queue=%5F_HIVE_', '"queue=__HIVE_')),
+    sink(
+        "a version with other rows is taken for a repetition",
+        "other_rows_is_told",
+        ("spark/sink.py", "self._once = app is None or version is None", "self._once = True"),
+    ),
+    sink(
+        "one version is one write to all queues",
+        "done_once",
+        ("spark/sink.py", "json.dumps([app, queue])", "json.dumps([app])"),
+    ),
+    sink(
+        "every write has a new writer",
+        "done_once",
+        ("spark/sink.py", "_writer_of(app, options.queue), version", "self._writer, version"),
+    ),
+    outage(
+        "an outage ends a task that reads",
+        "asks_again",
+        ("spark/reading.py", "insist(lambda: broker.queue", "(lambda act: act())(lambda: broker.queue"),
     ),
 ]

@@ -193,8 +193,8 @@ class Native(Dialect):
             return answer(request, await self.core.delete_many(request, queue, given["messages"]))
         if verb == "purge" and not given:
             return answer(request, await self.core.purge(queue))
-        if verb == "redrive":
-            _check_target(request, given.get("to"))
+        if verb == "redrive" and given.get("to") is not None:
+            request.grant.check(Scope.ADMIN, str(given["to"]))
         if verb == "update":
             self.check_redrive(request, given.get("redrive"))
 
@@ -202,7 +202,11 @@ class Native(Dialect):
             home = self.broker.queue(queue)
             if verb == "settings":
                 return home.settings
-            return _call(getattr(home, verb), given)
+            return _call(redrive if verb == "redrive" else getattr(home, verb), given)
+
+        def redrive(**how: Any) -> Any:
+            """Each letter names the queue where it died. A token's letters go back to queues that it may change."""
+            return self.broker.queue(queue).redrive(**how, allow=lambda name: request.grant.allows(Scope.ADMIN, name))
 
         if verb == "claim" and isinstance(given.get("limit"), int):
             given["limit"] = await self.core.quotas.cap(request.grant, given["limit"])
@@ -333,16 +337,6 @@ def _check_sender(request: Request) -> None:
     """A segment's queues are checked when it is published. A token that may not send to any queue cannot stage."""
     if Scope.SEND not in request.grant.scopes:
         raise Refused(403, "this token may not send")
-
-
-def _check_target(request: Request, to: object) -> None:
-    """Each letter names the queue where it died, so a token must name the target unless it may change all queues."""
-    if to is not None:
-        request.grant.check(Scope.ADMIN, str(to))
-    elif not request.grant.allows_all(Scope.ADMIN):
-        raise Refused(
-            403, "this token is not for all queues, and letters may have died in any: say to which queue they go (to)"
-        )
 
 
 def _own_writer(request: Request, writer: object) -> str:

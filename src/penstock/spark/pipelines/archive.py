@@ -16,10 +16,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
+from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.folders import DataFolder, File, check_no_pattern, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
 from penstock.spark.pipelines.reporting import ReportPlace
@@ -83,7 +86,7 @@ def archive(
     with notes.locked():
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
         _finish(home, run)
-        stream = spark.readStream.format("penstock").options(url=url, queue=names, **options).load()
+        stream = spark.readStream.format("penstock").options(**source_options(spark, url, names, **options)).load()
         place = ArchivePlace(home.url, run, compression, infer=columns == "infer")
         writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
@@ -138,9 +141,15 @@ class ArchivePlace:
     def _moves(self, files: list[File], staged: str, batch: int) -> dict[str, str]:
         parts = [file.path for file in files if file.path.endswith(".parquet")]
         return {
-            path: f"{path[len(staged) + 1 :].rpartition('/')[0]}/{_name(self.run, batch, f'{number:04}.parquet')}"
+            path: f"{_spelled(path[len(staged) + 1 :].rpartition('/')[0])}/{_name(self.run, batch, f'{number:04}.parquet')}"
             for number, path in enumerate(parts)
         }
+
+
+def _spelled(folder: str) -> str:
+    """Spark's name of a folder, with more of it escaped; every reader understands that. Spark leaves } as it is, and takes a
+    path with it for a pattern. And it takes a queue of this name for null."""
+    return folder.replace("}", "%7D").replace("queue=__HIVE_DEFAULT_PARTITION__/", "queue=%5F_HIVE_DEFAULT_PARTITION__/")
 
 
 def _infer(frame: DataFrame, home: DataFolder) -> str:
@@ -165,6 +174,14 @@ def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
     if columns is None:
         return rows
     return rows.withColumn("data", F.from_json(F.expr(TEXT), columns))
+
+
+def known_types(found: StructType) -> StructType:
+    """Override the types that Spark guesses from the names of an archive's folders: a queue named 007 is not 7."""
+    known = {field.name: field for field in cast("StructType", StructType.fromDDL(SCHEMA))}
+    if not {"body", "attribute_types"} <= set(found.fieldNames()):
+        return found
+    return StructType([known.get(field.name, field) for field in found])
 
 
 def merge(

@@ -29,6 +29,7 @@ from penstock.spark import columns
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines import declaration
+from penstock.spark.pipelines.access import store_options
 from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import at_line
@@ -176,7 +177,7 @@ class _Plan:
                 )
             url = self._url(pipeline.dead_letters.store, ("dead_letters",))
             writer = dead_letters(frame, table).writeStream.format("penstock")
-            writer = writer.options(url=url, queue=pipeline.dead_letters.queue)
+            writer = writer.options(**store_options(url), queue=pipeline.dead_letters.queue)
             where = f"{pipeline.where('dead_letters')}, for {table!r}"
             found.append(SinkQuery(where, writer, self._home / "dead" / table, pipeline.reads(table)))
         return found
@@ -232,7 +233,7 @@ class _Plan:
         bad_rows = letters.queue if letters and letters.store == sink.store else None
         Rows(rows.schema, sink.queue, bad_rows)  # raises what Spark would find out with the first batch
         writer = rows.writeStream.format("penstock")
-        writer = writer.options(url=self._url(sink.store, ("sink", sink.name)), queue=sink.queue)
+        writer = writer.options(**store_options(self._url(sink.store, ("sink", sink.name))), queue=sink.queue)
         return writer if bad_rows is None else writer.option("badRows", bad_rows)
 
     def _try_parquet(self, path: str, partition: Sequence[str], frame: DataFrame) -> None:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import Column
@@ -36,9 +36,10 @@ import penstock
 from penstock.errors import BadInput
 from penstock.message import MAX_NUMBER
 from penstock.policy import MAX_BATCH
-from penstock.spark.pipelines.archive import SCHEMA
+from penstock.spark.pipelines.access import store_options
+from penstock.spark.pipelines.archive import known_types
 from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id
-from penstock.spark.pipelines.progress import Totals, Watch
+from penstock.spark.pipelines.progress import COUNTED, Totals, Watch
 from penstock.spark.pipelines.reporting import ReportPlace
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def load(
 
     ``body``: the column that is the body, or ``json`` for the whole row. ``columns``: where the rest of a message comes from,
     such as {"key": "order_id", "attribute.region": "region"}. ``schema``: the types of a CSV's columns (DDL). An archive is
-    loaded unchanged."""
+    loaded unchanged. The answer's ``rows`` are those that became messages, and its ``bad`` those that went to ``bad_file``;
+    with ``bad_queue``, ``rows`` are all rows, and ``bad`` is None."""
     if rate is not None and not 1 <= rate <= MAX_NUMBER:
         raise BadInput(f"the rate is {rate}; it must be at least 1 row a second")
     if bad_queue is not None and bad_file is not None:
@@ -93,19 +95,26 @@ def load(
         about = {"files": ",".join(paths), "store": url, "queue": queue, "rate": "none" if rate is None else "some"}
         run = checkpoint_id(notes, "load", about)
         bad = _bad_queue(url, f"load-bad-{run}") if bad_file is not None else bad_queue
+        before = _count(url, bad) if bad_file is not None and bad is not None else 0  # a run that was stopped has left them
         reading = {**READ, **({} if "maxFilesPerTrigger" in options else MUCH), **options}
         rows = Shape(spark, paths, kind, schema, reading).messages(body, dict(columns or {}), queue, bad)
         watch = (watch or Watch("load")).report_to(ReportPlace(url, writes=[queue]))
-        sink = {"url": url, **({"badRows": bad} if bad else {})}
+        sink = {**store_options(url), **({"badRows": bad} if bad else {})}
         if "queue" not in rows.columns:
             sink["queue"] = queue
         if rate is None:
+            rows = rows.observe(COUNTED, F.count(F.lit(1)).alias("rows"))  # without the empty lines of JSON
             writer = rows.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
             done = watch.follow(writer.trigger(availableNow=True).start())
         else:
             done = _slowly(spark, rows, rate, sink, notes, watch)
-        if bad_file is not None and bad is not None and not done.stopped:
-            _write_down(url, bad, Path(bad_file))
+        if bad_file is not None and bad is not None:
+            done.bad = _count(url, bad) - before
+            done.rows -= done.bad
+            if not done.stopped:
+                _write_down(url, bad, Path(bad_file))
+        elif bad_queue is not None:
+            done.bad = None  # others may send to that queue, or receive from it
     return done
 
 
@@ -149,7 +158,7 @@ class Shape:
         _check_files(spark, paths)  # raises an error if a file is missing
         stream = spark.readStream.options(**options)
         if kind == "parquet":
-            self.schema = _known_types(spark.read.parquet(*paths).schema)
+            self.schema = known_types(spark.read.parquet(*paths).schema)
             self.rows = stream.schema(self.schema).parquet(path)
         elif kind == "csv":
             given = spark.createDataFrame([], schema).schema if schema else spark.read.csv(paths, header=True).schema
@@ -277,14 +286,6 @@ def _attribute_type(kind: DataType) -> str | None:
     return "integer" if isinstance(kind, IntegralType) else "number" if isinstance(kind, FractionalType) else None
 
 
-def _known_types(found: StructType) -> StructType:
-    """Override the types that Spark guesses from the names of an archive's folders: a queue named 007 is not 7."""
-    known = {field.name: field for field in cast("StructType", StructType.fromDDL(SCHEMA))}
-    if not {"body", "attribute_types"} <= set(found.fieldNames()):
-        return found
-    return StructType([known.get(field.name, field) for field in found])
-
-
 def _pattern(paths: list[str]) -> str:
     """Spark streams one folder or one pattern, so a file, or several paths, become a pattern that matches them."""
     if len(paths) == 1 and not DataFolder(paths[0]).is_file:
@@ -323,6 +324,11 @@ def _bad_queue(url: str, name: str) -> str:
     with penstock.open(url) as broker:
         broker.create(name, exist_ok=True, retention=MAX_NUMBER)
     return name
+
+
+def _count(url: str, name: str) -> int:
+    with penstock.open(url) as broker:
+        return broker.queue(name).stats().messages
 
 
 def _write_down(url: str, name: str, file: Path) -> None:

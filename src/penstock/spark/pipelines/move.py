@@ -16,6 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import penstock
 from penstock.errors import BadInput
+from penstock.message import Stats
+from penstock.spark.options import check_queues
+from penstock.spark.pipelines.access import source_options, store_options
 from penstock.spark.pipelines.archive import TEXT
 from penstock.spark.pipelines.folders import DataFolder, checkpoint_id
 from penstock.spark.pipelines.progress import Totals, Watch
@@ -51,6 +54,8 @@ class MoveTotals:
     came: Sum
     """What has arrived in the other."""
     totals: Totals
+    stays: Stats
+    """The first queue after the move: what is delayed or held is not moved."""
 
     @property
     def proven(self) -> bool:
@@ -66,7 +71,7 @@ class Deduplicated:
 
 
 def checksum(spark: SparkSession, url: str, queue: str) -> Sum:
-    rows = spark.read.format("penstock").options(url=url, queue=queue, exact=True).load()
+    rows = spark.read.format("penstock").options(**source_options(spark, url, queue, exact="true")).load()
     hashed = F.xxhash64("body", "content_type", _sorted("attributes"), _sorted("attribute_types"))
     row = rows.agg(F.count("*"), F.sum(hashed.cast("decimal(38,0)")), F.bit_xor(hashed)).collect()[0]
     return Sum(row[0], int(row[1] or 0), row[2] or 0)
@@ -87,10 +92,12 @@ def move(
     watch: Watch | None = None,
     **options: str,
 ) -> MoveTotals:
-    """Move what is in a queue now to a queue of another store (or of the same). Ids and sending times are new there."""
+    """Move what is visible in a queue now to a queue of another store (or of the same). Ids and sending times are new there."""
     to_queue = to_queue or queue
     if (url, queue) == (to_url, to_queue):
         raise BadInput(f"queue {queue!r} would be moved to itself")
+    check_queues(url, queue, what="the source")
+    check_queues(to_url, to_queue, what="the target")
     notes = DataFolder(checkpoint)
     with notes.locked():
         checkpoint_id(notes, "move", {"from": url, "queue": queue, "to": to_url, "to_queue": to_queue})
@@ -100,10 +107,9 @@ def move(
             notes.write(PROOF, json.dumps([[each.count, str(each.sum), str(each.xor)] for each in before]))
         else:  # from a run that did not finish
             before = [Sum(count, int(total), int(xor)) for count, total, xor in json.loads(noted)]
-        stream = (
-            spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load().select(*CARRIED)
-        )
-        writer = stream.writeStream.format("penstock").options(url=to_url, queue=to_queue)
+        source = source_options(spark, url, queue, exact="true", **options)
+        stream = spark.readStream.format("penstock").options(**source).load().select(*CARRIED)
+        writer = stream.writeStream.format("penstock").options(**store_options(to_url), queue=to_queue)
         query = writer.option("checkpointLocation", f"{notes.url}/move").trigger(availableNow=True).start()
         token = options.get("token")
         if url == to_url:
@@ -111,7 +117,9 @@ def move(
         else:
             places = [ReportPlace(url, reads=[queue], token=token), ReportPlace(to_url, writes=[to_queue])]
         totals = (watch or Watch("move")).report_to(*places).follow(query)
-        moved = MoveTotals(before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1], totals)
+        left, came = before[0] - checksum(spark, url, queue), checksum(spark, to_url, to_queue) - before[1]
+        with penstock.open(url) as broker:
+            moved = MoveTotals(left, came, totals, broker.queue(queue).stats())
         if not totals.stopped:
             notes.remove([PROOF])
     return moved
@@ -141,7 +149,7 @@ def dedupe(
                 f"queue {queue!r} would be moved to itself: without the second name, duplicates are removed in place"
             )
         return _move_first(spark, url, queue, to, by, DataFolder(checkpoint), watch or Watch("dedupe"), options)
-    rows = spark.read.format("penstock").options(url=url, queue=queue, exact=True).load()
+    rows = spark.read.format("penstock").options(**source_options(spark, url, queue, exact="true")).load()
     first = Window.partitionBy("likeness").orderBy("sent_at", "id")
     ranked = rows.select("id", "sent_at", "state", _likeness(by).alias("likeness")).withColumn(
         "place", F.row_number().over(first)
@@ -182,11 +190,12 @@ def _move_first(
         partitions = spark.conf.get("spark.sql.shuffle.partitions")
         spark.conf.set("spark.sql.shuffle.partitions", "1")
         try:
-            stream = spark.readStream.format("penstock").options(url=url, queue=queue, exact=True, **options).load()
+            source = source_options(spark, url, queue, exact="true", **options)
+            stream = spark.readStream.format("penstock").options(**source).load()
             # In one partition the rows stay in the queue's order, so Spark keeps the first.
             ordered = stream.withColumn("likeness", F.coalesce(_likeness(by), F.concat(F.lit("id "), "id"))).coalesce(1)
             unique = ordered.dropDuplicates(["likeness"]).select(*CARRIED)
-            writer = unique.writeStream.format("penstock").options(url=url, queue=to)
+            writer = unique.writeStream.format("penstock").options(**store_options(url), queue=to)
             query = writer.option("checkpointLocation", f"{notes.url}/dedupe").trigger(availableNow=True).start()
         finally:
             spark.conf.set("spark.sql.shuffle.partitions", str(partitions))

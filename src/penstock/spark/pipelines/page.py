@@ -82,7 +82,11 @@ def _tiles(whole: dict[str, Any], figures: dict[str, Any]) -> str:
 
 
 def _time_tile(name: str, found: dict[str, float] | None) -> tuple[str, str]:
-    return ("-", f"{name} time") if found is None else (duration(found["p50"]), f"{name} time; 99 %: {duration(found['p99'])}")
+    return (
+        ("-", f"{name} time")
+        if found is None
+        else (duration(found["p50"]), f"{name} time, median; 99 %: {duration(found['p99'])}")
+    )
 
 
 def _throughput(figures: dict[str, Any]) -> str:
@@ -141,8 +145,8 @@ def _table(queues: Sequence[dict[str, Any]], now: str) -> str:
         "oldest",
         "redelivered",
         "dead",
-        "waiting 50 / 99 %",
-        "handling 50 / 99 %",
+        "waiting median / 99 %",
+        "handling median / 99 %",
     )
     rows = [
         (

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 POLL = 0.2
 COUNTERS = ("rows", "batches")
+COUNTED = "penstock rows"
+"""The name of the observation (`DataFrame.observe`) whose ``rows`` are those that a query writes: fewer than it reads, if it
+leaves some out."""
 
 
 @dataclass(slots=True)
@@ -46,10 +49,23 @@ class _Query:
     """How far the watch has read the progress of one query."""
 
     query: StreamingQuery
-    last_batch: int = -1
+    seen: tuple[int, str] | None = None
+    """The last event that was counted. Its batch is not enough: while a query idles, Spark tells the batch that comes next."""
     lag: int | None = None
     oldest: float | None = None
+    rows: int = 0
     duplicates: int = 0
+    late: int = 0
+
+    def new_events(self) -> list[Any]:
+        events = list(self.query.recentProgress)
+        for place in reversed(range(len(events))):
+            if _key(events[place]) == self.seen:
+                events = events[place + 1 :]
+                break
+        if events:
+            self.seen = _key(events[-1])
+        return events
 
 
 @dataclass(slots=True)
@@ -63,6 +79,12 @@ class Totals:
     """By Ctrl-C or SIGTERM, rather than because all was done."""
     duplicates: int = 0
     """How many rows dropDuplicates has dropped."""
+    late: int = 0
+    """Rows that came later than the watermark allows."""
+    by_query: list[int] = field(default_factory=list)
+    """The rows of each query, in the order in which `follow` was given them."""
+    bad: int | None = 0
+    """Rows of a load that could not be messages and are not in ``rows``; None if they are, because nobody has counted them."""
 
 
 class Watch:
@@ -163,17 +185,17 @@ class Watch:
             for one in watched:
                 one.query.awaitTermination()
         done = self.figures
-        took, dropped = time.monotonic() - started, sum(one.duplicates for one in watched)
-        return Totals(done.rows - rows, done.batches - batches, took, self._stop.is_set(), dropped)
+        totals = Totals(done.rows - rows, done.batches - batches, time.monotonic() - started, self._stop.is_set())
+        totals.duplicates, totals.late = sum(one.duplicates for one in watched), sum(one.late for one in watched)
+        totals.by_query = [one.rows for one in watched]
+        return totals
 
     def _look(self, watched: list[_Query]) -> None:
         new = False
         for one in watched:
-            for event in one.query.recentProgress:
-                if event["batchId"] > one.last_batch:
-                    one.last_batch = event["batchId"]
-                    self._count(one, event)
-                    new = True
+            for event in one.new_events():
+                self._count(one, event)
+                new = True
         if new:
             lags = [one.lag for one in watched if one.lag is not None]
             self.figures.lag = sum(lags) if lags else None
@@ -185,12 +207,14 @@ class Watch:
         took = event["durationMs"].get("triggerExecution", 0) / 1000
         rows = rows_of(event)
         if rows:
+            one.rows += rows
             figures.rows += rows
             figures.batches += 1
             figures.rows_per_second = rows / took if took else 0.0
             figures.batch_seconds = took
         for operator in event["stateOperators"]:
             one.duplicates += operator["customMetrics"].get("numDroppedDuplicateRows", 0)
+            one.late += operator["numRowsDroppedByWatermark"]
         for source in event["sources"]:
             waiting = _waiting(source["latestOffset"])
             if waiting is not None:
@@ -221,9 +245,14 @@ class Watch:
         return "\n".join(lines) + "\n"
 
 
+def _key(event: Any) -> tuple[int, str]:
+    return event["batchId"], event["timestamp"]
+
+
 def rows_of(event: Any) -> int:
-    """How many rows a batch has read; Spark Connect does not add them up."""
-    return sum(source["numInputRows"] for source in event["sources"])
+    """How many rows a batch has written, if its query counts them as `COUNTED`; else how many it has read."""
+    counted: Any = (event["observedMetrics"] or {}).get(COUNTED) or ()  # without fields if nothing ran
+    return counted.rows if "rows" in counted else sum(source["numInputRows"] for source in event["sources"])
 
 
 def _waiting(offset: Any) -> dict[str, Any] | None:

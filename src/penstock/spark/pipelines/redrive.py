@@ -28,6 +28,7 @@ from pyspark.sql import functions as f
 
 import penstock
 from penstock.errors import BadInput, QueueNotFound
+from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.failures import readable
 
 BATCH = 500
@@ -56,7 +57,7 @@ def letters(spark: SparkSession, url: str, queue: str, *, where: str | None = No
     """The visible letters of a dead letter queue that match the SQL ``where``, with the columns that SQL sees."""
     with penstock.open(url, **_access(token)) as broker:
         broker.queue(queue)
-    frame = spark.read.format("penstock").options(url=url, queue=queue, exact=True, **_access(token)).load()
+    frame = spark.read.format("penstock").options(**source_options(spark, url, queue, exact="true", token=token)).load()
     now = f.current_timestamp()
     frame = frame.where(f.col("visible_at") <= now).withColumns(
         {

@@ -3,6 +3,7 @@
     waiting time    sent -> first received
     handling time   last received -> settled, as far as the queue keeps a history
     redelivered     received more than once
+    archived        settled: processed when it was archived, unless the queue's history knows better
     dead letters    by the reason they died of, were failed with, or that a pipeline gave them
 
 `page` makes a page of it for people.
@@ -22,12 +23,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import penstock
 from penstock import arrow
 from penstock.errors import BadInput
+from penstock.spark.pipelines.access import source_options
+from penstock.spark.pipelines.archive import known_types
 
 STEPS = (1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 MOST_BUCKETS = 72
 PERCENTILES = (0.5, 0.9, 0.99)
 EVENTS = ("sent", "received", "settled", "died")
 TOP = 12
+VIEWS = ("messages", "archive", "settled")
+"""Where a message can be. The last of them knows most about it."""
 
 
 def report(
@@ -37,7 +42,8 @@ def report(
     frames = []
     for each in what:
         if Path(each).is_dir():
-            frames.append(_normal(spark.read.parquet(str(each)), producer))
+            known = known_types(spark.read.parquet(str(each)).schema)
+            frames.append(_normal(spark.read.schema(known).parquet(str(each)), producer, view="archive"))
         elif isinstance(each, Path) or "/" in each:
             raise BadInput(f"there is no folder {str(each)!r}")
         else:
@@ -45,13 +51,11 @@ def report(
                 raise BadInput(f"queue {each!r} needs a store: say which")
             with penstock.open(url) as broker:
                 broker.queue(each)
-            reader = spark.read.format("penstock").options(url=url, queue=each, exact=True)
-            frames += [_normal(reader.option("view", view).load(), producer) for view in ("messages", "settled")]
+            reader = spark.read.format("penstock").options(**source_options(spark, url, each, exact="true"))
+            frames += [_normal(reader.option("view", view).load(), producer, view=view) for view in ("messages", "settled")]
     if not frames:
         raise BadInput("a report needs at least one folder or queue")
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
+    whole = frames[0] if len(frames) == 1 else _once(frames)
     whole = whole.persist()
     try:
         return _figures(whole)
@@ -59,9 +63,21 @@ def report(
         whole.unpersist()
 
 
-def _normal(frame: DataFrame, producer: str) -> DataFrame:
+def _once(frames: Sequence[DataFrame]) -> DataFrame:
+    """Each message once: an archived one can be in the queue's history, too, and one can be settled between two reads."""
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    message = f.max_by(f.struct(*whole.columns), f.array_position(f.array(*map(f.lit, VIEWS)), f.col("view")))
+    by = whole.withColumn("id", f.coalesce("id", f.expr("uuid()"))).groupBy("queue", "id")
+    return by.agg(message.alias("message")).select("message.*")
+
+
+def _normal(frame: DataFrame, producer: str, *, view: str) -> DataFrame:
     """The counted columns of each message, without bodies; columns that a frame lacks are null."""
     known = from_arrow_schema(arrow.SETTLED)
+    if "archived_at" in frame.columns:
+        frame = frame.withColumn("settled_at", f.col("archived_at"))
     has = set(frame.columns)
     given = {field.name: f.col(f"`{field.name}`") if field.name in has else f.lit(None).cast(field.dataType) for field in known}
     size = f.length("body") if "body" in has else f.lit(None)
@@ -71,13 +87,15 @@ def _normal(frame: DataFrame, producer: str) -> DataFrame:
     return frame.select(
         *[value.alias(name) for name, value in given.items() if name != "body"], size.cast("long").alias("size")
     ).select(
+        f.lit(view).alias("view"),
         "queue",
+        "id",
         "sent_at",
         f.col("first_received_at").alias("taken_at"),
         "settled_at",
         f.when(died.isNotNull(), f.coalesce("death.died_at", "settled_at", "sent_at")).alias("died_at"),
         f.coalesce(died, f.when(f.col("state") == "failed", f.lit("failed"))).alias("died"),
-        f.coalesce("state", f.lit("queued")).alias("state"),
+        f.coalesce("state", f.lit("processed" if view == "archive" else "queued")).alias("state"),
         f.coalesce("receives", f.lit(0)).alias("receives"),
         "size",
         f.col("attributes")[producer].alias("producer"),

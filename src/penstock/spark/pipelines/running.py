@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import PenstockError
 from penstock.spark.pipelines.failures import at_line
-from penstock.spark.pipelines.progress import Watch, rows_of
+from penstock.spark.pipelines.progress import Watch
 from penstock.spark.pipelines.taking import Take
 from penstock.stores.disk import sync_file_system
 
@@ -38,7 +38,7 @@ class Ran:
     seconds: float = 0
     stopped: bool = False
     taken: int = 0
-    """Messages that were taken from queues; like `late`, of the last hundred batches of a query if it had more."""
+    """Messages that were taken from queues."""
     late: int = 0
     """Rows that came later than the watermark allows; Spark drops them from windows and joins."""
 
@@ -122,10 +122,8 @@ class PipelineRun:
                     active.stop()
         ran.rows, ran.batches, ran.seconds = ran.rows + totals.rows, ran.batches + totals.batches, ran.seconds + totals.seconds
         ran.stopped = totals.stopped
-        for query, ended in zip(planned, started, strict=True):
-            for event in ended.recentProgress:
-                ran.taken += rows_of(event) if query in self._takers else 0
-                ran.late += sum(state["numRowsDroppedByWatermark"] for state in event["stateOperators"])
+        ran.taken += sum(rows for query, rows in zip(planned, totals.by_query, strict=True) if query in self._takers)
+        ran.late += totals.late
         return ran
 
     def _tidy(self) -> None:

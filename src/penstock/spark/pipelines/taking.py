@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import penstock
 from penstock.errors import BadInput, QueueNotFound
 from penstock.spark.pipelines import landing
+from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.declaration import Source
 from penstock.spark.pipelines.landing import Landing
 
@@ -62,7 +63,7 @@ class Take:
         return f"run-{re.sub('[^A-Za-z0-9_-]', '_', self.pipeline)[:40]}-{self.name[:40]}-"
 
     def stream(self, spark: SparkSession) -> DataStreamWriter:
-        options: Any = self.source.options | {"url": self.url, "queue": self._queue, "exact": True}
+        options = source_options(spark, self.url, self._queue, **self.source.options) | {"exact": True}
         options["readerPrefix"] = self._readers
         with penstock.open(self.url) as broker:
             # The next message of a group is handed out when the one before it is settled, so that cannot wait for the sinks.
