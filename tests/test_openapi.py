@@ -57,6 +57,7 @@ def test_fuzzing_finds_nothing(server: BackgroundServer, tmp_path: Path) -> None
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout[-5000:]
     paths = Http(server.url)("GET", "/openapi.json").json["paths"]
-    count = sum(method != "parameters" for item in paths.values() for method in item)
+    told = {(path.rstrip("/"), method) for path, item in paths.items() for method in item if method != "parameters"}
+    count = len(told)  # it takes /dashboard and /dashboard/ for one
     assert f"{count}/{count}" in done.stdout
     assert Http(server.url)("GET", "/health").status == 200
