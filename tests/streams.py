@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -39,9 +40,17 @@ class Follower:
         self.connection.close()
 
     def until(self, true: Callable[[], bool]) -> None:
-        """Read until that is so. (The socket gives up after a minute of silence.)"""
+        """Read until that is so, a minute at most."""
+        give_up_at = time.monotonic() + 60
         while not true():
             assert self.read(), "the stream has ended"
+            assert time.monotonic() < give_up_at, "it was never told"
+
+    def to_the_end(self) -> None:
+        """Read until the stream has ended, a minute at most."""
+        give_up_at = time.monotonic() + 60
+        while self.read():
+            assert time.monotonic() < give_up_at, "it goes on"
 
     def first(self) -> None:
         """Read the first picture, all of it."""
