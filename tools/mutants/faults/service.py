@@ -214,7 +214,7 @@ FAULTS = [
     Mutant(
         "a child makes its parent's tokens",
         "no_two_tokens",
-        (("client/connections.py", "            self._process = secrets.token_hex(8)\n", ""),),
+        (("client/calls.py", "            self._process = secrets.token_hex(8)\n", ""),),
         ("tests/test_client_http.py",),
     ),
     served(
@@ -261,7 +261,7 @@ FAULTS = [
     served(
         "a send is repeated without its token",
         "answer_is_lost",
-        ("client/queue.py", "drafts=batch, token=token or self._line.new_token()", "drafts=batch, token=None"),
+        ("client/queue.py", "drafts=batch, token=token or self._calls.new_token()", "drafts=batch, token=None"),
     ),
     served(
         "a token may do everything",
@@ -682,7 +682,7 @@ FAULTS = [
     served(
         "a remote consumer goes by its own clock",
         "by_the_servers_clock",
-        ("client/broker.py", 'int(self._call("describe")["at"])', "system_clock()"),
+        ("client/broker.py", 'int(self._calls.describe()["at"])', "system_clock()"),
     ),
     served(
         "a holder is lost over HTTP",
