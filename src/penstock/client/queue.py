@@ -28,13 +28,12 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_seconds
-from penstock.queue.arguments import check_each, check_flag, check_held, check_many, check_taking
+from penstock.queue.arguments import as_draft, check_each, check_flag, check_held, check_many, check_taking
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NOTHING = (None,) * 6
 PLAIN = Settings()
 LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several polls."""
@@ -94,10 +93,7 @@ class RemoteQueue(Queue):
         group: str | None = None,
         connection: object = None,
     ) -> Sent:
-        draft: Draft | bytes = body
-        special = (attributes, delay, visibility, deadline, key, group) != NOTHING
-        if special or content_type is not OCTETS or type(body) is not bytes:
-            draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
         return self.send_many([draft], connection=connection)[0]
 
     @asks

@@ -6,6 +6,7 @@ from planted import Mutant
 
 from faults import (
     access,
+    aio,
     databases,
     files,
     memcached,
@@ -23,6 +24,7 @@ from faults import (
 
 PARTS = (
     access,
+    aio,
     databases,
     files,
     memcached,

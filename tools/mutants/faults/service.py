@@ -220,7 +220,7 @@ FAULTS = [
     served(
         "each client's deletes are a call of their own",
         "deletes_of_clients_share",
-        ("server/dialects/base.py", "if isinstance(held, list) and len(held) <= FEW", "if isinstance(held, list) and not held"),
+        ("bridge/verbs.py", "if isinstance(held, list) and len(held) <= FEW", "if isinstance(held, list) and not held"),
     ),
     served(
         "receives that came together wait for the disk",
@@ -637,7 +637,7 @@ FAULTS = [
         "each listing has a slice of its own", "one_slice", ("server/dialects/base.py", "[] if done and", "[] if False and")
     ),
     served("a listing of everything", "listing_is_bounded", (MQS, 'min(numbers["limit"], MOST_LISTED)', 'numbers["limit"]')),
-    served("a deleted queue goes in one commit", "go_in_parts", ("server/dialects/base.py", ".purge(PART)", ".purge(10**9)")),
+    served("a deleted queue goes in one commit", "go_in_parts", ("bridge/verbs.py", ".purge(PART)", ".purge(10**9)")),
     served(
         "a queue that vanishes fails the metrics",
         "vanish_meanwhile",
