@@ -133,6 +133,7 @@ SLOW = (
     "a_signal_at_any_moment",
     "a_signal_handler_that_sends",
     "random_calls",
+    "cancellations_at_random",
     "after_kill_9",
     "power_cut",
     "children_forked",

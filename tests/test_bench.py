@@ -322,3 +322,15 @@ def test_pipelines_are_measured_beside_spark_and_the_sink(tmp_path: Path, spark:
     assert "| copy Parquet | 15 |" in page
     assert "* archive: 45% of copy Parquet, at least 50% wanted: **NOT met**" in page
     assert "* load: 65% of sink, at least 70% wanted: **NOT met**" in page
+
+
+def test_tasks_that_send_and_that_wait_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["--messages", "20", "--repeats", "1", "--idle", "0.1", "--out", str(out), "--folder", str(tmp_path)]
+    assert bench.main(["asyncio", *arguments]) == 0
+    page = (out / "asyncio.md").read_text()
+    assert page in capsys.readouterr().out
+    found = json.loads((out / "asyncio.json").read_text())
+    assert (len(found["one"]), len(found["many"])) == (1, 1)
+    assert "tasks send at least 5 times as fast as one: " in page
+    assert not list(tmp_path.glob(".penstock-bench-*"))

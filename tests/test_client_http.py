@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import BadInput, Draft
-from penstock.client import connections, http
+from penstock.client import calls, http
 from penstock.client.http import ClientConnection
 from penstock.client.queue import RemoteQueue
 from penstock.client.wire import CONTENT_TYPE, LENGTH, join, pack, split, unpack
@@ -144,8 +144,8 @@ def test_as_many_threads_as_call_keep_their_connections(server: BackgroundServer
 
 
 def test_no_two_tokens_are_alike_not_even_in_a_child_that_sends_at_the_same_instant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections.time, "time_ns", lambda: 1)  # type: ignore[attr-defined]
-    line = penstock.open("http://localhost:1")._line  # type: ignore[attr-defined]
+    monkeypatch.setattr(calls.time, "time_ns", lambda: 1)  # type: ignore[attr-defined]
+    line = penstock.open("http://localhost:1")._line.calls  # type: ignore[attr-defined]
     assert len({line.new_token() for _ in range(100)}) == 100
     readable, writable = os.pipe()
     if (child := os.fork()) == 0:
@@ -190,7 +190,7 @@ def test_an_exchange_is_one_request_and_one_call_of_the_queue(
         assert queue.exchange([], 1) == ([], [])
         for bad in ({"colour": "red"}, {"messages": [], "colour": "red"}, {"messages": [5]}, {"messages": [], "limit": 0}):
             with pytest.raises(BadInput):
-                queue._call("exchange", **bad)  # type: ignore[attr-defined]
+                queue._line.follow(queue._ask("exchange", **bad))  # type: ignore[attr-defined]
     lines = Http(server.url)("GET", "/metrics").body.decode().splitlines()
     assert 'penstock_messages_total{deed="received",queue="orders"} 60' in lines
     assert 'penstock_messages_total{deed="deleted",queue="orders"} 3' in lines
@@ -204,7 +204,7 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next(
         queue.send(b"x")
         receive = ClientConnection._receive
 
-        def interrupted(_: ClientConnection) -> bytes:
+        def interrupted(_: ClientConnection, count: int) -> bytes:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:

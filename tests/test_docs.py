@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
+from types import ModuleType
 
 import pytest
+import uvicorn
 
 import penstock
 from penstock import Settings, policy
 from penstock.server import BackgroundServer
+from penstock.testing.http import Http
+from penstock.testing.serving import until
 
 ROOT = Path(__file__).parent.parent
 ADDRESS = "http://localhost:7843"
@@ -102,3 +108,25 @@ def test_every_make_target_is_explained() -> None:
     text = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^\.PHONY: (\w+)", text, re.M)
     assert set(targets) == set(re.findall(r"^(\w+):.*## ", text, re.M))
+
+
+def test_the_fastapi_example_takes_and_ships_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (source,) = (block for block in blocks(ROOT / "docs/asyncio.md", "python") if "FastAPI" in block)
+    shop = ModuleType("shop")
+    monkeypatch.setitem(sys.modules, "shop", shop)
+    exec(compile(source, "shop.py", "exec"), vars(shop))
+    service = uvicorn.Server(uvicorn.Config(shop.app, port=0, log_level="warning"))
+    thread = Thread(target=service.run)
+    thread.start()
+    try:
+        until(lambda: service.started)
+        http = Http(f"http://127.0.0.1:{service.servers[0].sockets[0].getsockname()[1]}")
+        ids = {http("POST", "/orders", {"order": number}).json["id"] for number in range(20)}
+        assert len(ids) == 20
+        until(lambda: http("GET", "/orders").json == {"waiting": 0, "in_flight": 0, "shipped": 20})
+    finally:
+        service.should_exit = True
+        thread.join(60)
+    with penstock.open("sqlite:///shop.db") as broker:
+        assert broker["orders"].stats().messages == 0

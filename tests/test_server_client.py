@@ -199,7 +199,7 @@ def test_letters_go_back_only_to_queues_that_the_token_may_change(limited: str, 
         found = shop["mail-dead"].redrive()
         assert (found, found.homeless) == (0, 1)
         with pytest.raises(BadInput, match="allow"):
-            shop["mail-dead"]._call("redrive", allow=True)
+            shop._line.follow(shop["mail-dead"]._ask("redrive", allow=True))
         with pytest.raises(BadInput, match="may not admin on queue 'secret'"):
             shop["mail-dead"].redrive(to="secret")
         assert (dead.stats().messages, secret.stats().messages) == (1, 0)
@@ -228,7 +228,7 @@ def test_no_token_publishes_as_the_writer_of_another(limited: str, broker: Broke
         assert [remote.publish("nightly", 5, {"a": 1}) for remote in (root, shop)] == [1, 1]
         assert [remote.publish("nightly", 5, {"a": 1}) for remote in (root, shop)] == [None, None]
         with pytest.raises(BadInput, match="writer name"):
-            shop._call("publish", writer="", batch=1, segments={})  # type: ignore[attr-defined]
+            shop._line.follow(shop._calls._ask("publish", writer="", batch=1, segments={}))  # type: ignore[attr-defined]
     assert broker["mail-dead"].stats().messages == 2
 
 
@@ -397,7 +397,7 @@ def test_a_server_that_is_not_penstock_is_a_clear_error(content: bytes) -> None:
                 lambda: queue.settings,
                 queue.receive,
                 queue.stats,
-                lambda: queue._line.look("/scan", {}, accept="application/vnd.apache.arrow.stream"),
+                lambda: queue._line.follow(queue._calls.look("/scan", {}, accept="application/vnd.apache.arrow.stream")),
             ]
             for call in calls:
                 with pytest.raises(penstock.StoreError, match="did not answer like a Penstock server"):

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.bridge import verbs
 from penstock.broker import Listing, LocalBroker
 from penstock.errors import BadMessage, BadName, StoreError
 from penstock.message import Draft, Settings
@@ -467,7 +468,7 @@ class TestManyQueues:
     def test_the_messages_of_a_deleted_queue_go_in_parts(
         self, server: BackgroundServer, broker: LocalBroker, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(base, "PART", 10)
+        monkeypatch.setattr(verbs, "PART", 10)
         broker["orders"].send_many([b"x"] * 35)
         kind = type(broker.store.queue("orders"))
         purged: list[int] = []

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import Broker, Draft, Queue
-from penstock.client.connections import Line
+from penstock.client.calls import Asking, Calls
 from penstock.client.queue import RemoteQueue
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.dialects import native_values
@@ -41,17 +41,17 @@ def server(broker: Broker) -> Iterator[BackgroundServer]:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of the messages in each answer to a look."""
     sizes: list[int] = []
-    look = Line.look
+    look = Calls.look
 
-    def count(self: Line, path: str, arguments: dict[str, Any], **how: Any) -> Any:
-        answer = look(self, path, arguments, **how)
+    def count(self: Calls, path: str, arguments: dict[str, Any], **how: Any) -> Asking[Any]:
+        answer = yield from look(self, path, arguments, **how)
         if isinstance(answer.value, list):
             sizes.append(sum(len(message.body) for message in answer.value if isinstance(message, penstock.Message)))
         elif isinstance(answer.value, bytes):
             sizes.append(len(answer.value))
         return answer
 
-    monkeypatch.setattr(Line, "look", count)
+    monkeypatch.setattr(Calls, "look", count)
     return sizes
 
 
@@ -111,7 +111,7 @@ def test_a_claim_is_read_in_several_answers(broker: Broker, server: BackgroundSe
             there.read("reader", 2)
         for wrong in ({"reader": ["r"], "epoch": 1}, {"reader": "r", "epoch": "x"}, {"reader": "r", "epoch": 1, "start": "x"}):
             with pytest.raises(penstock.BadInput):
-                there._look("read", **wrong)
+                there._line.follow(there._look("read", **wrong))
 
 
 def test_what_a_reader_holds_is_seen_in_several_answers(tmp_path: Path, answers: list[int]) -> None:

@@ -1,5 +1,9 @@
 """Penstock: a durable message queue that runs anywhere Python runs."""
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from penstock.broker import Broker, Listing, open  # noqa: A004
 from penstock.errors import (
     BadInput,
@@ -32,9 +36,17 @@ from penstock.queue.protocol import Queue
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
 
+if _TYPE_CHECKING:
+    from penstock.aio.broker import AsyncBroker, aopen
+    from penstock.aio.message import AsyncMessage
+    from penstock.aio.queue import AsyncQueue
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncBroker",
+    "AsyncMessage",
+    "AsyncQueue",
     "BadInput",
     "BadMessage",
     "BadName",
@@ -76,5 +88,15 @@ __all__ = [
     "StoreVersion",
     "Unsupported",
     "WriterSetBack",
+    "aopen",
     "open",
 ]
+
+_ASYNC = {"AsyncBroker": "broker", "AsyncMessage": "message", "AsyncQueue": "queue", "aopen": "broker"}
+"""What is imported when it is first used: most programs do without asyncio."""
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _ASYNC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_import_module(f"penstock.aio.{_ASYNC[name]}"), name)

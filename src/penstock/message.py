@@ -237,7 +237,7 @@ class Home(Protocol):
 
 
 @dataclass(slots=True)
-class Message:
+class MessageFields:
     """A message as the queue holds it. A value: changing it changes only this copy."""
 
     id: str
@@ -264,6 +264,7 @@ class Message:
     received_at: int | None = None
     death: Death | None = None
     settled_at: int | None = None
+    """When it left the queue: it is in the history, or was received at most once."""
     reason: str | None = None
     lapsed: bool = False
     """It comes again because its last receiver neither settled nor released it in time."""
@@ -272,7 +273,6 @@ class Message:
     """The name that its receiver gave; None if nobody holds it, or without a name. In the history, the last holder's."""
     blocked: bool = field(default=False, compare=False)
     """It waits behind another message of its group; only those who look at the queue are told."""
-    home: Home | None = field(default=None, repr=False, compare=False)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -290,6 +290,13 @@ class Message:
             return self.body.decode()
         except UnicodeDecodeError as error:
             raise BadMessage(f"the body of message {self.id} is not UTF-8 text: {error}") from None
+
+
+@dataclass(slots=True)
+class Message(MessageFields):
+    """A message, and the verbs of its receiver."""
+
+    home: Home | None = field(default=None, repr=False, compare=False)
 
     def extend(self, visibility: float) -> bool:
         """Hide it for this many seconds from now; False if another consumer may hold it by now."""

@@ -26,8 +26,8 @@ from penstock.errors import MissingExtra
 def main(argv: list[str]) -> int:
     """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results.
 
-    ``http``, ``brokers``, ``sqs``, ``consumers``, ``spark`` and ``pipeline`` are separate benchmarks. On SIGTERM, each
-    stops its servers and removes its queues, which may be gigabytes."""
+    ``http``, ``brokers``, ``sqs``, ``asyncio``, ``consumers``, ``spark`` and ``pipeline`` are separate benchmarks. On SIGTERM,
+    each stops its servers and removes its queues, which may be gigabytes."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return _measure(argv)
@@ -60,6 +60,10 @@ def _measure(argv: list[str]) -> int:
         from penstock.bench.pipeline import main as pipeline
 
         return pipeline(argv[1:])
+    if argv[:1] == ["asyncio"]:
+        from penstock.bench.tasks import main as tasks
+
+        return tasks(argv[1:])
     if argv[:1] == ["consumers"]:
         from penstock.bench.consumers import main as consumers
 

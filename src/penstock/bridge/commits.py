@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 from penstock.bridge.performing import Operation as Operation
 from penstock.bridge.performing import Performer
 from penstock.broker import LocalBroker
-from penstock.errors import QueueNotFound, StoreBusy
+from penstock.errors import QueueNotFound, StoreBusy, StoreClosed
 from penstock.message import Draft, Settings
 from penstock.queue.queue import LocalQueue
 from penstock.queue.sending import Added, Batch
@@ -45,10 +46,15 @@ MOST_QUEUES = 10_000
 
 
 class Commits:
-    def __init__(self, broker: LocalBroker, loop: asyncio.AbstractEventLoop, *, max_pending: int) -> None:
+    def __init__(
+        self, broker: LocalBroker, loop: asyncio.AbstractEventLoop, *, max_pending: int | None, tasks: bool = False
+    ) -> None:
+        """``tasks``: what awaits the operations are tasks; the server has its own way (see `penstock.server.http.serving`)."""
         self._broker = broker
         self._loop = loop
-        self._max_pending = max_pending
+        self._max_pending = sys.maxsize if max_pending is None else max_pending
+        self._tasks = tasks
+        self._stopped = False
         self.pending = 0
         self.refused = 0
         self.sizes: Callable[[int, float], None] = lambda _size, _seconds: None
@@ -107,15 +113,22 @@ class Commits:
     def send(self, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> Awaitable[Added]:
         return self.share(f"send {queue}", partial(self._send, queue), Batch(drafts, token))
 
-    def begin(self, act: Callable[[], Any], patience: float, *, alone: bool = False) -> asyncio.Future[BaseException | None]:
+    def begin(
+        self,
+        act: Callable[[], Any],
+        patience: float,
+        *,
+        alone: bool = False,
+        late: Callable[[str], BaseException] = StoreBusy,
+    ) -> asyncio.Future[BaseException | None]:
         """Call ``act`` in the next commit, for as many requests as wait for it, or for what is no request. The result is its
-        error, if any; `StoreBusy` after so many seconds."""
+        error, if any, or after so many seconds a ``late`` one."""
         future: asyncio.Future[BaseException | None] = self._loop.create_future()
         operation = self._submit(Operation(act, alone=alone))
 
         def give_up() -> None:
             operation.withdraw()
-            future.set_result(StoreBusy(f"the store has not answered for {patience:g} seconds"))
+            future.set_result(late(f"the store has not answered for {patience:g} seconds"))
 
         def end() -> None:
             timer.cancel()
@@ -138,12 +151,18 @@ class Commits:
         """Call ``act`` in the next commit, whatever the limit of pending operations; no request waits for it."""
         operation = Operation(act)
         operation.wake = lambda: _log(operation)
-        self._gather(operation)
+        if not self._stopped:
+            self._gather(operation)
 
     def _submit(self, operation: Operation) -> Operation:
+        if self._stopped:
+            raise StoreClosed(f"{self._broker.store} was closed")
         if self.pending >= self._max_pending:
             self.refused += 1
             raise StoreBusy(f"{self.pending} operations wait for the store, the limit; try again soon")
+        if self._tasks:
+            operation.future = self._loop.create_future()
+            operation.wake = partial(_wake, operation.future)
         self._gather(operation)
         return operation
 
@@ -202,16 +221,13 @@ class Commits:
         self._call_soon()
         with self.together():
             for operation in group:
-                if operation.gone or operation.withdrawn:
-                    if operation.error is None and operation.undo is not None and operation.answer is not None:
-                        operation.undo(operation.answer)
-                elif operation.wake is not None:
-                    operation.wake()
+                operation.end()
 
     async def stop(self) -> None:
         """Finish what has been handed over."""
         while self.pending:
             await asyncio.sleep(0.005)
+        self._stopped = True
         for _ in self._threads:
             self._groups.put([])
         for thread in self._threads:
@@ -227,7 +243,8 @@ class Commits:
             # If fewer operations wait than are answered now, hold them back: the answered clients ask again sooner than a
             # separate sync would take.
             more = self._take(len(group))
-            self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)
+            with suppress(RuntimeError):  # the loop has ended, and with it all that waited for an answer
+                self._loop.call_soon_threadsafe(self._answer, group, not more, done, time.perf_counter() - started)
             group = more  # while this thread waits, it keeps nothing of the last commit
             group = group or self._groups.get()
 
@@ -254,6 +271,11 @@ class Commits:
         except QueueNotFound:
             self.forget(name)
             raise
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _log(operation: Operation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator
 from itertools import chain
 from threading import Lock
@@ -25,8 +26,8 @@ class Operation:
     commit whose keys are equal, and returns an answer or an error for each."""
 
     __slots__ = (
-        *("act", "alone", "answer", "begun", "error", "gone", "item", "key", "promise", "undo", "wake"),
-        "withdrawn",
+        *("act", "alone", "answer", "answered", "begun", "error", "future", "gone", "item", "key", "promise", "undo"),
+        *("wake", "withdrawn"),
     )
 
     def __init__(
@@ -46,7 +47,9 @@ class Operation:
         self.item = item
         self.answer: Any = None
         self.error: BaseException | None = None
-        self.begun = self.withdrawn = False
+        self.begun = self.withdrawn = self.answered = False
+        self.future: asyncio.Future[None] | None = None
+        """If its caller is a task, what that awaits."""
         self.gone = False
         """Its caller no longer waits for it."""
         self.wake: Callable[[], None] | None = None
@@ -67,12 +70,35 @@ class Operation:
             self.begun = not self.withdrawn
         return self.begun
 
-    def __await__(self) -> Generator[Operation, None, Any]:
-        try:
-            yield self
-        except BaseException:
-            self.gone = True
+    def end(self) -> None:
+        """Called in the event loop when there is an answer or an error: tell the caller, or undo it if that has left."""
+        self.answered = True
+        if self.gone or self.withdrawn:
+            self._revert()
+        elif self.wake is not None:
+            self.wake()
+
+    def leave(self) -> None:
+        """Its caller no longer waits for it. A task may leave although it was told the answer: it was cancelled before its turn
+        came."""
+        self.gone = True
+        if self.answered:
+            self._revert()
+        else:
             self.withdraw()
+
+    def _revert(self) -> None:
+        if self.error is None and self.undo is not None and self.answer is not None:
+            self.undo(self.answer)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            if self.future is None:
+                yield self
+            else:
+                yield from self.future
+        except BaseException:
+            self.leave()
             raise
         if self.error is not None:
             raise self.error

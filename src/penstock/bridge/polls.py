@@ -32,6 +32,8 @@ class Polls:
         self._bells: dict[str, Callable[[], None]] = {}
         """The bells that have not rung yet."""
         self._stopping = False
+        self.keep: Callable[[How, list[Message]], None] = lambda _how, _messages: None
+        """Called with messages that were settled when they were received, and whose receiver has left."""
         self.given_back = 0
         """How many messages were claimed for receivers that have left."""
 
@@ -61,7 +63,7 @@ class Polls:
         rested = False
         while True:
             try:
-                taken: Taken = await self._commits.share(key, take, asked, undo=self._undo, promise=False)
+                taken: Taken = await self._commits.share(key, take, asked, undo=partial(self._undo, how), promise=False)
             except BaseException:
                 self._wake(queue)  # pass the wake-up on to another poll
                 raise
@@ -81,6 +83,8 @@ class Polls:
                 finally:
                     receiver.resting = False
                 rested = True
+                if self._stopping:
+                    return []
 
     async def exchange(
         self,
@@ -97,11 +101,15 @@ class Polls:
         act = partial(self._taking.exchange, how, receiver, held, limit)
         return await self._commits.run(act, undo=lambda done: self.give_back(done[1]))
 
-    def _undo(self, taken: Taken) -> None:
+    def _undo(self, how: How, taken: Taken) -> None:
+        settled = [message for message in taken.messages if message.settled_at is not None]
+        if settled:
+            self.keep(how, settled)
         self.give_back(taken.messages)
 
     def give_back(self, messages: list[Message]) -> None:
-        """Make messages visible again whose receiver has left."""
+        """Make messages visible again whose receiver has left, unless they were settled when they were received."""
+        messages = [message for message in messages if message.settled_at is None]
         if messages:
             self.given_back += len(messages)
             self._commits.soon(lambda: [message.release() for message in messages])

@@ -42,6 +42,19 @@ class Room(Protocol):
         """Bytes that these take."""
 
 
+class Unbounded:
+    """The `Room` of a receiver that bounds by its limits what it holds."""
+
+    def make(self, wanted: int, copies: int) -> int:  # noqa: ARG002
+        return wanted
+
+    def keep(self, made: int, messages: Sequence[Message], copies: int) -> None:
+        pass
+
+    def cost(self, messages: Sequence[Message], copies: int) -> int:  # noqa: ARG002
+        return 0
+
+
 class How(NamedTuple):
     """What polls must have in common to share a claim."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from penstock import policy
-from penstock.client.connections import Line
+from penstock.client.calls import Asking, Calls, Follower, asks
 from penstock.clock import system_clock
 from penstock.errors import Unsupported
 from penstock.message import (
@@ -28,13 +28,12 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_seconds
-from penstock.queue.arguments import check_each, check_flag, check_held, check_many, check_taking
+from penstock.queue.arguments import as_draft, check_each, check_flag, check_held, check_many, check_taking
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NOTHING = (None,) * 6
 PLAIN = Settings()
 LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several polls."""
@@ -49,16 +48,23 @@ ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm",
 """Verbs that change something, but have a token or a name by which a repetition is recognised."""
 
 
+class Connected(Follower, Protocol):
+    """The connections to a server, and its calls."""
+
+    calls: Calls
+
+
 class RemoteQueue(Queue):
     """One queue of a server. Each verb is a request, except those that are made of others."""
 
-    def __init__(self, name: str, line: Line) -> None:
+    def __init__(self, name: str, line: Connected) -> None:
         self.name = name
-        self._line = line
+        self._line: Follower = line
+        self._calls = line.calls
         self._path = f"/penstock/queues/{quote(name, safe='')}/"
 
-    def _call(self, verb: str, **arguments: Any) -> Any:
-        return self._line.call(self._path + verb, arguments, again=verb in ASKED_TWICE, changes=verb not in LOOKS)
+    def _ask(self, verb: str, **arguments: Any) -> Asking[Any]:
+        return self._calls.call(self._path + verb, arguments, again=verb in ASKED_TWICE, changes=verb not in LOOKS)
 
     def _own(self, messages: list[Message]) -> list[Message]:
         for message in messages:
@@ -67,7 +73,11 @@ class RemoteQueue(Queue):
 
     @property
     def settings(self) -> Settings:
-        settings: Settings = self._call("settings")
+        return self._read_settings()
+
+    @asks
+    def _read_settings(self) -> Asking[Settings]:
+        settings: Settings = yield from self._ask("settings")
         return settings
 
     def send(
@@ -83,21 +93,24 @@ class RemoteQueue(Queue):
         group: str | None = None,
         connection: object = None,
     ) -> Sent:
-        draft: Draft | bytes = body
-        special = (attributes, delay, visibility, deadline, key, group) != NOTHING
-        if special or content_type is not OCTETS or type(body) is not bytes:
-            draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
         return self.send_many([draft], connection=connection)[0]
 
-    def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
+    @asks
+    def send_many(
+        self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None
+    ) -> Asking[list[Sent]]:
         _refuse(connection)
         batch = list(check_many(drafts, "send_many", "send"))
         policy.admit_all(batch, PLAIN, system_clock())  # refuse bad input here, with the server's own error text
-        return list(self._call("send_many", drafts=batch, token=token or self._line.new_token())) if batch else []
+        if not batch:
+            return []
+        return list((yield from self._ask("send_many", drafts=batch, token=token or self._calls.new_token())))
 
     def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
         self.send_many(drafts, token=token)
 
+    @asks
     def receive(
         self,
         limit: int = 1,
@@ -109,7 +122,7 @@ class RemoteQueue(Queue):
         holder: str | None = None,
         unfinished: bool = False,
         together: bool = False,
-    ) -> list[Message]:
+    ) -> Asking[list[Message]]:
         check_taking(limit, visibility, share, holder)  # the share is a hint, which the protocol does not carry
         check_seconds(wait, "wait")
         give_up_at = time.monotonic() + wait
@@ -118,18 +131,21 @@ class RemoteQueue(Queue):
             arguments = {"limit": limit, "wait": left, "visibility": visibility, "mode": mode, "holder": holder}
             arguments |= {"unfinished": unfinished or None, "together": check_flag(together, "together") or None}
             given = {name: value for name, value in arguments.items() if value is not None}
-            messages = self._own(self._line.call(f"{self._path}receive", given, again=False, changes=True, wait=left))
+            asking = self._calls.call(f"{self._path}receive", given, again=False, changes=True, wait=left)
+            messages = self._own((yield from asking))
             if messages or time.monotonic() >= give_up_at:
                 return messages
 
     def delete(self, message: Message | Receipt | str, *, connection: object = None) -> bool:
         return self.delete_many([message], connection=connection)[0]
 
-    def delete_many(self, messages: Sequence[Message | Receipt | str], *, connection: object = None) -> list[bool]:
+    @asks
+    def delete_many(self, messages: Sequence[Message | Receipt | str], *, connection: object = None) -> Asking[list[bool]]:
         _refuse(connection)
         held = _receipts(self.name, check_many(messages, "delete_many", "delete"))
-        return list(self._call("delete_many", messages=held)) if held else []
+        return list((yield from self._ask("delete_many", messages=held))) if held else []
 
+    @asks
     def exchange(
         self,
         messages: Sequence[Message | Receipt | str],
@@ -138,81 +154,103 @@ class RemoteQueue(Queue):
         visibility: float | None = None,
         share: tuple[int, int] | None = None,
         holder: str | None = None,
-    ) -> tuple[list[bool], list[Message]]:
+    ) -> Asking[tuple[list[bool], list[Message]]]:
         check_taking(limit, visibility, share, holder)
         held = _receipts(self.name, check_many(messages, "exchange", "delete"))
         given = {"messages": held, "limit": limit, "visibility": visibility, "holder": holder}
-        settled, taken = self._call("exchange", **{name: value for name, value in given.items() if value is not None})
+        settled, taken = yield from self._ask("exchange", **{name: value for name, value in given.items() if value is not None})
         return settled, self._own(taken)
 
-    def fail(self, message: Message | Receipt | str, reason: str | None = None) -> bool:
-        return bool(self._call("fail", message=self._one(message), reason=policy.check_reason(reason)))
+    @asks
+    def fail(self, message: Message | Receipt | str, reason: str | None = None) -> Asking[bool]:
+        return bool((yield from self._ask("fail", message=self._one(message), reason=policy.check_reason(reason))))
 
-    def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> list[bool]:
+    @asks
+    def finish(self, messages: Sequence[Message | Receipt | str], failed: str | None = None) -> Asking[list[bool]]:
         held = _receipts(self.name, check_many(messages, "finish", "finish([…])"))
-        return list(self._call("finish", messages=held, failed=policy.check_reason(failed))) if held else []
+        return list((yield from self._ask("finish", messages=held, failed=policy.check_reason(failed)))) if held else []
 
-    def extend(self, message: Message | Receipt | str, visibility: float) -> bool:
+    @asks
+    def extend(self, message: Message | Receipt | str, visibility: float) -> Asking[bool]:
         check_seconds(visibility, "visibility")
-        return bool(self._call("extend", message=self._one(message), visibility=visibility))
+        return bool((yield from self._ask("extend", message=self._one(message), visibility=visibility)))
 
-    def extend_many(self, messages: Sequence[Message | Receipt | str], visibility: float | Sequence[float]) -> list[bool]:
+    @asks
+    def extend_many(
+        self, messages: Sequence[Message | Receipt | str], visibility: float | Sequence[float]
+    ) -> Asking[list[bool]]:
         held = _receipts(self.name, check_many(messages, "extend_many", "extend"))
         each = check_each(visibility, len(held))
-        return list(self._call("extend_many", messages=held, visibility=list(each))) if held else []
+        return list((yield from self._ask("extend_many", messages=held, visibility=list(each)))) if held else []
 
-    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
+    @asks
+    def release(self, message: Message | Receipt | str, delay: float = 0) -> Asking[bool]:
         check_seconds(delay, "delay")
-        return bool(self._call("release", message=self._one(message), delay=delay))
+        return bool((yield from self._ask("release", message=self._one(message), delay=delay)))
 
     def _one(self, message: Message | Receipt | str) -> Receipt:
         return _receipts(self.name, [message])[0]
 
-    def _look(self, verb: str, **arguments: Any) -> list[Message]:
+    def _look(self, verb: str, **arguments: Any) -> Asking[list[Message]]:
         """Messages in as many answers as they take, each of them once."""
         found: dict[tuple[int, str], Message] = {}
-        for part in self._parts(verb, arguments, None):
+        for part in (yield from self._parts(verb, arguments, None)):
             found |= {(message.number, message.id): message for message in part if (message.number, message.id) not in found}
         return list(found.values())
 
-    def _parts(self, verb: str, arguments: dict[str, Any], accept: str | None) -> Iterator[Any]:
+    def _parts(self, verb: str, arguments: dict[str, Any], accept: str | None) -> Asking[list[Any]]:
+        parts: list[Any] = []
         more: dict[str, Any] | None = {}
         while more is not None:
             arguments = {**arguments, **more}
-            part, more = self._line.look(self._path + verb, arguments, accept=accept)
-            yield part
+            part, more = yield from self._calls.look(self._path + verb, arguments, accept=accept)
+            parts.append(part)
+        return parts
 
-    def peek(self, limit: int = 1, *, state: State | str | None = None, after: tuple[int, int] | None = None) -> list[Message]:
-        return self._look("peek", limit=limit, state=state, after=after)
+    @asks
+    def peek(
+        self, limit: int = 1, *, state: State | str | None = None, after: tuple[int, int] | None = None
+    ) -> Asking[list[Message]]:
+        return (yield from self._look("peek", limit=limit, state=state, after=after))
 
-    def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> list[Message]:
-        return self._look("settled", limit=limit, after=after)
+    @asks
+    def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> Asking[list[Message]]:
+        return (yield from self._look("settled", limit=limit, after=after))
 
-    def span(self, *, settled: bool = False) -> tuple[int, int, int]:
-        count, first, last = self._call("span", settled=settled)
+    @asks
+    def span(self, *, settled: bool = False) -> Asking[tuple[int, int, int]]:
+        count, first, last = yield from self._ask("span", settled=settled)
         return count, first, last
 
-    def scan(self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False) -> list[Message]:
-        return self._look("scan", start=start, stop=stop, limit=limit, settled=settled)
+    @asks
+    def scan(
+        self, start: int = 0, stop: int = 2**62, limit: int = policy.MAX_BATCH, *, settled: bool = False
+    ) -> Asking[list[Message]]:
+        return (yield from self._look("scan", start=start, stop=stop, limit=limit, settled=settled))
 
-    def arrow(self, verb: str, schema: pa.Schema, **arguments: Any) -> pa.RecordBatch:
+    @asks
+    def arrow(self, /, verb: str, schema: pa.Schema, **arguments: Any) -> Asking[pa.RecordBatch]:
         """The answer of `read` or `scan` as one Arrow batch with the columns of ``schema``."""
         from penstock import arrow
 
         given = {**arguments, "columns": schema.names}
-        return arrow.unpack(list(self._parts(verb, given, arrow.CONTENT_TYPE)), schema)
+        return arrow.unpack((yield from self._parts(verb, given, arrow.CONTENT_TYPE)), schema)
 
-    def stats(self) -> Stats:
-        stats: Stats = self._call("stats")
+    @asks
+    def stats(self) -> Asking[Stats]:
+        stats: Stats = yield from self._ask("stats")
         return stats
 
-    def update(self, **changes: Any) -> Settings:
-        settings: Settings = self._call("update", **changes)
+    @asks
+    def update(self, /, **changes: Any) -> Asking[Settings]:
+        settings: Settings = yield from self._ask("update", **changes)
         return settings
 
-    def purge(self) -> int:
-        return int(self._call("purge"))
+    @asks
+    def purge(self) -> Asking[int]:
+        return int((yield from self._ask("purge")))
 
+    @asks
     def redrive(
         self,
         limit: int | None = None,
@@ -220,32 +258,38 @@ class RemoteQueue(Queue):
         to: str | None = None,
         ids: Iterable[str] | None = None,
         since_at: int | None = None,
-    ) -> Redriven:
+    ) -> Asking[Redriven]:
         chosen: dict[str, Any] = {"limit": limit, "to": to, "since_at": since_at}
         if ids is not None:
             chosen["ids"] = [held.id for held in check_held(self.name, check_many(ids, "redrive", "redrive(ids=[…])"))]
-        redriven: Redriven = self._call("redrive", **chosen)
+        redriven: Redriven = yield from self._ask("redrive", **chosen)
         return redriven
 
-    def sadd(self, member: str | bytes) -> bool:
+    @asks
+    def sadd(self, member: str | bytes) -> Asking[bool]:
         policy.member_mark(member)
-        return bool(self._call("sadd", member=member))
+        return bool((yield from self._ask("sadd", member=member)))
 
-    def spop(self) -> str | bytes | None:
-        member: str | bytes | None = self._call("spop")
+    @asks
+    def spop(self) -> Asking[str | bytes | None]:
+        member: str | bytes | None = yield from self._ask("spop")
         return member
 
-    def sismember(self, member: str | bytes) -> bool:
+    @asks
+    def sismember(self, member: str | bytes) -> Asking[bool]:
         policy.member_mark(member)
-        return bool(self._call("sismember", member=member))
+        return bool((yield from self._ask("sismember", member=member)))
 
-    def scard(self) -> int:
-        return int(self._call("scard"))
+    @asks
+    def scard(self) -> Asking[int]:
+        return int((yield from self._ask("scard")))
 
-    def pulse(self) -> Pulse:
-        pulse: Pulse = self._call("pulse")
+    @asks
+    def pulse(self) -> Asking[Pulse]:
+        pulse: Pulse = yield from self._ask("pulse")
         return pulse
 
+    @asks
     def claim(
         self,
         reader: str,
@@ -255,30 +299,38 @@ class RemoteQueue(Queue):
         ttl: float = 60,
         max_bytes: int | None = None,
         visible_by: int | None = None,
-    ) -> Claim:
+    ) -> Asking[Claim]:
         limits = {name: value for name, value in (("max_bytes", max_bytes), ("visible_by", visible_by)) if value is not None}
-        claim: Claim = self._call("claim", reader=reader, epoch=epoch, limit=limit, ttl=ttl, **limits)
+        claim: Claim = yield from self._ask("claim", reader=reader, epoch=epoch, limit=limit, ttl=ttl, **limits)
         return claim
 
-    def confirm(self, reader: str, epoch: int) -> Claim:
-        claim: Claim = self._call("confirm", reader=reader, epoch=epoch)
+    @asks
+    def confirm(self, reader: str, epoch: int) -> Asking[Claim]:
+        claim: Claim = yield from self._ask("confirm", reader=reader, epoch=epoch)
         return claim
 
-    def read(self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False) -> list[Message]:
+    @asks
+    def read(
+        self, reader: str, epoch: int, start: int = 0, stop: int | None = None, *, damaged: bool = False
+    ) -> Asking[list[Message]]:
         only = {"damaged": True} if damaged else {}
-        return self._look("read", reader=reader, epoch=epoch, start=start, stop=stop, **only)
+        return (yield from self._look("read", reader=reader, epoch=epoch, start=start, stop=stop, **only))
 
-    def settle(self, reader: str, epoch: int) -> int:
-        return int(self._call("settle", reader=reader, epoch=epoch))
+    @asks
+    def settle(self, reader: str, epoch: int) -> Asking[int]:
+        return int((yield from self._ask("settle", reader=reader, epoch=epoch)))
 
-    def give_up(self, reader: str) -> int:
-        return int(self._call("give_up", reader=reader))
+    @asks
+    def give_up(self, reader: str) -> Asking[int]:
+        return int((yield from self._ask("give_up", reader=reader)))
 
-    def readers(self) -> dict[str, list[Claim]]:
-        return dict(self._call("readers"))
+    @asks
+    def readers(self) -> Asking[dict[str, list[Claim]]]:
+        return dict((yield from self._ask("readers")))
 
-    def settled_epoch(self, reader: str) -> int | None:
-        epoch: int | None = self._call("settled_epoch", reader=reader)
+    @asks
+    def settled_epoch(self, reader: str) -> Asking[int | None]:
+        epoch: int | None = yield from self._ask("settled_epoch", reader=reader)
         return epoch
 
 

@@ -4,15 +4,17 @@ with the same words on both sides."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage
-from penstock.message import FOREVER, Held, Message, Mode, Receipt, State
+from penstock.message import FOREVER, OCTETS, Attributes, Draft, Held, Message, Mode, Receipt, State
 from penstock.policy import check_count, check_seconds, shown
 from penstock.stores.ports import START
 
 Item = TypeVar("Item")
+NOTHING = (None,) * 6
 
 
 def check_mode(mode: Mode | str | None) -> Mode | None:
@@ -71,6 +73,22 @@ def check_many(items: Iterable[Item], verb: str, single: str) -> Sequence[Item]:
     if isinstance(items, bytes | str) or not isinstance(items, Iterable):
         raise BadMessage(f"{verb} takes a list of messages, not {items!r:.80}; for one, use {single}")
     return items if isinstance(items, Sequence) else list(items)
+
+
+def as_draft(
+    body: bytes,
+    content_type: str,
+    attributes: Attributes | None,
+    delay: float | None,
+    visibility: float | None,
+    deadline: float | datetime | None,
+    key: str | bytes | None,
+    group: str | None,
+) -> Draft | bytes:
+    """The arguments of `Queue.send` as a draft; most are only a body, which costs less."""
+    if (attributes, delay, visibility, deadline, key, group) == NOTHING and content_type is OCTETS and type(body) is bytes:
+        return body
+    return Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
 
 
 def check_held(queue: str, messages: Sequence[Message | Receipt | str], most: int = FOREVER) -> list[Held]:

@@ -28,6 +28,8 @@ from penstock.message import (
 )
 from penstock.policy import check_count, check_seconds
 from penstock.queue.arguments import (
+    NOTHING,
+    as_draft,
     check_each,
     check_flag,
     check_held,
@@ -49,8 +51,6 @@ from penstock.queue.sets import Sets
 from penstock.queue.settling import Settling
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import START, Store
-
-NOTHING = (None,) * 6
 
 
 class LocalQueue(Queue):
@@ -99,7 +99,7 @@ class LocalQueue(Queue):
         if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group) == NOTHING:
             sent = self._sending.send(body) if connection is None else None  # the common case, kept as short as possible
             return sent or self.send_many([body], connection=connection)[0]
-        draft = Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
         return self.send_many([draft], connection=connection)[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:

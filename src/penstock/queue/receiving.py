@@ -96,7 +96,7 @@ class Receiving:
                 settled = queue.settle(delivered, settings, state, reason, now)
                 delivered = [message for message, gone in zip(delivered, settled, strict=True) if gone]
                 for message in delivered:
-                    message.reason = reason
+                    message.settled_at, message.reason = now, reason
         if others or settings.groups:
             queue.tell(settings)  # only after the commit they wait for; and a fork takes this lock after the store's
         self._busy = bool(delivered)

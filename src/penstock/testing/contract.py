@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock.broker import Broker
 from penstock.queue.protocol import Queue
+from penstock.testing.awaiting import Awaiting
 from penstock.testing.catalogue import CatalogueChapter
 from penstock.testing.claims import Claims
 from penstock.testing.clock import FakeClock
@@ -65,6 +66,7 @@ class _Contract(
     StagedSegments,
     Refusals,
     Waking,
+    Awaiting,
     ThreadRaces,
     Model,
     Producing,

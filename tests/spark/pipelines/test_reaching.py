@@ -54,6 +54,7 @@ def test_a_master_that_is_not_there(dead: int, tmp_path: Path, capsys: pytest.Ca
     assert error == f"penstock: no Spark master answers at 'spark://{place}': {place}: Connection refused\n"
 
 
+@pytest.mark.timeout(60)  # Spark itself would try for minutes
 def test_a_server_of_spark_connect_that_is_not_there(dead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = f"127.0.0.1:{dead}"
     code, error = told(tmp_path, capsys, "--remote", f"sc://{place}/;token=secret")

@@ -6,6 +6,7 @@ from planted import Mutant
 
 from faults import (
     access,
+    aio,
     databases,
     files,
     memcached,
@@ -27,6 +28,7 @@ from faults import (
 
 PARTS = (
     access,
+    aio,
     databases,
     files,
     memcached,

@@ -86,13 +86,13 @@ FAULTS = [
     Mutant(
         "a refused connection makes a lost answer known",
         "nobody_listens",
-        (("client/connections.py", "if lost is not None and changes", "if isinstance(problem, OutcomeUnknown) and changes"),),
+        (("client/calls.py", "if lost is not None and changes", "if isinstance(problem, OutcomeUnknown) and changes"),),
         ("tests/test_server_client.py",),
     ),
     Mutant(
         "a proxy's error is an answer",
         "proxy_says",
-        (("client/connections.py", "if status >= 500:", "if status >= 600:"),),
+        (("client/calls.py", "if status >= 500:", "if status >= 600:"),),
         ("tests/test_server_client.py",),
     ),
     Mutant(

@@ -214,13 +214,13 @@ FAULTS = [
     Mutant(
         "a child makes its parent's tokens",
         "no_two_tokens",
-        (("client/connections.py", "            self._process = secrets.token_hex(8)\n", ""),),
+        (("client/calls.py", "            self._process = secrets.token_hex(8)\n", ""),),
         ("tests/test_client_http.py",),
     ),
     served(
         "each client's deletes are a call of their own",
         "deletes_of_clients_share",
-        ("server/dialects/base.py", "if isinstance(held, list) and len(held) <= FEW", "if isinstance(held, list) and not held"),
+        ("bridge/verbs.py", "if isinstance(held, list) and len(held) <= FEW", "if isinstance(held, list) and not held"),
     ),
     served(
         "receives that came together wait for the disk",
@@ -261,7 +261,7 @@ FAULTS = [
     served(
         "a send is repeated without its token",
         "answer_is_lost",
-        ("client/queue.py", "drafts=batch, token=token or self._line.new_token()", "drafts=batch, token=None"),
+        ("client/queue.py", "drafts=batch, token=token or self._calls.new_token()", "drafts=batch, token=None"),
     ),
     served(
         "a token may do everything",
@@ -637,7 +637,7 @@ FAULTS = [
         "each listing has a slice of its own", "one_slice", ("server/dialects/base.py", "[] if done and", "[] if False and")
     ),
     served("a listing of everything", "listing_is_bounded", (MQS, 'min(numbers["limit"], MOST_LISTED)', 'numbers["limit"]')),
-    served("a deleted queue goes in one commit", "go_in_parts", ("server/dialects/base.py", ".purge(PART)", ".purge(10**9)")),
+    served("a deleted queue goes in one commit", "go_in_parts", ("bridge/verbs.py", ".purge(PART)", ".purge(10**9)")),
     served(
         "a queue that vanishes fails the metrics",
         "vanish_meanwhile",
@@ -682,7 +682,7 @@ FAULTS = [
     served(
         "a remote consumer goes by its own clock",
         "by_the_servers_clock",
-        ("client/broker.py", 'int(self._call("describe")["at"])', "system_clock()"),
+        ("client/broker.py", 'int(self._calls.describe()["at"])', "system_clock()"),
     ),
     served(
         "a holder is lost over HTTP",

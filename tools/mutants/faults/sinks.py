@@ -130,7 +130,7 @@ FAULTS = [
     outage(
         "an answer that was cut off ends a stream",
         "running_query",
-        ("client/connections.py", "(StoreUnreachable if error.again else StoreError)", "StoreError"),
+        ("client/calls.py", "(StoreUnreachable if error.again else StoreError)", "StoreError"),
     ),
     archived("a path of an archive looks like a pattern", "any_name", (ARCHIVE, '.replace("}", "%7D")', "")),
     archived("a queue is taken for null", "any_name", (ARCHIVE, '"queue=%5F_HIVE_', '"queue=__HIVE_')),

@@ -64,9 +64,9 @@ FAULTS = [
         ("spark/session.py", "        check_master(master)\n", "        pass\n"),
     ),
     far_away(
-        "a server of Spark Connect is not asked for before Spark starts",
+        "a dead port of Spark Connect is taken for something else",
         "connect_that_is_not_there",
-        ("spark/session.py", "        check_remote(remote)\n", "        pass\n"),
+        ("spark/reaching.py", "if (problem := _problem(host.strip(", "if False and (problem := _problem(host.strip("),
     ),
     pipeline(
         "an idle spell hides the next batch",

@@ -69,8 +69,8 @@ FAULTS = [
         "the settings of a deleted queue count",
         "lower_limit",
         (
-            "server/dialects/base.py",
-            "        finally:\n            self.commits.forget(queue)\n",
+            "bridge/verbs.py",
+            "        finally:\n            self._commits.forget(queue)\n",
             "        finally:\n            pass\n",
         ),
     ),

@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from penstock.bridge.commits import Commits
 from penstock.bridge.polls import Polls
+from penstock.bridge.verbs import BridgedVerbs
 from penstock.broker import LocalBroker
 from penstock.errors import PenstockError
 from penstock.message import OCTETS, PRIVATE, Draft, Message, Receipt, Redrive, Sent, Settings
@@ -35,10 +36,6 @@ Places = list[tuple[int, str]]
 RETRY_AFTER = "1"
 SLICE = 0.005
 """Seconds of one commit for all requests that look at many queues."""
-PART = 500
-"""Messages of a queue that is being deleted, in one commit."""
-FEW = 10
-"""Messages that one request may delete in a call that it shares with others."""
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 NAME = 80
 """Bytes that the name of a queue takes in a list, beside two for each of its characters."""
@@ -69,6 +66,7 @@ class Core:
     ) -> None:
         self.broker = broker
         self.commits = commits
+        self._verbs = BridgedVerbs(broker, commits)
         self.polls = polls
         self.metrics = metrics
         self.settings = settings
@@ -123,24 +121,12 @@ class Core:
         return answers
 
     async def purge(self, queue: str) -> int:
-        """In parts, so that others need not wait for all of it."""
-
-        def purge() -> int:
-            self.broker.queue(queue)
-            return self.broker.store.queue(queue).purge(PART)
-
-        purged = part = await self.commits.run(purge)
-        while part == PART:
-            part = await self.commits.run(purge)
-            purged += part
-        return purged
+        return await self._verbs.purge(queue)
 
     async def delete_queue(self, queue: str) -> Settings:
-        await self.purge(queue)
         try:
-            return await self.commits.run(lambda: self.broker.delete(queue), alone=True)
+            return await self._verbs.delete_queue(queue)
         finally:
-            self.commits.forget(queue)
             self.activity.catalogue += 1
 
     async def create(self, request: Request, queue: str, act: Callable[[], Answer]) -> Answer:
@@ -167,22 +153,13 @@ class Core:
         return gone
 
     async def delete_many(self, request: Request, queue: str, held: Any) -> list[bool]:
-        """Delete messages by receipts and ids, as the client gave them. Few receipts share a call with those of others."""
-        if isinstance(held, list) and len(held) <= FEW and all(type(one) is Receipt for one in held):
-            gone: list[bool] = await self.commits.share(f"settle {queue}", partial(self._delete_held, queue), held)
-        else:
-            gone = await self.commits.run(lambda: self.broker.queue(queue).delete_many(held))
+        """Delete messages by receipts and ids, as the client gave them."""
+        gone = await self._verbs.delete_many(queue, held)
         self.count_deleted(request, queue, sum(gone))
         if isinstance(held, list):
             done = [one for one, was in zip(held, gone, strict=True) if was and type(one) is Receipt]
             self.activity.settled(queue, [one.delivery for one in done], self.broker.clock())
         return gone
-
-    def _delete_held(self, queue: str, asked: list[list[Receipt]]) -> list[list[bool]]:
-        """In a thread of commits."""
-        home = self.broker.queue(queue)
-        gone = iter(home.delete_many(list(chain.from_iterable(asked))))
-        return [list(islice(gone, len(held))) for held in asked]
 
     def count_deleted(self, request: Request, queue: str, count: int) -> None:
         self.count_messages("deleted", queue, count)

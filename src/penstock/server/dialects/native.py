@@ -260,7 +260,8 @@ class Native(Dialect):
             response = answer(request, value)
         else:
             response = await self.core.offload.run(size, lambda: answer_messages(request, value))
-        response.undo = self.undo(messages)
+        if not messages or messages[0].settled_at is None:
+            response.undo = self.undo(messages)
         return response
 
     async def call_broker(self, request: Request, verb: str) -> Response:

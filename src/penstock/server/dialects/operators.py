@@ -54,7 +54,7 @@ class Operators(Dialect):
         """Healthy if the store can be written to: a commit that changes nothing still needs its lock. As anybody may ask, all
         that ask at the same time share one commit."""
         if self._check is None or self._check.done():
-            self._check = self.core.commits.begin(self._touch, self.settings.request_timeout)
+            self._check = self.core.commits.begin(self._touch, self.settings.request_timeout, late=_late)
         error = await self._check
         if error is not None:
             raise error
@@ -96,3 +96,7 @@ class Operators(Dialect):
 
     async def openapi(self, request: Request) -> Response:
         return answer_json(200, document(self.settings.max_wait))
+
+
+def _late(text: str) -> Refused:
+    return Refused(503, text, {"Retry-After": "1"})
