@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock import StoreUnreachable
 from penstock.broker import LocalBroker
-from penstock.client.connections import TRIES
+from penstock.client.calls import TRIES
 from penstock.patience import Patience
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.spark import columns, insisting

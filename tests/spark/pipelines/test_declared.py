@@ -347,5 +347,5 @@ def test_a_queue_with_groups_is_drained_in_one_run(spark: SparkSession, tmp_path
     grouped.send_many([Draft(b"%d" % number, group="g") for number in range(3)])
     file = declare(tmp_path, '[source.orders]\nqueue = "grouped"\n[sink.onward]\nfrom = "orders"\nqueue = "onward"')
     assert declared.run(spark, file, store=f"sqlite:///{tmp_path}/shop.db").taken == 3
-    assert [message.text for message in shop["onward"].peek(9)] == ["0", "1", "2"]
+    assert sorted(message.text for message in shop["onward"].peek(9)) == ["0", "1", "2"]  # Spark keeps no order between files
     assert grouped.stats().messages == 0
