@@ -162,7 +162,9 @@ def test_a_damaged_file_costs_only_its_own_message_or_record(
                 assert content in [kept.read_bytes() for kept in files(root, "damaged")]
         if content or part != "held":
             assert queue.stats().damaged == (0 if part == "head" else 1)
-            assert [record for record in caplog.records if record.levelno == logging.ERROR and "is damaged" in record.message]
+            assert [
+                record for record in caplog.records if record.levelno == logging.ERROR and "is damaged" in record.getMessage()
+            ]
         assert queue.settings.retention == 30 * DAY
         assert queue.stats().messages == 0
 
