@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -16,13 +16,14 @@ from penstock.bridge.commits import Commits
 from penstock.bridge.polls import Polls
 from penstock.bridge.verbs import BridgedVerbs
 from penstock.broker import LocalBroker
-from penstock.errors import PenstockError
+from penstock.errors import BadInput, PenstockError
 from penstock.message import OCTETS, PRIVATE, Draft, Message, Receipt, Redrive, Sent, Settings
 from penstock.policy import check_settings
 from penstock.server.audit import Audit
 from penstock.server.auth import Guard
 from penstock.server.budget import Budget
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_error
+from penstock.server.jobs.book import LABEL
 from penstock.server.jobs.runner import JobRunner
 from penstock.server.metrics import Metrics
 from penstock.server.offload import Offload
@@ -30,6 +31,9 @@ from penstock.server.page.activity import Activity
 from penstock.server.quotas import MESSAGES, QUEUES, Quotas
 from penstock.server.settings import ServerSettings
 
+OWN_LABELS = (PRIVATE, LABEL)
+"""How the labels begin that only servers write and read. What a job looks for, and where its messages go, is not for all who
+may know the settings of its queue."""
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 Places = list[tuple[int, str]]
@@ -255,11 +259,18 @@ def content_type_of(message: Message) -> str:
     return given if given.isascii() and given.isprintable() else OCTETS
 
 
+def check_labels(labels: object) -> None:
+    """Whoever writes the label of a job says that the job was allowed; whoever writes the key of the sessions knows it."""
+    for name in labels if isinstance(labels, Mapping) else ():
+        if isinstance(name, str) and name.startswith(OWN_LABELS):
+            raise BadInput(f"label {name!r:.80}: servers keep labels with such names for themselves")
+
+
 def seen_by(grant: Grant, settings: Settings) -> Settings:
     """The settings as a client may see them: without what servers keep for themselves, and without the name of a dead letter
     queue that it may not know."""
-    if any(name.startswith(PRIVATE) for name in settings.labels):
-        shown = {name: text for name, text in settings.labels.items() if not name.startswith(PRIVATE)}
+    if any(name.startswith(OWN_LABELS) for name in settings.labels):
+        shown = {name: text for name, text in settings.labels.items() if not name.startswith(OWN_LABELS)}
         settings = replace(settings, labels=shown)
     if settings.redrive is None or grant.knows(settings.redrive.dead_letter_queue):
         return settings

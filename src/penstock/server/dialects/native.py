@@ -33,7 +33,7 @@ from penstock.errors import (
 from penstock.message import Message, Settings
 from penstock.policy import check_count, check_name, check_seconds
 from penstock.server.auth import Guard
-from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route
+from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route, check_labels
 from penstock.server.dialects.looking import HEAD, LOOKS, look
 from penstock.server.dialects.native_jobs import Jobs
 from penstock.server.dialects.native_values import answer, answer_messages, copies, read_arguments, weigh
@@ -197,6 +197,7 @@ class Native(Dialect):
             request.grant.check(Scope.ADMIN, str(given["to"]))
         if verb == "update":
             self.check_redrive(request, given.get("redrive"))
+            check_labels(given.get("labels"))
 
         def act() -> Any:
             home = self.broker.queue(queue)
@@ -288,6 +289,7 @@ class Native(Dialect):
                 raise BadInput(f"delete has one argument, name, not {', '.join(given) or 'none'!r:.80}")
             return answer(request, self.seen(request, await self.core.delete_queue(given["name"])))
         self.check_redrive(request, given.get("redrive"))
+        check_labels(given.get("labels"))
         name = str(given.get("name", ""))
         return answer(request, (await self.core.create(request, name, lambda: _call(self.broker.create, given))).name)
 
