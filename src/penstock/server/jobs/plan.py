@@ -59,6 +59,8 @@ def read_plan(message: Message) -> Plan | None:
         plan = Plan(**json.loads(message.body))
         Action(plan.action)
         read_filter(plan.filter)
+        if not _are(str, plan.id, plan.queue, plan.by, plan.to or "") or (plan.rate is not None and plan.rate < 1):
+            return None
     except (ValueError, TypeError, AttributeError, RecursionError, BadInput):
         return None
     return plan
@@ -109,9 +111,16 @@ class Job:
 def read_job(text: str) -> Job | None:
     """A job from its label; None if another program has written it."""
     try:
-        return Job(**json.loads(text))
+        job = Job(**json.loads(text))
     except (ValueError, TypeError, RecursionError):
         return None
+    texts = (job.id, job.queue, job.proof, job.action, job.by, job.status, job.reason, job.to or "")
+    numbers = (job.started_at, job.messages, job.total or 0, job.rate or 0, job.done, job.stayed, job.scanned, job.next)
+    return job if _are(str, *texts) and _are(int, *numbers) and isinstance(job.filter, dict) else None
+
+
+def _are(kind: type, *values: object) -> bool:
+    return all(isinstance(value, kind) for value in values)
 
 
 def shorten(filter: dict[str, Any]) -> dict[str, Any]:
