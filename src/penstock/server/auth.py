@@ -141,7 +141,7 @@ class Guard:
             if token is not None:
                 return self.narrow(token.grant)
         token = self._token_of(headers)
-        request.still = partial(self._counts, token)
+        request.still = partial(self._counts, token, headers)
         return token.grant
 
     def narrow(self, grant: Grant) -> Grant:
@@ -192,9 +192,12 @@ class Guard:
             raise Refused(401, "this token has expired", WANTS_TOKEN)
         return found
 
-    def _counts(self, token: Token) -> bool:
-        """Whether a token that was found still counts."""
-        return token in self._tokens and (token.expires is None or token.expires > self._clock())
+    def _counts(self, token: Token, headers: Mapping[str, str]) -> bool:
+        """Whether a token that was found still counts: its secret is known, and may do the same."""
+        try:
+            return self._token_of(headers) == token
+        except Refused:
+            return False
 
     def replace(self, tokens: Sequence[Token], sqs_keys: Sequence[SqsKey] = ()) -> None:
         """Know these tokens and keys from now on. Requests that have begun are finished."""

@@ -33,7 +33,7 @@ from penstock.server.auth import WANTS_TOKEN, Guard, check_origin
 from penstock.server.http.request_response import Refused, Request
 from penstock.server.page.attempts import WrongTokens
 from penstock.server.settings import ServerSettings
-from penstock.server.tokens import Token
+from penstock.server.tokens import Token, digest
 
 logger = logging.getLogger("penstock.server")
 
@@ -161,11 +161,11 @@ class Sessions:
         return found if found is not None and found.expires > self._clock() and self._counts(found) else None
 
     def _counts(self, session: PageSession) -> bool:
-        """Whether a session still counts, but for when it was used last."""
+        """Whether a session still counts, but for when it was used last: its token is known, and may do the same."""
         self.look()
         now = self._clock()
         is_known = any(
-            hmac.compare_digest(_join(self._key, known), session.key)
+            hmac.compare_digest(_join(self._key, known), session.key) and token == session.token
             for token in self._guard.tokens
             for known in token.grant.keys
             if self._key is not None
@@ -188,7 +188,7 @@ class Sessions:
         await self._commits.run(self._make_key)
         assert self._key is not None
         started = int(self._clock())
-        key = _join(self._key, next(known for known in token.grant.keys if hmac.compare_digest(known, _digest(secret))))
+        key = _join(self._key, next(known for known in token.grant.keys if hmac.compare_digest(known, digest(secret))))
         return self.renew(PageSession(token, key, started, 0, secrets.token_hex(12)))
 
     def renew(self, session: PageSession) -> PageSession:
@@ -255,10 +255,6 @@ class Sessions:
             ended[session.nonce] = session.ends
             text = " ".join(f"{nonce}:{until}" for nonce, until in list(ended.items())[-MOST_ENDED:])
             self._take(self._broker.queue(QUEUE).update(labels={ENDED: text}).labels)
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
 
 
 def _join(store: bytes | None, token: bytes) -> bytes:
