@@ -46,7 +46,7 @@ class Token:
 
 
 def digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()  # JSON can have what no UTF-8 can
 
 
 def read_tokens(tables: Sequence[Any], source: str, single: str) -> tuple[Token, ...]:
