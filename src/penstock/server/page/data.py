@@ -89,6 +89,8 @@ class PageData:
         _check_counter(request)
         await self._look()
         rows = self._visible(request, given.get("filter", ""), internal=_read_flag(given, "internal"))
+        if field == "dead_letters":  # a place in the order must tell no more than the row
+            rows = [self._told(request, row) for row in rows]
         places = sorted(((_place(row, field), row["name"]) for row in rows), reverse=down)
         after = _read_place(given["after"], field) if "after" in given else None
         if after is not None:
@@ -109,8 +111,11 @@ class PageData:
             and (everything or grant.allows(Scope.COUNT, name))
         ]
 
+    def _told(self, request: Request, row: QueueRow) -> QueueRow:
+        return seen(row, row, request.grant, self.counting.at)
+
     def _shown(self, request: Request, row: QueueRow) -> QueueRow:
-        return {**seen(row, row, request.grant, self.counting.at), "curve": self.history.depths(row["name"], self.counting.at)}
+        return {**self._told(request, row), "curve": self.history.depths(row["name"], self.counting.at)}
 
     async def follow(self, request: Request) -> Response:
         given = _read_query(request, {"queue", "internal"})
