@@ -126,4 +126,5 @@ def _find(bodies: list[bytes], queue: str, since: int) -> Iterator[CurveSample]:
 
 def _short(node: dict[str, Any]) -> dict[str, Any]:
     """Other programs may write to the queue."""
-    return {name: value for name, value in list(node.items())[:10] if isinstance(value, int | float) or len(str(value)) < 200}
+    few = {name: value for name, value in list(node.items())[:10] if isinstance(value, str | int)}
+    return {name: value[:200] if isinstance(value, str) else value for name, value in {"name": node["name"], **few}.items()}
