@@ -9,7 +9,7 @@ A message fits if it fits everything that is given; an empty filter fits all.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -20,6 +20,9 @@ from penstock.policy import came_at, check_seconds
 STATES = ("visible", "in_flight", "delayed", "blocked", "damaged")
 MOST_IDS = 1000
 LONGEST_TEXT = 1000
+LONGEST_ID = 300
+DEEPEST = 50
+"""Lists and objects within each other. Python reads more of them than it can then compare or copy."""
 NOTHING = object()
 
 
@@ -129,10 +132,29 @@ def read_filter(given: Any) -> MessageFilter:
         raise BadInput(f"state {state!r:.80} is not one of {', '.join(STATES)}")
     texts = {name: _read_text(given, name) for name in ("reason", "source", "group", "text", "field")}
     ages = {name: _read_age(given, name) for name in ("older_than", "younger_than")}
-    equals = given.get("equals", NOTHING)
-    if equals is not NOTHING and len(json.dumps(equals)) > LONGEST_TEXT:
-        raise BadInput(f"equals has more than {LONGEST_TEXT} characters")
+    equals = _read_equals(given["equals"]) if "equals" in given else NOTHING
     return MessageFilter(state=state, ids=_read_ids(given.get("ids")), equals=equals, **texts, **ages)
+
+
+def _read_equals(equals: Any) -> Any:
+    """What is shown to browsers again must be JSON that they can read."""
+    level = [equals]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _within(outer)]
+    if level:
+        raise BadInput(f"equals has more than {DEEPEST} lists and objects within each other")
+    try:
+        text = json.dumps(equals, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except ValueError:
+        raise BadInput("equals has a number that is none, or text that cannot be written in UTF-8") from None
+    if len(json.dumps(equals)) > LONGEST_TEXT:
+        raise BadInput(f"equals has more than {LONGEST_TEXT} characters")
+    return equals
+
+
+def _within(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _read_text(given: Mapping[str, Any], name: str) -> Any:
@@ -156,8 +178,8 @@ def _read_age(given: Mapping[str, Any], name: str) -> Any:
 def _read_ids(ids: Any) -> frozenset[str] | None:
     if ids is None:
         return None
-    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise BadInput(f"ids is a list of ids of messages, not {ids!r:.80}")
+    if not isinstance(ids, list) or not all(isinstance(id, str) and len(id) <= LONGEST_ID for id in ids):
+        raise BadInput(f"ids is a list of ids of messages, of at most {LONGEST_ID} characters each, not {ids!r:.80}")
     if len(ids) > MOST_IDS:
         raise BadInput(f"there are {len(ids)} ids, the limit is {MOST_IDS}")
     return frozenset(ids)
