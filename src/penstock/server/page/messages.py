@@ -20,7 +20,7 @@ from penstock.errors import BadInput
 from penstock.message import FOREVER, SECOND, Message, State
 from penstock.policy import came_at, check_count
 from penstock.queue.queue import LocalQueue
-from penstock.server.budget import room_for
+from penstock.server.budget import WIDE, room_for
 from penstock.server.dialects.base import Core, Route
 from penstock.server.dialects.native_values import weigh_json
 from penstock.server.http.request_response import Refused, Request, Response, Scope, answer_json, read_json
@@ -31,6 +31,8 @@ from penstock.stores.ids import number_of
 MOST_HEADS = 200
 MOST_GROUPS, MOST_VALUES = 50, 10_000
 """Groups in an answer, and those that are counted for it; what is beyond them is counted together."""
+GROUP = 1024
+"""Bytes that a group takes beside its value, with the filter for its messages."""
 SAMPLE = 10
 PATIENCE = 1.0
 """Seconds after which an answer is a part."""
@@ -60,7 +62,14 @@ class Messages:
         selection = read_selection(read_json(request.body), self._core.broker.clock())
         end = time.monotonic() + PATIENCE
         while not selection.done and time.monotonic() < end:
-            await self._core.commits.run(partial(self._slice, queue, selection), promise=False)
+            before = selection.weight
+            try:
+                await self._core.commits.run(partial(self._slice, queue, selection), promise=False)
+                self._core.budget.hold(request, selection.weight - before)
+            except Refused:
+                if not selection.scanned:
+                    raise
+                break  # there is no room for more: this answer is a part
         return answer_json(200, selection.told())
 
     def _slice(self, queue: str, selection: Selection) -> None:
@@ -124,21 +133,23 @@ class Selection:
         self._sample: list[str] = []
         self._groups: dict[str, Group] = {}
         self._other = 0
-        self._count = self._scanned = self._bytes = 0
+        self._count = self.scanned = self._bytes = 0
+        self.weight = 0
+        """Bytes that the groups take, at most."""
         self.done = False
         self._complete = False
 
     def next_count(self) -> int:
         """How many messages to look at next: nobody knows the size of the first."""
-        if not self._scanned:
+        if not self.scanned:
             return 4
-        most = min(4 * self._scanned, MOST, max(1, SLICE * self._scanned // max(1, self._bytes)))
+        most = min(4 * self.scanned, MOST, max(1, SLICE * self.scanned // max(1, self._bytes)))
         return max(1, min(most, self._limit - len(self._messages)) if self._limit and self._filter == MessageFilter() else most)
 
     def look(self, queue: LocalQueue, count: int) -> None:
         messages = self._list(queue, count) if self._limit else queue.scan(self._after[0] if self._after else 0, limit=count)
         for message in messages:
-            self._scanned += 1
+            self.scanned += 1
             self._bytes += len(message.body) + 500
             if self._filter.fits(message, self._now):
                 self._take(message)
@@ -166,13 +177,16 @@ class Selection:
         if key not in self._groups and len(self._groups) >= MOST_VALUES:
             self._other += 1
             return
-        self._groups.setdefault(key, Group(value, filter)).add(came_at(message))
+        if key not in self._groups:
+            self._groups[key] = Group(value, filter)
+            self.weight += WIDE * (len(key) + len(value or "")) + GROUP
+        self._groups[key].add(came_at(message))
 
     def told(self) -> dict[str, Any]:
         more = None if self._complete or self._after is None else ".".join(map(str, self._after))
         said = {
             "count": self._count,
-            "scanned": self._scanned,
+            "scanned": self.scanned,
             "complete": self._complete,
             "sample": self._sample,
             "more": more,
@@ -224,6 +238,8 @@ def _group(message: Message, by: str, now: int) -> tuple[str | None, dict[str, A
         return None, None
     try:
         text = json.dumps(found, ensure_ascii=False, allow_nan=False)
+    except RecursionError:
+        return None, None
     except ValueError:  # Python reads NaN, and no browser does
         return str(found)[:LONGEST_TEXT], None
     return text[:LONGEST_TEXT], {"field": path, "equals": found} if len(text) < LONGEST_TEXT / 6 else None
