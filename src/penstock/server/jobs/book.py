@@ -10,13 +10,13 @@ that this server, or another one of this store, has checked the rights of the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from penstock.broker import LocalBroker
 from penstock.errors import BadInput
-from penstock.message import MAX_NUMBER, SECOND, Settings
+from penstock.message import MAX_NUMBER, SECOND, Message, Settings
 from penstock.queue.queue import LocalQueue
 from penstock.server.jobs.plan import CANCELLING, FAILED, LOST, RUNNING, Job, Plan, expect, read_job, read_plan, shorten
 
@@ -30,6 +30,8 @@ KEPT = 10
 MOST_OF_QUEUE = 5
 """Jobs of one queue at a time."""
 MOST_ACTIVE, MOST_LISTED = 10_000, 200
+PART = 16
+"""Messages that are read at once."""
 REMEMBERED = 7 * 86400
 """Seconds for which ended jobs are listed."""
 
@@ -55,7 +57,8 @@ class JobBook:
             broker.store.reserve(plan.queue)
             home = broker.queue(plan.queue)
             jobs = jobs_of(home.settings)
-            active = [job for job in jobs if job.is_active and not self._is_lost(job)]
+            living = self._living(jobs)
+            active = [job for job in jobs if job.is_active and job.proof in living]
             if not all(map(beside, active)):
                 return None
             if len(active) >= MOST_OF_QUEUE:
@@ -85,7 +88,8 @@ class JobBook:
     def jobs(self, queue: str) -> list[Job]:
         """The last one first."""
         jobs = jobs_of(self._broker.queue(queue).settings)
-        return [_lose(job) if job.is_active and self._is_lost(job) else job for job in jobs]
+        living = self._living(jobs)
+        return [_lose(job) if job.is_active and job.proof not in living else job for job in jobs]
 
     def find(self, plan: Plan) -> Job | None:
         """The job that is to do this; None if it is gone, or to do something else."""
@@ -105,7 +109,7 @@ class JobBook:
             return []
         home, ended = self._broker.queue(JOBS), list[Plan]()
         after = (self._broker.clock() - REMEMBERED * SECOND, 0)
-        while page := home.settled(MOST_LISTED, after=after):
+        while page := home.settled(PART, after=after):
             ended += [plan for plan in map(read_plan, page) if plan is not None]
             ended, after = ended[-MOST_LISTED:], page[-1].place
         plans = [*self._plans(), *ended]
@@ -137,16 +141,28 @@ class JobBook:
     def _write(self, job: Job) -> None:
         self._broker.queue(job.queue).update(labels={LABEL + job.id: job.pack()})
 
-    def _plans(self) -> list[Plan]:
-        if self._broker.store.load(JOBS) is None:
-            return []
-        plans = map(read_plan, self._broker.queue(JOBS).peek(MOST_ACTIVE))
-        return [plan for plan in plans if plan is not None]
+    def _plans(self) -> Iterator[Plan]:
+        return (plan for plan in map(read_plan, self._messages()) if plan is not None)
 
-    def _is_lost(self, job: Job) -> bool:
-        """Whether nobody can work on an active job any more: a program has deleted its message, or its server was killed before
-        it had sent it."""
-        return all(plan.proof != job.proof for plan in self._plans())
+    def _messages(self) -> Iterator[Message]:
+        """A few at a time: a plan may name a thousand messages, and other programs may send large ones to the queue. By their
+        numbers, so that none is overlooked which a server gives back or claims meanwhile."""
+        if self._broker.store.load(JOBS) is None:
+            return
+        home, start = self._broker.queue(JOBS), 0
+        for _ in range(MOST_ACTIVE // PART):
+            part = home.scan(start, limit=PART)
+            yield from part
+            if len(part) < PART:
+                return
+            start = part[-1].number + 1
+
+    def _living(self, jobs: list[Job]) -> set[str]:
+        """The proofs of those active jobs on which somebody can still work. Of the others a program has deleted the message, or
+        their server was killed before it had sent it."""
+        ids = [job.id.encode() for job in jobs if job.is_active]
+        named = (message for message in self._messages() if any(id in message.body for id in ids)) if ids else ()
+        return {plan.proof for plan in map(read_plan, named) if plan is not None}
 
 
 def _lose(job: Job) -> Job:
