@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -42,7 +42,7 @@ class Plan:
     """The name of the token with which it was started."""
 
     def pack(self) -> bytes:
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)}, sort_keys=True).encode()
 
     @property
     def proof(self) -> str:
