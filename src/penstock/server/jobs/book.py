@@ -107,12 +107,13 @@ class JobBook:
         """Active jobs, and those of the last days, as far as their queues keep them; the last one first."""
         if self._broker.store.load(JOBS) is None:
             return []
+        plans = list(self._plans())  # first: a job that ends meanwhile is then seen twice, and not overlooked
         home, ended = self._broker.queue(JOBS), list[Plan]()
         after = (self._broker.clock() - REMEMBERED * SECOND, 0)
         while page := home.settled(PART, after=after):
             ended += [plan for plan in map(read_plan, page) if plan is not None]
             ended, after = ended[-MOST_LISTED:], page[-1].place
-        plans = [*self._plans(), *ended]
+        plans += ended
         named = {plan.queue: self._broker.store.load(plan.queue) for plan in plans}
         kept = {job.id: job for settings in named.values() if settings is not None for job in jobs_of(settings)}
         found = {plan.id: kept[plan.id] for plan in plans if plan.id in kept and kept[plan.id].proof == plan.proof}
