@@ -78,7 +78,15 @@ FAULTS = [
     ),
     entered("a planted cookie counts", "planted", (SESSIONS, 'found.pop() if len(found) == 1 else ""', "max(found)")),
     entered(
-        "the key is shown", "shown_the_key", ("server/dialects/base.py", "if any(name.startswith(PRIVATE)", "if not any(name")
+        "the key is shown",
+        "shown_the_key",
+        ("server/dialects/base.py", "if any(name.startswith(OWN_LABELS)", "if not any(name"),
+    ),
+    Mutant(
+        "a client writes the labels of servers",
+        "attack or label or forge",
+        (("server/dialects/base.py", "if isinstance(name, str) and name.startswith(OWN_LABELS):", "if False:"),),
+        ("tests/test_page_attacks.py",),
     ),
     entered("wrong tokens are not counted", "wrong_tokens", (SESSIONS, "            self._attempts.count(address)\n", "")),
     entered(

@@ -79,7 +79,7 @@ FAULTS = [
     moved(
         "a removed task runs for ever",
         "was_removed",
-        (BOOK, "[job for job in jobs if job.is_active and not self._is_lost(job)]", "[job for job in jobs if job.is_active]"),
+        (BOOK, "[job for job in jobs if job.is_active and job.proof in living]", "[job for job in jobs if job.is_active]"),
     ),
     moved(
         "a server that stops keeps its tasks",
