@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,9 @@ REQUESTS: dict[str, tuple[str, bytes, dict[str, str], int]] = {
 @pytest.fixture
 def without_collector() -> Iterator[None]:
     """Python finds circles of references late, and knows nothing of their bytes: the server must not make any."""
-    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # what tests before this one have left open is not this one's
+        gc.collect()
     gc.disable()
     yield
     gc.enable()

@@ -72,7 +72,7 @@ async function render({ scroll = 0, first = false } = {}) {
   }
   if (signal.aborted) return;
   if (!root.isConnected) replace(view, root);
-  if (!scrollY) scrollTo(0, scroll); // A reader who has scrolled meanwhile is not thrown back.
+  if (scroll && !scrollY) scrollTo(0, scroll); // A reader who has scrolled meanwhile is not thrown back.
   if (!first && !root.contains(document.activeElement)) root.querySelector("h1")?.focus({ preventScroll: true });
 }
 
