@@ -18,7 +18,11 @@ FAULTS = [
         (f"{ASSETS}overview.js", 'this.body.matches(":hover") || ', ""),
     ),
     seen("going back leads to the top", "going_back", (f"{ASSETS}app.js", "scrollTo(0, scroll)", "scrollTo(0, 0)")),
-    seen("a reader who scrolls early is thrown back", "thrown_back", (f"{ASSETS}app.js", "if (scroll && !scrollY) scrollTo", "scrollTo")),
+    seen(
+        "a reader who scrolls early is thrown back",
+        "thrown_back",
+        (f"{ASSETS}app.js", "if (scroll && !scrollY) scrollTo", "scrollTo"),
+    ),
     seen(
         "a view that lives loses the selection",
         "selected",
