@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from starting import start
 
 from penstock.queue.retention import Tender
-from penstock.testing.servers import DatabaseServer, MariadbServer, MemcachedServer, PostgresqlServer
+from penstock.testing.servers import QUICK_JAVA, DatabaseServer, MariadbServer, MemcachedServer, PostgresqlServer
 
 if TYPE_CHECKING:
     from browser import Windows
@@ -82,7 +82,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
         spark__local__dir=str(tmp_path_factory.mktemp("spark")),
         spark__sql__streaming__pollingDelay="10ms",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # quick to start, and fast enough
+        spark__driver__extraJavaOptions=QUICK_JAVA,
     )
     found.sparkContext.setLogLevel("OFF")
     yield found

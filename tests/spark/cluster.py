@@ -18,11 +18,10 @@ import pyspark
 
 import penstock
 from penstock.spark.java import find_java
+from penstock.testing.servers import QUICK_JAVA
 
 PACKAGES = Path(penstock.__file__).parents[1]
 HERE = Path(__file__).parent
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a Java that lives for a minute: it starts faster, and is fast enough for short jobs."""
 
 
 class Cluster:
@@ -85,7 +84,7 @@ class Cluster:
     def _start(self, name: str, *arguments: str) -> None:
         home = str(Path(pyspark.__file__).parent)
         environment = os.environ | {"JAVA_HOME": find_java(), "SPARK_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
+        environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK_JAVA
         with (self.folder / "cluster.log").open("ab") as log:
             command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments]
             if self._hides is not None and name == "worker.Worker":

@@ -12,6 +12,7 @@ import sys
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from penstock.spark.session import session
+from penstock.testing.servers import QUICK_JAVA
 
 
 def main(folder: str, url: str) -> None:
@@ -19,7 +20,7 @@ def main(folder: str, url: str) -> None:
         remote="local[2]",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark__driver__extraJavaOptions=QUICK_JAVA,
         spark__local__dir=f"{folder}/local",
         spark__sql__shuffle__partitions="2",
         spark__sql__streaming__pollingDelay="10ms",

@@ -13,6 +13,7 @@ from pathlib import Path
 from faulty import Queries
 
 from penstock.spark.session import session
+from penstock.testing.servers import QUICK_JAVA
 
 
 def main(folder: str, url: str, faults: str, *how: str) -> None:
@@ -22,7 +23,7 @@ def main(folder: str, url: str, faults: str, *how: str) -> None:
         spark__sql__shuffle__partitions="2",
         spark__local__dir=f"{folder}/local",
         spark__sql__streaming__pollingDelay="10ms",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark__driver__extraJavaOptions=QUICK_JAVA,
         spark__executor__memory="512m",
         **({"spark__submit__pyFiles": shipped} if shipped else {}),
     )

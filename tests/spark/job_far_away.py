@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Callable
 
-from cluster import QUICK
 from pyspark.sql import SparkSession
 
 from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.failures import readable
 from penstock.spark.reaching import await_executors
 from penstock.spark.session import session
+from penstock.testing.servers import QUICK_JAVA
 
 
 def main(folder: str, file: str, server: str) -> None:
@@ -25,8 +25,8 @@ def main(folder: str, file: str, server: str) -> None:
         spark__submit__pyFiles=os.environ["PENSTOCK_ZIP"],
         spark__local__dir=f"{folder}/local",
         spark__executor__memory="512m",
-        spark__driver__extraJavaOptions=QUICK,
-        spark__executor__extraJavaOptions=QUICK,
+        spark__driver__extraJavaOptions=QUICK_JAVA,
+        spark__executor__extraJavaOptions=QUICK_JAVA,
         spark__sql__shuffle__partitions="1",
         spark__sql__streaming__pollingDelay="10ms",
     )

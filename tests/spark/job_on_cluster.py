@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from cluster import QUICK
 from faulty import Queries
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock.spark.session import session
+from penstock.testing.servers import QUICK_JAVA
 
 ROWS = 2000
 TOO_BUSY = "failed to connect back"
@@ -33,8 +33,8 @@ def main(folder: Path, url: str) -> None:
         spark__submit__pyFiles=os.environ["PENSTOCK_ZIP"],
         spark__local__dir=f"{folder}/local",
         spark__executor__memory="512m",
-        spark__driver__extraJavaOptions=QUICK,
-        spark__executor__extraJavaOptions=QUICK,
+        spark__driver__extraJavaOptions=QUICK_JAVA,
+        spark__executor__extraJavaOptions=QUICK_JAVA,
         spark__speculation="true",
         spark__speculation__interval="100ms",
         spark__speculation__quantile="0.4",

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.message import Draft
 from penstock.spark import pipelines
+from penstock.testing.servers import QUICK_JAVA
 
 KILLS = 10 if os.environ.get("PENSTOCK_LONG") else 1
 MOMENTS = (
@@ -64,7 +65,7 @@ class Driver:
     """A command in a separate process, which can be killed with all its children."""
 
     def __init__(self, folder: Path, url: str, *arguments: str) -> None:
-        fast = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "SPARK_LOCAL_IP": "127.0.0.1"}
+        fast = {"JDK_JAVA_OPTIONS": QUICK_JAVA, "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "penstock.cli", "--store", url, "pipeline", *arguments, "--master", "local[2]"]
         self._log = folder / "driver.log"
         with self._log.open("ab") as log:

@@ -19,6 +19,7 @@ from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.load import load
 from penstock.spark.pipelines.move import dedupe, move
 from penstock.spark.session import session
+from penstock.testing.servers import QUICK_JAVA
 
 SMALL = {"maxMessagesPerTrigger": "60", "claimTimeout": "10"}
 
@@ -29,7 +30,7 @@ def main(folder: str, url: str, to: str) -> None:
         spark__sql__shuffle__partitions="1",
         spark__local__dir=f"{folder}/local",
         spark__sql__streaming__pollingDelay="10ms",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark__driver__extraJavaOptions=QUICK_JAVA,
     )
     spark.sparkContext.setLogLevel("OFF")
     children = subprocess.run(["pgrep", "-P", str(os.getpid()), "java"], capture_output=True, text=True, check=True).stdout
