@@ -296,9 +296,10 @@ class Consuming:
     ) -> None:
         queue = broker.create("orders", visibility=30)
         queue.send_many([b"x"] * 20 + [Draft(b"soon", deadline=40), Draft(b"late", deadline=29), Draft(b"far", deadline=900)])
-        heart = broker.consumer("orders", heartbeat=3600)._heart
+        leases = broker.consumer("orders", heartbeat=3600)._heart.leases
+        assert leases
         held = queue.receive(50)
-        heart.hold(held)
+        leases.hold(held)
         calls: list[str] = []
 
         def noting(extend: Callable[..., list[bool]], name: str, *arguments: Any, **how: Any) -> list[bool]:
@@ -306,10 +307,10 @@ class Consuming:
             return extend(*arguments, **how)
 
         wrap_verb(monkeypatch, broker, "extend", noting)
-        heart._renew()
+        leases.renew()
         assert calls == [], "they last for now"
         clock.advance(15)
-        heart._renew()
+        leases.renew()
         assert len(calls) == 2, "the same end for all but one"
         ends = {b"x": 45, b"soon": 40, b"late": 29, b"far": 45}
         began = clock.now - 15_000_000

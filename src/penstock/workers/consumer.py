@@ -169,8 +169,8 @@ class Consumer:
             self._stopping.wait(ERROR_PAUSE)
             return 0
         at_once = self._mode is Mode.AT_MOST_ONCE
-        if not at_once:
-            self._heart.hold(messages)
+        if self._heart.leases is not None:
+            self._heart.leases.hold(messages)
         for message in messages:
             # At most once, a taken message is already settled: run it even when we are told to stop, or it would be lost.
             if self._stopping.is_set() and not at_once:
@@ -187,7 +187,7 @@ class Consumer:
         """Settle, and take from our own share, in one commit. If that fails, there are no messages either."""
         if self._mode is Mode.AT_LEAST_ONCE:
             share = self._heart.share if self._heart.share[1] > 1 else None
-            self._heart.let_go(*processed)
+            self._let_go(*processed)
             try:
                 answers, messages = self.queue.exchange(
                     processed, limit, visibility=self._visibility, share=share, holder=self._heart.name
@@ -228,7 +228,7 @@ class Consumer:
         elif isinstance(error, TooLate):
             self._leave(message, error)
         elif runner.broke(error):
-            self._heart.let_go(message)  # nobody knows how far the callback came: let its lease lapse
+            self._let_go(message)  # nobody knows how far the callback came: let its lease lapse
             if self._mode is Mode.AT_MOST_ONCE:
                 self._fail(message, "took its process down")
             logger.error("the process that handled message %s of queue %r died", message.id, self.queue.name)
@@ -237,7 +237,7 @@ class Consumer:
 
     def _settle(self, messages: list[Message]) -> None:
         """Called from the consumer's own thread or the settler's."""
-        self._heart.let_go(*messages)
+        self._let_go(*messages)
         if self._mode is Mode.AT_MOST_ONCE or not messages:
             self._finish(messages)
             self._count(processed=len(messages))
@@ -260,7 +260,7 @@ class Consumer:
     def _leave(self, message: Message, late: TooLate) -> None:
         """It was too late to start: another consumer may already hold the message."""
         logger.warning("message %s of queue %r was not started: %s", message.id, self.queue.name, late)
-        self._heart.let_go(message)
+        self._let_go(message)
         if self._mode is Mode.AT_MOST_ONCE:
             self._fail(message, "deadline")
         else:
@@ -282,7 +282,7 @@ class Consumer:
 
     def _after(self, message: Message, error: BaseException) -> None:
         logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
-        self._heart.let_go(message)
+        self._let_go(message)
         reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
         if self._mode is Mode.AT_MOST_ONCE:
             self._fail(message, reason)
@@ -295,8 +295,12 @@ class Consumer:
             ours = False
         self._count(lost=not ours, failed=ours and delay is None, retried=ours and delay is not None)
 
+    def _let_go(self, *messages: Message) -> None:
+        if self._heart.leases is not None:
+            self._heart.leases.let_go(*messages)
+
     def _give_back(self, message: Message) -> None:
-        self._heart.let_go(message)
+        self._let_go(message)
         try:
             self._count(given_back=self.queue.release(message))
         except PenstockError as error:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import Event, Lock, Thread
 
-from penstock import policy
 from penstock.errors import PenstockError
-from penstock.message import SECOND, Message, micros
+from penstock.message import micros
 from penstock.queue.protocol import Queue
 from penstock.stores.ports import Roster
+from penstock.workers.leases import Leases
 
 logger = logging.getLogger("penstock")
 
@@ -44,10 +44,9 @@ class Heartbeat:
         self._interval = interval
         self._check_every = check_every
         self._max_missed = max_missed
-        self._visibility = visibility
+        self.leases = None if visibility is None else Leases(queue, clock, visibility)
+        """Of the messages that the consumer holds; None at most once, when nothing is held."""
         self._beats = 0
-        self._held: dict[int, Message] = {}
-        self._lock = Lock()
         self._registering = Lock()
         self._end = Event()
         self._thread: Thread | None = None
@@ -89,22 +88,14 @@ class Heartbeat:
             self.share = (living.index(self.name), len(living))
         return self.name in living
 
-    def hold(self, messages: Iterable[Message]) -> None:
-        with self._lock:
-            self._held.update((id(message), message) for message in messages)
-
-    def let_go(self, *messages: Message) -> None:
-        with self._lock:
-            for message in messages:
-                self._held.pop(id(message), None)
-
     def _run(self) -> None:
-        renew_every = max(0.05, (self._visibility or 0.0) / 3)
-        pause = min(self._interval, renew_every) if self._visibility is not None else self._interval
+        leases = self.leases
+        pause = self._interval if leases is None else min(self._interval, leases.renew_every)
         waited = 0.0
         while not self._end.wait(pause):
             waited += pause
-            self._survive(self._renew, "could not renew its leases, and begins no message whose lease lapses")
+            if leases is not None:
+                self._survive(leases.renew, "could not renew its leases, and begins no message whose lease lapses")
             if waited >= self._interval:
                 waited = 0.0
                 self._survive(self.beat, "missed a heartbeat")
@@ -116,37 +107,3 @@ class Heartbeat:
             logger.warning("consumer %s %s: %s", self.name, trouble, error)
         except BaseException:  # whatever the error, try again at the next beat: without this thread all leases would lapse
             logger.exception("consumer %s %s", self.name, trouble)
-
-    def _renew(self) -> None:
-        """Extend the leases of all held messages, in one commit: a handler may take longer than one lease."""
-        if self._visibility is None:
-            return
-        with self._lock:
-            held = list(self._held.values())
-        if not held:
-            return
-        now = self._clock()
-        whole, due_by = now + micros(self._visibility), now + micros(self._visibility * 5 / 6)
-        due: list[tuple[Message, int]] = []
-        for message in held:
-            until = policy.renewal(message, whole, now)
-            if until is None:
-                self.let_go(message)
-            elif (
-                message.visible_at < until and message.visible_at <= due_by
-            ):  # otherwise it lasts long enough, or ends with the deadline
-                due.append((message, until))
-        if not due:
-            return
-        answers = self._queue.extend_many([message for message, _ in due], [(until - now) / SECOND for _, until in due])
-        for (message, until), ours in zip(due, answers, strict=True):
-            self._renewed(message, until if ours else None)
-
-    def _renewed(self, message: Message, until: int | None) -> None:
-        if until is not None:
-            message.visible_at = until
-            return
-        with self._lock:
-            lost = self._held.pop(id(message), None) is not None
-        if lost:
-            logger.warning("message %s of queue %r is no longer ours: its lease had lapsed", message.id, message.queue)

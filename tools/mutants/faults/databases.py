@@ -296,7 +296,7 @@ FAULTS = [
         "leases are renewed one by one",
         "renewed_by_one_call",
         (
-            "workers/heartbeat.py",
+            "workers/leases.py",
             "self._queue.extend_many([message for message, _ in due], [(until - now) / SECOND for _, until in due])",
             "[self._queue.extend(message, (until - now) / SECOND) for message, until in due]",
         ),
