@@ -167,3 +167,18 @@ def test_a_move_writes_what_the_rules_say_in_every_database(
             assert judge(message, target.settings, mode, NOW) == (Verdict.DELIVER, "")
     store.drop(name)
     store.drop(target.name)
+
+
+def test_several_reads_see_one_state_whatever_others_commit_meanwhile(broker: LocalBroker, url: str) -> None:
+    """MariaDB takes a snapshot at one isolation level alone, and ignores the wish for one at the others."""
+    queue, store = broker.create("jobs"), broker.store
+    assert isinstance(store, SqlStore)
+    queue.send(b"first")
+    number = store.database.find("jobs").number
+    with store.database.reading():
+        seen = [store.database.rows("span", {"queue": number})]
+        with open_local(url, clock=FakeClock(NOW)) as other:
+            other["jobs"].send(b"second")
+        seen.append(store.database.rows("span", {"queue": number}))
+    assert seen[0] == seen[1]
+    assert queue.span()[0] == 2

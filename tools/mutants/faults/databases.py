@@ -36,6 +36,12 @@ def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant
 
 
 FAULTS = [
+    Mutant(
+        "reads on MariaDB see what others commit between them",
+        "mariadb and whatever_others_commit",
+        ((MYSQL, '"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", ', ""),),
+        ("tests/test_sql_rules.py",),
+    ),
     exchanged(
         "a notification rings no bell",
         "wakes_by_its_notification",

@@ -52,8 +52,8 @@ class Driver(ABC):
     """The statements by name, with the driver's placeholders."""
     parameters: dict[str, list[str]]
     """The names of each statement's parameters, in the order of their first use."""
-    begin_reading: str
-    """Begins a transaction in which several reads see the same state."""
+    begin_reading: tuple[str, ...]
+    """The statements that begin a transaction in which several reads see the same state."""
     at_once: frozenset[str]
     """The statements that a batch of claims can run without a transaction."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -103,7 +103,7 @@ class ServerTransactions:
             return
         try:
             self.here.opener = find_caller()
-            current = self._begin(self._driver.begin_reading)
+            current = self._begin(*self._driver.begin_reading)
             current.reading = True
             with self._during(current):
                 yield
@@ -180,16 +180,16 @@ class ServerTransactions:
             session.deadlocked = False
             self._pool.give(session)
 
-    def _begin(self, text: str) -> Transaction:
+    def _begin(self, *texts: str) -> Transaction:
         """Open a transaction. A connection lost while idle is replaced silently."""
         session = self._pool.take()
         try:
-            self._driver.command(session, text)
+            self._command_all(session, texts)
         except StoreUnreachable:
             self._pool.drop(session)
             session = self._pool.take()
             try:
-                self._driver.command(session, text)
+                self._command_all(session, texts)
             except BaseException:
                 self._pool.drop(session)
                 raise
@@ -197,6 +197,10 @@ class ServerTransactions:
             self._pool.drop(session, alone=True)
             raise
         return Transaction(session)
+
+    def _command_all(self, session: Session, texts: Sequence[str]) -> None:
+        for text in texts:
+            self._driver.command(session, text)
 
     def ready(self, current: Transaction, name: str = "") -> None:
         """A batch of claims begins its transaction only when it does something else: claims are no promise and need none."""

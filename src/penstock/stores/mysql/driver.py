@@ -43,7 +43,8 @@ READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792}
 class MysqlDriver(Driver):
     """Owns how a connection is opened."""
 
-    begin_reading = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+    # The first is for the next transaction only. At the level of the session, READ COMMITTED, there is no snapshot.
+    begin_reading = ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     at_once = frozenset()
 
     def __init__(self, url: str, patience: Patience, *, statement_timeout: float) -> None:

@@ -92,7 +92,7 @@ class Copy:
 class PostgresqlDriver(Driver):
     """Owns how a connection is opened, and the statements that each connection prepares."""
 
-    begin_reading = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    begin_reading = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
     at_once = frozenset({"queue", "claim_at_once"})
 
     def __init__(self, url: str, patience: Patience, *, statement_timeout: float) -> None:
