@@ -92,6 +92,25 @@ def test_an_unread_answer_is_nobody_elses(
     assert interrupts > 0
 
 
+@pytest.mark.parametrize("driver", ["postgresql"], indirect=True)
+def test_an_interrupt_that_the_driver_answers_with_an_error_of_its_own_comes_out_as_itself(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = broker.create("orders", deduplicate=True)
+    queue.send_many([b"1", b"2"])
+    held = queue.receive(2)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt  # psycopg then finds that its pipeline is still open: AssertionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Pipeline, "__exit__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.delete_many(held)
+    assert queue.delete_many(held) == [True, True]
+    assert [sent.duplicate for sent in queue.send_many([b"1", b"2"])] == [False, False]
+
+
 @pytest.mark.parametrize("driver", ["postgresql", "mariadb"], indirect=True)
 def test_what_was_taken_by_a_thread_that_was_interrupted_is_lent_to_the_next(broker: penstock.Broker) -> None:
     pool = broker.store.database.pool

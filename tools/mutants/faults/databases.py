@@ -168,7 +168,12 @@ FAULTS = [
     shared(
         "psycopg's own surprise at a panic is passed on",
         "panics",
-        (POSTGRES, "except (AssertionError, ValueError) as error:", "except ZeroDivisionError as error:"),
+        (POSTGRES, "except (psycopg.Error, *SURPRISES) as error:", "except psycopg.Error as error:"),
+    ),
+    interrupted(
+        "an interrupt that surprises psycopg is taken for a lost connection",
+        "comes_out_as_itself",
+        (POSTGRES, "            if not isinstance(before, Exception):\n                return before\n", ""),
     ),
     ordered(
         "a message is moved into a group that nobody has locked",

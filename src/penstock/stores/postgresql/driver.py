@@ -45,6 +45,8 @@ OFTEN = frozenset({"insert_with_token", "insert_many_with_token", "delete_with_t
 """The statements of a busy queue."""
 COPY = f"COPY penstock_message ({', '.join(INSERTED)}, state, receives, delivery) FROM STDIN (FORMAT BINARY)".encode()
 PART = 128 * 1024
+SURPRISES = (AssertionError, ValueError)
+"""What psycopg raises when it gets more answers than it asked for, as when a server panics, or when it was interrupted."""
 TUNED = {
     # A queue's rows live for seconds: vacuum by their number, not by their share of a table that is mostly dead rows.
     "penstock_message": "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000, "
@@ -225,25 +227,26 @@ class PostgresqlDriver(Driver):
         try:
             yield
             session.asking = False
-        except psycopg.Error as error:
+        except (psycopg.Error, *SURPRISES) as error:
             raise self._failed(session, error, handled) from error
-        except (AssertionError, ValueError) as error:  # psycopg got more answers than it asked for, as when a server panics
-            session.connection.close()
-            raise self._translate(error, lost=True) from error
 
-    def _failed(self, session: Session, error: psycopg.Error, handled: BaseException | None) -> BaseException:
-        """The exception to raise for a psycopg error. psycopg may have raised it while ending an interrupted statement."""
-        pgconn = session.connection.pgconn
-        session.asking = (
-            pgconn.transaction_status is TransactionStatus.ACTIVE or pgconn.pipeline_status is not PipelineStatus.OFF
-        )
+    def _failed(self, session: Session, error: Exception, handled: BaseException | None) -> BaseException:
+        """The exception to raise for one of psycopg's. If psycopg raised it while ending an interrupted statement, that is the
+        interrupt, and the session stays in the middle of a statement."""
         before = error.__context__
         while before is not None and before is not handled:
             if not isinstance(before, Exception):
                 return before
             before = before.__context__
+        pgconn = session.connection.pgconn
+        session.asking = (
+            pgconn.transaction_status is TransactionStatus.ACTIVE or pgconn.pipeline_status is not PipelineStatus.OFF
+        )
         # An error without a code is not the server's: psycopg may see that the socket is gone before libpq does.
-        lost = session.connection.closed or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None)
+        surprised = not isinstance(error, psycopg.Error)
+        lost = (
+            surprised or session.connection.closed or (isinstance(error, psycopg.OperationalError) and error.sqlstate is None)
+        )
         if lost:
             session.connection.close()
         return self._translate(error, lost=lost)
