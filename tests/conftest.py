@@ -111,7 +111,9 @@ WITH_SERVERS = {
     "test_bench",
     "test_bench_brokers",
     "test_bench_sqs",
+    "test_celery",
     "test_docs",
+    "test_kombu",
     "test_mysql",
     "test_nodes",
     "test_postgresql",
@@ -144,6 +146,7 @@ SLOW = (
     "fuzzing_finds",
     "lease_is_extended_while",
     "a_stranger",
+    "celery_promises",
 )
 """Words in the names of tests that take more than a few seconds on some store."""
 

@@ -7,6 +7,7 @@ from planted import Mutant
 from faults import (
     access,
     aio,
+    contrib,
     databases,
     files,
     memcached,
@@ -29,6 +30,7 @@ from faults import (
 PARTS = (
     access,
     aio,
+    contrib,
     databases,
     files,
     memcached,

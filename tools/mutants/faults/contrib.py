@@ -1,0 +1,105 @@
+"""Faults under frameworks: what their workers hold, acknowledge and route."""
+
+from __future__ import annotations
+
+from planted import Mutant
+
+
+def kombu(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/test_kombu.py",))
+
+
+FAULTS = [
+    kombu(
+        "a worker of a framework extends no lease",
+        "lease_is_extended",
+        ("contrib/keeping.py", "            leases.renew()\n", "            pass\n"),
+    ),
+    kombu(
+        "acknowledgements are dropped while the server is away",
+        "acknowledgements_wait",
+        ("contrib/keeping.py", "left += [(settle, message) for message in messages]", "pass"),
+    ),
+    kombu(
+        "a forked child settles what its parent holds",
+        "forked_child",
+        ("contrib/kombu/channel.py", "            self._unacked.clear()\n", ""),
+    ),
+    kombu(
+        "a task that is due later is delivered at once",
+        "every_store and memory",
+        ("contrib/kombu/envelope.py", 'delay=_delay(headers.get("eta"), now)', "delay=None"),
+    ),
+    kombu(
+        "more is held than prefetched",
+        "as_many_are_held",
+        (
+            "contrib/kombu/channel.py",
+            "room if intake.no_ack or not self._prefetch else min(room, self._prefetch - self._used)",
+            "room",
+        ),
+    ),
+    kombu(
+        "a closed channel keeps what waits in its inbox",
+        "closed_channel",
+        ("contrib/kombu/channel.py", "left = self.connection.inbox.remove(intake)", "left = []"),
+    ),
+    kombu(
+        "a closed channel keeps what was not acknowledged",
+        "closed_channel",
+        (
+            "contrib/kombu/channel.py",
+            "        for tag in list(self._unacked):\n            self._answer(tag, release)\n        if self.connection",
+            "        if self.connection",
+        ),
+    ),
+    kombu(
+        "a purge also removes what consumers hold",
+        "purge_leaves",
+        ("contrib/kombu/channel.py", 'found.peek(LOOK, state="queued")', "found.peek(LOOK)"),
+    ),
+    kombu(
+        "a late reply makes a queue that nobody reads",
+        "gets_tasks_only",
+        ("contrib/kombu/channel.py", '            if "task" in message["headers"]:\n', "            if True:\n"),
+    ),
+    kombu(
+        "a consumer whose queue was deleted waits for ever",
+        "deleted_under_its_consumer",
+        ("contrib/kombu/intake.py", "                self.owner.declare_again(self.name)\n", "                pass\n"),
+    ),
+    kombu(
+        "a queue that somebody reads expires",
+        "queues_expire",
+        ("contrib/kombu/bindings.py", "pulse.at - pulse.due_at > max(binding.expires, LEAST_EXPIRES) * SECOND", "True"),
+    ),
+    kombu(
+        "queues without readers are kept for ever",
+        "queues_expire",
+        ("contrib/kombu/bindings.py", "pulse.at - message.sent_at > max(binding.expires, FORGOTTEN_AFTER) * SECOND", "False"),
+    ),
+    kombu(
+        "an error in a callback stops the deliveries to an event loop",
+        "error_in_a_callback",
+        ("contrib/kombu/transport.py", "            if len(self.inbox):\n                self._ring()\n", "            pass\n"),
+    ),
+    kombu(
+        "old events are delivered",
+        "old_event",
+        ("contrib/kombu/channel.py", "        if not self._is_old(intake.name, message):\n", "        if True:\n"),
+    ),
+    kombu(
+        "two names of kombu become one",
+        "queue_of_its_own",
+        ("contrib/kombu/bindings.py", ' and "%" not in queue', ""),
+    ),
+    kombu(
+        "kombu does not know the scheme",
+        "without_an_import",
+        (
+            "contrib/kombu/__init__.py",
+            '"penstock.contrib.kombu.transport:Transport"',
+            '"penstock.contrib.kombu.transport:None"',
+        ),
+    ),
+]
