@@ -244,10 +244,13 @@ def test_a_pipeline_reports_and_the_last_report_counts(server: BackgroundServer,
     with penstock.open(server.url) as client:
         client.report("archive", reads=["orders"], rows=10, rate=2.5, lag=3)  # type: ignore[attr-defined]
         client.report("load", writes=["orders"], rows=1)  # type: ignore[attr-defined]
-        client.report("archive", reads=["orders"], rows=20, last_error="the disk is full", finished=True)  # type: ignore[attr-defined]
+        checks = {"orders.small": {"action": "drop", "rows": 20, "failed": 3}}
+        last = {"rows": 20, "last_error": "the disk is full", "finished": True, "checks": checks}
+        client.report("archive", reads=["orders"], **last)  # type: ignore[attr-defined]
     found = http("GET", "/penstock/pipelines").json["pipelines"]
     assert [(one["name"], one["source"], one["rows"]) for one in found] == [("archive", "orders", 20), ("load", None, 1)]
     assert (found[0]["last_error"], found[0]["finished"], found[0]["lag"]) == ("the disk is full", True, None)
+    assert [one["checks"] for one in found] == [checks, {}]
     assert found[0]["seen_at"] >= found[1]["seen_at"]
     assert broker[PIPELINES].stats().messages == 2
     broker[PIPELINES].send_many([b"garbage", b"{}", b'{"seen_at": "x", "name": "y"}'])
@@ -296,6 +299,11 @@ def test_a_report_needs_rights_on_its_queues_and_is_shown_to_those_who_may_count
         ({"reads": ["a/b"]}, "a/b"),
         ({"report": "javascript:alert(1)"}, "http://"),
         ({"what": 1}, "no 'what'"),
+        ({"checks": [1]}, "checks is"),
+        ({"checks": {f"c{n}": {"action": "drop", "rows": 1, "failed": 0} for n in range(21)}}, "at most 20"),
+        ({"checks": {"c": {"action": "drop", "rows": -1, "failed": 0}}}, "rows is -1"),
+        ({"checks": {"c": {"action": "warn", "rows": 1, "failed": 0}}}, "one of reject, drop"),
+        ({"checks": {"x" * 211: {"action": "drop", "rows": 1, "failed": 0}}}, "at most 210 characters"),
     ],
 )
 def test_a_report_that_cannot_be_one_is_refused(given: dict[str, Any], words: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from penstock.broker import LocalBroker
@@ -24,6 +24,10 @@ MOST = 200
 PART = 4
 """Messages that are read at once."""
 MOST_QUEUES = 20
+MOST_CHECKS = 20
+LONGEST_CHECK = 210
+ACTIONS = ("reject", "drop", "count", "stop")
+"""What becomes of a row that fails a check: a dead letter, nothing, a row like the others, or the end of the pipeline."""
 LONGEST_ERROR = 2000
 LONGEST_LINK = 500
 LARGEST = 2.0**53
@@ -33,7 +37,9 @@ WHOLE = ("rows", "batches", "lag", "started_at")
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """``reads``, ``writes``: queues. ``rate``: rows a second; ``lag``: messages that wait. ``report``: a link."""
+    """``reads``, ``writes``: queues. ``rate``: rows a second; ``lag``: messages that wait. ``report``: a link.
+
+    ``checks``: for each data check its action, and how many rows it has judged and how many failed."""
 
     name: str
     reads: tuple[str, ...] = ()
@@ -46,6 +52,7 @@ class PipelineReport:
     started_at: int | None = None
     finished: bool = False
     last_error: str | None = None
+    checks: dict[str, dict[str, Any]] = field(default_factory=dict)
     report: str | None = None
     seen_at: int = 0
     """By the store's clock."""
@@ -71,6 +78,7 @@ def read_report(name: str, given: Mapping[str, Any]) -> PipelineReport:
     for each in ("rows", "batches", "lag", "started_at", "rate", "batch_seconds"):
         if given.get(each) is not None:
             values[each] = _check_number(each, given[each], whole=each in WHOLE)
+    values["checks"] = _read_checks(given.get("checks", {}))
     values["finished"] = given.get("finished") is True
     if given.get("last_error") is not None:
         values["last_error"] = str(given["last_error"])[:LONGEST_ERROR]
@@ -78,6 +86,19 @@ def read_report(name: str, given: Mapping[str, Any]) -> PipelineReport:
     if link is not None and not (isinstance(link, str) and len(link) <= LONGEST_LINK and LINK.fullmatch(link)):
         raise BadInput(f"report is {link!r:.80}; it must be an address that begins with http:// or https://")
     return PipelineReport(**values, report=link)
+
+
+def _read_checks(given: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(given, dict) or len(given) > MOST_CHECKS:
+        raise BadInput(f"checks is {given!r:.80}; it must have at most {MOST_CHECKS} checks by name")
+    found = {}
+    for name, check in given.items():
+        if len(name) > LONGEST_CHECK or not name.isprintable():
+            raise BadInput(f"checks has a name {name!r:.80}; it must be printable and have at most {LONGEST_CHECK} characters")
+        if not isinstance(check, dict) or check.keys() != {"action", "rows", "failed"} or check["action"] not in ACTIONS:
+            raise BadInput(f"checks has {check!r:.80}; it must have rows, failed and an action, one of {', '.join(ACTIONS)}")
+        found[name] = {"action": check["action"]} | {of: _check_number(of, check[of], whole=True) for of in ("rows", "failed")}
+    return found
 
 
 def _check_number(name: str, value: Any, *, whole: bool) -> float:

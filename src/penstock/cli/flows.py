@@ -18,6 +18,9 @@ from penstock.spark.options import check_queues
 if TYPE_CHECKING:
     from penstock.spark.pipelines.redrive import RedriveTotals
 
+AFTER = {"reject": "to the dead letters", "drop": "dropped", "count": "counted", "stop": "stop"}
+"""What becomes of rows that fail a check."""
+
 
 def add(pipeline: Pipelines) -> None:
     parser = pipeline("run", run_run, "run a declared pipeline: sources, SQL steps, checks and sinks in one TOML file")
@@ -61,6 +64,9 @@ def run_run(args: Namespace, frame: Frame) -> int:
     ran = running.run(frame.spark, args.file, store=frame.url, checkpoint=args.checkpoint, once=args.once, watch=frame.watch)
     text = f"{ran.taken:,} messages taken, {ran.rows:,} rows in {ran.batches:,} batches, {ran.seconds:.1f} s"
     frame.answer(f"{declared.name}: {text}{', stopped' if ran.stopped else ''}", {"name": declared.name, **asdict(ran)})
+    if ran.checks and not args.json:
+        rows = [(name, f"{check.rows:,}", f"{check.failed:,}", AFTER[check.action]) for name, check in ran.checks.items()]
+        print_table(("check", "rows", "failed", "then"), rows)
     if ran.late and not args.json:
         complain(f"{ran.late:,} rows came later than the watermark allows, and are not in any window or join")
     return 0

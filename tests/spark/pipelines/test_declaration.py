@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import BadInput, QueueNotFound
 from penstock.spark.pipelines import declaration
+from penstock.spark.pipelines.declared_checks import DeclaredCheck
 
 GOOD = """\
 store = "sqlite:///shop.db"
@@ -63,6 +64,40 @@ def test_a_pipeline_is_what_its_file_says(tmp_path: Path) -> None:
     assert pipeline.first_line("step", "priced", key="sql") == 19
 
 
+def test_a_check_of_bodies_can_be_changed_and_comes_first(tmp_path: Path) -> None:
+    plain = load(tmp_path, GOOD).checks_of("orders")
+    form = "the body is not JSON of the form item string, n int"
+    assert [(check.full_name, check.action, check.reason) for check in plain] == [
+        ("orders.body", "reject", form),
+        ("orders.check_1", "reject", "not so: n > 0"),
+        ("orders.check_2", "reject", "too many"),
+    ]
+    changed = GOOD.replace("[step.priced]", "[[check.orders]]\nname = 'body'\naction = 'drop'\nstop_above = 3\n[step.priced]")
+    first, *others = load(tmp_path, changed).checks_of("orders")
+    assert (first.full_name, first.action, first.reason, first.stop_above) == ("orders.body", "drop", form, 3)
+    assert others == plain[1:]
+
+
+@pytest.mark.parametrize(
+    ("above", "share", "allowed", "refused"),
+    [
+        (None, None, (10, 10), None),
+        (2, None, (10, 2), (10, 3)),
+        (0, None, (10, 0), (10, 1)),
+        (None, 0.2, (10, 2), (10, 3)),
+        (2, 0.5, (100, 50), (100, 51)),
+        (2, 0.5, (2, 2), (3, 3)),
+    ],
+)
+def test_a_limit_is_a_number_a_share_or_both(
+    above: int | None, share: float | None, allowed: tuple[int, int], refused: tuple[int, int] | None
+) -> None:
+    check = DeclaredCheck("t", 0, "n", "x", "", stop_above=above, stop_share=share)
+    assert check.allows(*allowed)
+    assert check.allows(0, 0)
+    assert refused is None or not check.allows(*refused)
+
+
 def test_sql_names_tables_in_any_case(tmp_path: Path) -> None:
     pipeline = load(tmp_path, GOOD.replace("FROM orders JOIN prices", "FROM Orders JOIN PRICES"))
     assert pipeline.reads("priced") == {"orders", "prices"}
@@ -102,6 +137,23 @@ def test_paths_are_spelled_as_spark_does_without_dots(tmp_path: Path) -> None:
         ("store =", 'trigger = "now and then"\nstore =', "line 1: it is 'now and then', and must be once or a time"),
         ("FROM orders JOIN prices USING (item)", "FROM prices", "line 3, [source.orders]: no sink is made of it"),
         ("[step.priced]", '[step."a b"]', "'a b' cannot name a table"),
+        ('where = "n < 9"', 'action = "drop"', "line 13, [check.orders]: the key 'where' is missing"),
+        (
+            'where = "n < 9"',
+            'where = "n < 9"\naction = "warn"',
+            "line 15, [check.orders]: it is 'warn', and must be one of reject",
+        ),
+        ('where = "n < 9"', 'where = "n < 9"\nname = "a b"', "line 15, [check.orders]: 'a b' cannot name a check"),
+        ('where = "n < 9"', 'where = "n < 9"\nname = "check_1"', "line 15, [check.orders]: another check of 'orders' has"),
+        ('where = "n < 9"', 'where = "n < 9"\nname = "body"', "line 15, [check.orders]: body is the check that the bodies"),
+        ('where = "n < 9"', 'where = "n < 9"\nstop_above = -1', "line 15, [check.orders]: it is -1, and must be 0 or more"),
+        ('where = "n < 9"', 'where = "n < 9"\nstop_share = 1.5', "line 15, [check.orders]: it is 1.5, and must be from 0 to"),
+        ('where = "n < 9"', 'where = "n < 9"\nstop_share = "5 %"', "line 15, [check.orders]: stop_share must be a number such"),
+        (
+            "[step.priced]",
+            "[source.more]\nparquet = 'more'\n[check.more]\nwhere = 'p > 0'\naction = 'count'\n[step.priced]",
+            "line 19, [check.more]: no sink is made of it: nothing would be checked",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_table_and_line(tmp_path: Path, old: str, new: str, told: str) -> None:

@@ -28,6 +28,7 @@ class Query:
     """As much of a streaming query as the watch uses."""
 
     def __init__(self, *events: dict[str, Any], lasts: int = 1, error: Exception | None = None) -> None:
+        self.name = "sink"
         self.recentProgress = list(events)
         self.stopped = False
         self._looks = lasts

@@ -17,6 +17,10 @@ def declared(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/pipelines/test_declared.py",))
 
 
+def checked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/pipelines/test_checks.py",))
+
+
 def outage(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/test_outages.py",))
 
@@ -27,6 +31,7 @@ def archived(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
 
 ARCHIVE = "spark/pipelines/archive.py"
 LANDING, TAKING = "spark/pipelines/landing.py", "spark/pipelines/taking.py"
+CHECKS, LIMITS = "spark/pipelines/checks.py", "spark/pipelines/limits.py"
 
 FAULTS = [
     sink("the sink gives no digest", "set_back", ("spark/sink.py", "None if once else f", "None if True else f")),
@@ -107,6 +112,24 @@ FAULTS = [
         "mistake_in_a_sink",
         ("spark/pipelines/declared.py", "            self._try_parquet(sink.path, sink.partition, frame)\n", ""),
     ),
+    checked(
+        "a batch is landed before it is judged",
+        "loses_nothing",
+        (LANDING, "        if self.limits is not None:\n", "        if False:\n"),
+    ),
+    checked("a check that stops drops", "loses_nothing", (CHECKS, 'if check.action == "stop":', "if False:")),
+    checked(
+        "each query's rows are counted again",
+        "every_figure",
+        (CHECKS, "*max(self._counts.get(name, {}).values(), default=(0, 0))", "*map(sum, zip(*self._counts[name].values()))"),
+    ),
+    checked(
+        "what a check has taken out is judged again",
+        "every_figure",
+        (CHECKS, "taken_by.isNull() & fails", "fails"),
+    ),
+    checked("aggregates have limits", "one_batch_decides", (LIMITS, "    if others:\n", "    if False:\n")),
+    checked("a table joined with itself has limits", "one_batch_decides", (LIMITS, "plan.count(STREAM) > 1", "False")),
     outage(
         "an outage ends a stream at latestOffset",
         "asks_again",

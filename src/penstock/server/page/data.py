@@ -42,7 +42,7 @@ SORTS = (
 )
 MOST_READERS = 100
 LARGEST_REPORT = 64 * 1024
-REPORTS, REPORT = 8 * 1024 * 1024, 8 * 1024
+REPORTS, REPORT = 8 * 1024 * 1024, 16 * 1024
 """Bytes that the reports of all pipelines take while they are read, and one of them in an answer."""
 HELD_PART, HELD_SECONDS = 32, 0.5
 """Messages that are looked at at once for who holds them, and for how long."""

@@ -12,9 +12,10 @@ watermark = ["at", "10 minutes"]
 [source.prices]                          # files are a table, or with stream = true a stream
 parquet = "prices"
 
-[check.orders]                           # rows that fail go to the dead letters
+[check.orders]                           # rows that fail go to the dead letters, or as action says
 where = "quantity > 0"
 reason = "nothing was ordered"
+stop_share = 0.2                         # if more than a fifth of a batch fails, no sink gets it, and the pipeline stops
 
 [step.priced]
 sql = "SELECT o.*, p.price FROM orders o JOIN prices p USING (item)"
@@ -39,10 +40,20 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from penstock.errors import BadInput
+from penstock.spark.pipelines import declared_checks
+from penstock.spark.pipelines.declared_checks import DeclaredCheck
 
 FILES = ("parquet", "json", "csv")
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+NAME = declared_checks.NAME
 MODES = ("append", "complete")
+KINDS = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number such as 0.05",
+    list: "a list",
+    dict: "a table",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +75,6 @@ class DeclaredStep:
     name: str
     sql: str
     watermark: tuple[str, str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredCheck:
-    table: str
-    place: int
-    where: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +120,27 @@ class Pipeline:
         opening = self.text.splitlines()[line - 1].partition("=")[2].strip()
         return line + (opening in ('"""', "'''"))  # TOML drops the newline that follows
 
-    def reads(self, table: str) -> set[str]:
-        """The sources that a table may read: every source that its SQL, or that of its steps, mentions as a word."""
+    def uses(self, table: str) -> set[str]:
+        """The table, and all that it may be made of: every table before it that its SQL mentions as a word, and theirs."""
         steps = [step.name for step in self.steps]
         if table not in steps:
             return {table}
         place = steps.index(table)
         words = set(re.findall(r"\w+", self.steps[place].sql.casefold()))
         names = [source.name for source in self.sources] + steps[:place]
-        return {source for name in names if name.casefold() in words for source in self.reads(name)}
+        return {table}.union(*(self.uses(name) for name in names if name.casefold() in words))
+
+    def reads(self, table: str) -> set[str]:
+        """The sources that a table may read."""
+        return self.uses(table) & {source.name for source in self.sources}
+
+    def checks_of(self, table: str) -> list[DeclaredCheck]:
+        """In the order in which they are made: first, whether bodies have the declared form."""
+        own = [check for check in self.checks if check.table == table]
+        form = next((source.json for source in self.sources if source.name == table and source.queue is not None), None)
+        if form and not any(check.of_bodies for check in own):
+            return [declared_checks.of_bodies(table, form), *own]
+        return sorted(own, key=lambda check: not check.of_bodies)
 
 
 def load(file: str | Path) -> Pipeline:
@@ -161,17 +176,22 @@ class _Reader:
                 other = "a {} {!r}".format(*taken[name.casefold()])
                 raise self._bad((kind, name), None, f"there is {other} too, and each table needs a name of its own")
             taken[name.casefold()] = (kind, name)
-        checks = tuple(check for name, table in self._tables(given, "check") for check in self._checks(name, table, names))
+        checks = tuple(
+            check for name, table in self._tables(given, "check") for check in self._checks(name, table, names, sources)
+        )
         sinks = tuple(self._sink(name, table, names) for name, table in self._tables(given, "sink"))
         if not sources or not sinks:
             raise BadInput(f"{self._path.name}: a pipeline needs at least one [source.NAME] and one [sink.NAME]")
         dead_letters = self._dead_letters(given.get("dead_letters"))
         if dead_letters is None:
             for source in sources:
-                if source.queue is not None and source.json:
+                declared_body = any(check.of_bodies for check in checks if check.table == source.name)
+                if source.queue is not None and source.json and not declared_body:
                     raise self._bad(("source", source.name), "json", "bodies that are not so need [dead_letters], with a queue")
             for check in checks:
-                raise self._bad(("check", check.table), None, "rows that fail need [dead_letters], with a queue")
+                if check.action == "reject":
+                    what = "rows that fail need [dead_letters], with a queue; or say action = 'drop', 'count' or 'stop'"
+                    raise self._bad(("check", check.table), None, what, check.place)
         declared = Pipeline(
             file=self._path,
             text=self._text,
@@ -189,6 +209,10 @@ class _Reader:
         for source in sources:
             if source.queue is not None and source.name not in used:
                 raise self._bad(("source", source.name), None, "no sink is made of it: its messages would be taken for nothing")
+        wanted = {name for sink in sinks for name in declared.uses(sink.table)}
+        for check in checks:
+            if check.action != "reject" and check.table not in wanted:
+                raise self._bad(("check", check.table), None, "no sink is made of it: nothing would be checked", check.place)
         return declared
 
     def _trigger(self, text: str) -> str:
@@ -230,14 +254,23 @@ class _Reader:
         given = self._keys(("step", name), table, {"sql": str, "watermark": list}, needed=("sql",))
         return DeclaredStep(name, given["sql"], self._watermark(("step", name), given))
 
-    def _checks(self, name: str, table: Any, names: Sequence[str]) -> list[DeclaredCheck]:
+    def _checks(self, name: str, table: Any, names: Sequence[str], sources: Sequence[Source]) -> list[DeclaredCheck]:
         if name not in names:
             raise self._bad(("check", name), None, f"there is no source or step {name!r}; there are {', '.join(names)}")
-        found = []
-        for place, one in enumerate(table if isinstance(table, list) else [table]):
-            given = self._keys(("check", name), one, {"where": str, "reason": str}, needed=("where",), place=place)
-            found.append(DeclaredCheck(name, place, given["where"], given.get("reason", f"not so: {given['where']}")))
+        form = next((source.json for source in sources if source.name == name and source.queue is not None), None)
+        listed = table if isinstance(table, list) else [table]
+        found = [self._check(name, place, one, form) for place, one in enumerate(listed)]
+        for check in found:
+            if check.name in (other.name for other in found[: check.place]):
+                raise self._bad(("check", name), "name", f"another check of {name!r} has this name", check.place)
         return found
+
+    def _check(self, table: str, place: int, given: Any, form: str | None) -> DeclaredCheck:
+        at = ("check", table)
+        self._keys(at, given, declared_checks.KEYS, place=place)
+        if problem := declared_checks.problem(given, has_bodies=form is not None):
+            raise self._bad(at, *problem, place)
+        return declared_checks.made(table, place, given, form)
 
     def _sink(self, name: str, table: Any, names: Sequence[str]) -> Sink:
         at = ("sink", name)
@@ -289,8 +322,7 @@ class _Reader:
             if key not in known:
                 raise self._bad(at, key, f"there is no key {key!r:.80}; there are {', '.join((*known, *extra))}", place)
             if type(value) is not known[key]:
-                kinds = {str: "text", bool: "true or false", list: "a list", dict: "a table"}
-                raise self._bad(at, key, f"{key} must be {kinds[known[key]]}, not {value!r:.80}", place)
+                raise self._bad(at, key, f"{key} must be {KINDS[known[key]]}, not {value!r:.80}", place)
         for key in needed:
             if key not in table:
                 raise self._bad(at, None, f"the key {key!r} is missing", place)

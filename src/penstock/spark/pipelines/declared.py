@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 import penstock
 from penstock.errors import BadInput, QueueNotFound
@@ -30,13 +29,15 @@ from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines import declaration
 from penstock.spark.pipelines.access import store_options
-from penstock.spark.pipelines.bodies import PROBLEM, dead_letters, messages, parsed
+from penstock.spark.pipelines.bodies import dead_letters, messages
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.failures import at_line
 from penstock.spark.pipelines.folders import check_no_pattern, held
+from penstock.spark.pipelines.limits import limits
 from penstock.spark.pipelines.progress import Watch
 from penstock.spark.pipelines.reporting import ReportPlace
 from penstock.spark.pipelines.running import PipelineRun, Ran, SinkQuery
+from penstock.spark.pipelines.tables import Tables
 from penstock.spark.pipelines.taking import README, Take
 from penstock.spark.rows import Rows
 from penstock.stores.disk import sync
@@ -75,6 +76,7 @@ def run(
         for query in (*takers, *writers):
             query.writer = query.writer.trigger(availableNow=True) if at_once else query.writer.trigger(processingTime=every)
         watched = (watch or Watch(pipeline.name)).report_to(*_report_places(pipeline, store))
+        watched.checks.expect(plan.checks())
         running = PipelineRun(plan.takes, takers, writers, watched)
         return running.once() if at_once else running.on()
 
@@ -118,32 +120,34 @@ def _store_of(pipeline: Pipeline, own: str | None, given: str | None, table: tup
 
 
 class _Plan:
-    """The tables of a pipeline, as views, and the queries on them."""
+    """The tables of a pipeline, and the queries on them."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, home: Path, store: str | None) -> None:
         self._spark = spark
         self._pipeline = pipeline
         self._home = home
         self._store = store
-        self._frames: dict[str, DataFrame] = {}
-        self._rejected: dict[str, DataFrame] = {}
+        self._tables = Tables(spark, pipeline, self._messages)
+        self.takes: list[Take] = []
+
+    def define(self) -> None:
+        pipeline, tables = self._pipeline, self._tables
+        tables.define()
+        for table, found in tables.checked.items():
+            if not found.judged.isStreaming:
+                raise BadInput(
+                    f"{pipeline.where('check', table)}: {table!r} is a table, not a stream: filter its rows in a step"
+                )
+        limited = limits(pipeline, tables)
         self.takes = [
-            Take(pipeline.name, source, self._url(source.store, ("source", source.name)), home)
+            Take(pipeline.name, source, self._url(source.store, ("source", source.name)), self._home, limited.get(source.name))
             for source in pipeline.sources
             if source.queue is not None
         ]
 
-    def define(self) -> None:
-        pipeline = self._pipeline
-        for source in pipeline.sources:
-            with at_line(pipeline.where("source", source.name)):
-                frame = self._source(source)
-            self._register(source.name, ("source", source.name), frame, source.watermark)
-        for step in pipeline.steps:
-            at = ("step", step.name)
-            with at_line(pipeline.where(*at, key="sql"), pipeline.first_line(*at, key="sql")):
-                frame = self._spark.sql(step.sql)
-            self._register(step.name, at, frame, step.watermark)
+    def checks(self) -> dict[str, str]:
+        """Their full names, and what becomes of rows that fail."""
+        return {check.full_name: check.action for checked in self._tables.checked.values() for check in checked.checks}
 
     def takers(self) -> list[SinkQuery]:
         """The queries that land the messages of each queue."""
@@ -160,7 +164,7 @@ class _Plan:
         pipeline, found = self._pipeline, []
         for sink in pipeline.sinks:
             where = pipeline.where("sink", sink.name)
-            frame = self._frames[sink.table]
+            frame = self._tables.frames[sink.table]
             if not frame.isStreaming:
                 raise BadInput(
                     f"{where}: {sink.table!r} is a table, not a stream; a source with a queue or with stream = true is a stream"
@@ -169,28 +173,20 @@ class _Plan:
                 writer = self._sink(sink, frame).outputMode(sink.mode)
             checkpoint = self._home / "sink" / sink.name
             found.append(SinkQuery(where, writer, checkpoint, pipeline.reads(sink.table), sink.path))
-        for table, frame in self._rejected.items():
+        for table, checked in self._tables.checked.items():
+            if checked.rejected is None:
+                continue
             assert pipeline.dead_letters is not None
-            if not frame.isStreaming:
-                raise BadInput(
-                    f"{pipeline.where('check', table)}: {table!r} is a table, not a stream: filter its rows in a step"
-                )
             url = self._url(pipeline.dead_letters.store, ("dead_letters",))
-            writer = dead_letters(frame, table).writeStream.format("penstock")
+            writer = dead_letters(checked.rejected, table).writeStream.format("penstock")
             writer = writer.options(**store_options(url), queue=pipeline.dead_letters.queue)
             where = f"{pipeline.where('dead_letters')}, for {table!r}"
             found.append(SinkQuery(where, writer, self._home / "dead" / table, pipeline.reads(table)))
         return found
 
-    def _source(self, source: Source) -> DataFrame:
-        if source.queue is None:
-            assert source.format is not None
-            reader: Any = self._spark.readStream if source.stream else self._spark.read
-            reader = reader.format(source.format).options(**source.options)
-            if source.schema is not None:
-                reader = reader.schema(source.schema)
-            frame: DataFrame = reader.load(source.path)
-            return frame
+    def _messages(self, source: Source) -> DataFrame:
+        """A stream of what is landed."""
+        assert source.queue is not None
         landed = self._home / "landed" / source.name
         for folder in (landed, self._home / "staged"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -198,30 +194,7 @@ class _Plan:
             sync(folder)
         schema = columns.schema(ReadOptions(url="", queue=source.queue))
         # Files that all queries have read are deleted. A new query has not read them: it begins with what is left.
-        stream = self._spark.readStream.schema(schema).options(**LANDED).parquet(str(landed))
-        return parsed(stream, source.json) if source.json else stream
-
-    def _register(self, name: str, at: tuple[str, ...], frame: DataFrame, watermark: tuple[str, str] | None) -> None:
-        pipeline = self._pipeline
-        if watermark is not None:
-            with at_line(pipeline.where(*at, key="watermark")):
-                if watermark[0] not in frame.columns:
-                    raise BadInput(f"there is no column {watermark[0]!r}; there are {', '.join(frame.columns)}")
-                frame = frame.withWatermark(*watermark)
-        problem = f.col(PROBLEM) if PROBLEM in frame.columns else None
-        for check in pipeline.checks:
-            if check.table == name:
-                line = pipeline.first_line("check", name, key="where", place=check.place)
-                with at_line(pipeline.where("check", name, key="where", place=check.place), line):
-                    told = f.when(~f.coalesce(f.expr(check.where), f.lit(False)), f.lit(check.reason))
-                    frame.select(told)
-                problem = told if problem is None else f.coalesce(problem, told)
-        if problem is not None:
-            judged = frame.withColumn(PROBLEM, problem)
-            self._rejected[name] = judged.where(f.col(PROBLEM).isNotNull())
-            frame = judged.where(f.col(PROBLEM).isNull()).drop(PROBLEM)
-        frame.createOrReplaceTempView(name)
-        self._frames[name] = frame
+        return self._spark.readStream.schema(schema).options(**LANDED).parquet(str(landed))
 
     def _sink(self, sink: Sink, frame: DataFrame) -> DataStreamWriter:
         if sink.path is not None:

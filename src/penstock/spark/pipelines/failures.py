@@ -115,5 +115,6 @@ def at_line(where: str, first_line: int | None = None) -> Iterator[None]:
         if first_line is not None and (found := AT.search(text)):
             where = re.sub(r"line \d+", f"line {first_line + int(found[1]) - 1}", where, count=1)
             text = AT.sub("", text)
-        known.args = (f"{where}: {text}",)
+        named = text.startswith(f"{where.partition(',')[0]}, line ")  # by one who knows better where
+        known.args = (text if named else f"{where}: {text}",)
         raise known from None

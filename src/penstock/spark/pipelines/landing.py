@@ -33,6 +33,8 @@ from penstock.stores.disk import sync
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from penstock.spark.pipelines.limits import Limits
+
 OFFSET, DONE = "_offset.json", "_done"
 """Spark ignores files whose names begin like this."""
 
@@ -45,6 +47,7 @@ class Landing:
     staged: str
     checkpoint: str
     """Of the query that takes the messages."""
+    limits: Limits | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         landed, staged = Path(self.landed), Path(self.staged)
@@ -59,6 +62,8 @@ class Landing:
             )
         shutil.rmtree(staged, ignore_errors=True)
         frame.write.parquet(str(staged))
+        if self.limits is not None:
+            self.limits.judge(frame.sparkSession.read.schema(frame.schema).parquet(str(staged)))
         (staged / OFFSET).write_text(json.dumps(offset))
         for file in (*staged.iterdir(), staged):
             sync(file)

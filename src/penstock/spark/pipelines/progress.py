@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from penstock.pipeline_reports import MOST_CHECKS
+from penstock.spark.pipelines.checks import CheckCounts
 from penstock.spark.pipelines.reporting import Reporter, ReportPlace
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ class Watch:
         self._out = out or sys.stderr
         self._live = mode == "line" and self._out is not None and self._out.isatty()
         self._stop = threading.Event()
+        self.checks = CheckCounts()
         self._places: tuple[ReportPlace, ...] = ()
         self._reporters: list[Reporter] = []
         self._started_at = time.time_ns() // 1000
@@ -146,6 +149,8 @@ class Watch:
 
     def _report(self, *, finished: bool = False, last_error: str | None = None) -> None:
         figures = self.figures
+        worst = sorted(self.checks.figures().items(), key=lambda each: -each[1].failed)[:MOST_CHECKS]
+        checks = {name: asdict(found) for name, found in worst}
         for reporter in self._reporters:
             reporter.tell(
                 rows=figures.rows,
@@ -156,6 +161,7 @@ class Watch:
                 finished=finished,
                 last_error=last_error,
                 started_at=self._started_at,
+                **({"checks": checks} if checks else {}),
             )
 
     def _follow(self, *queries: StreamingQuery) -> Totals:
@@ -206,6 +212,7 @@ class Watch:
         figures = self.figures
         took = event["durationMs"].get("triggerExecution", 0) / 1000
         rows = rows_of(event)
+        self.checks.add(one.query.name, event)
         if rows:
             one.rows += rows
             figures.rows += rows
@@ -223,7 +230,9 @@ class Watch:
     def _tell(self) -> None:
         self._report()
         if self._mode == "json" and self._out is not None:
-            print(json.dumps({"pipeline": self.name, **asdict(self.figures)}), file=self._out, flush=True)
+            checks = {name: asdict(found) for name, found in self.checks.figures().items()}
+            told = {"pipeline": self.name, **asdict(self.figures), **({"checks": checks} if checks else {})}
+            print(json.dumps(told), file=self._out, flush=True)
         elif self._live:
             print(f"\r\x1b[K{self.line()}", end="", file=self._out, flush=True)
 
@@ -233,6 +242,8 @@ class Watch:
         if figures.lag is not None:
             parts.append(f"lag {figures.lag:,}")
         parts.append(f"batch {figures.batch_seconds:.1f} s")
+        if failed := sum(check.failed for check in self.checks.figures().values()):
+            parts.append(f"{failed:,} rows fail a check")
         return "  ".join(parts)
 
     def metrics(self) -> str:
@@ -242,6 +253,12 @@ class Watch:
                 full = f"penstock_pipeline_{name}" + ("_total" if name in COUNTERS else "")
                 kind = "counter" if name in COUNTERS else "gauge"
                 lines += [f"# TYPE {full} {kind}", f'{full}{{pipeline="{self.name}"}} {value}']
+        for name, of in (("check_rows", "rows"), ("check_failed", "failed")):
+            full, checks = f"penstock_pipeline_{name}_total", self.checks.figures()
+            lines += [f"# TYPE {full} counter"] if checks else []
+            lines += [
+                f'{full}{{pipeline="{self.name}",check="{check}"}} {getattr(found, of)}' for check, found in checks.items()
+            ]
         return "\n".join(lines) + "\n"
 
 

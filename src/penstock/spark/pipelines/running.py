@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from penstock.errors import PenstockError
+from penstock.spark.pipelines.checks import CheckFigures
 from penstock.spark.pipelines.failures import at_line
 from penstock.spark.pipelines.progress import Watch
 from penstock.spark.pipelines.taking import Take
@@ -41,6 +42,8 @@ class Ran:
     """Messages that were taken from queues."""
     late: int = 0
     """Rows that came later than the watermark allows; Spark drops them from windows and joins."""
+    checks: dict[str, CheckFigures] = field(default_factory=dict)
+    """By TABLE.CHECK."""
 
 
 @dataclass(slots=True)
@@ -124,6 +127,7 @@ class PipelineRun:
         ran.stopped = totals.stopped
         ran.taken += sum(rows for query, rows in zip(planned, totals.by_query, strict=True) if query in self._takers)
         ran.late += totals.late
+        ran.checks = self._watch.checks.figures()
         return ran
 
     def _tidy(self) -> None:

@@ -15,6 +15,7 @@ from penstock.spark.pipelines import landing
 from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.declaration import Source
 from penstock.spark.pipelines.landing import Landing
+from penstock.spark.pipelines.limits import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ class Take:
     source: Source
     url: str
     home: Path
+    limits: Limits | None = None
 
     @property
     def name(self) -> str:
@@ -69,7 +71,7 @@ class Take:
             # The next message of a group is handed out when the one before it is settled, so that cannot wait for the sinks.
             options["settle"] = broker.queue(self._queue).settings.groups
         stream = spark.readStream.format("penstock").options(**options).load()
-        place = Landing(str(self.landed), str(self.home / "staged" / self.name), str(self.checkpoint))
+        place = Landing(str(self.landed), str(self.home / "staged" / self.name), str(self.checkpoint), self.limits)
         return stream.writeStream.foreachBatch(place)
 
     def check_abandoned(self) -> None:

@@ -18,23 +18,27 @@ export async function show(root, { signal }) {
 function draw(place, { at, pipelines }) {
   hear(at);
   if (!pipelines.length) {
-    patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "A stream of Spark that reads from or writes to this server reports here by itself: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
+    patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "A Spark stream on this server reports here by itself: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
     return;
   }
-  const heads = ["Pipeline", "Reads", "Writes", "State", { told: "Rows", num: true }, { told: "Rows / s", num: true }, { told: "Lag", num: true }, { told: "Batch", num: true }, "Seen", "Report"];
+  const heads = ["Pipeline", "Reads", "Writes", "State", { told: "Rows", num: true }, { told: "Rows / s", num: true }, { told: "Lag", num: true }, { told: "Batch", num: true }, "Failed checks", "Seen", "Report"];
   patch(place, el("section", { class: "card" }, table("Pipelines", heads, pipelines.map(row))),
     pipelines.filter((one) => one.last_error).map((one) => card(["Last error of ", named(one.name)], el("pre", { class: "code", tabindex: "0" }, shown(one.last_error)))));
 }
 
 function row(one) {
   const report = one.report ? el("a", { href: one.report, rel: "noopener noreferrer", target: "_blank" }, "Open") : "–";
-  return [named(one.name), queues(one.reads), queues(one.writes), state(one), number(one.rows), rate(one.rate), number(one.lag), duration(one.batch_seconds), moment(one.seen_at), report];
+  return [named(one.name), queues(one.reads), queues(one.writes), state(one), number(one.rows), rate(one.rate), number(one.lag), duration(one.batch_seconds), checks(one.checks), moment(one.seen_at), report];
 }
 
 function state({ last_error, finished, seen_at }) {
   if (last_error) return badge("failed", "bad");
   if (finished) return badge("finished");
   return ago(seen_at) > QUIET ? badge("silent", "warn") : badge("running", "good");
+}
+
+function checks(made) {
+  return Object.entries(made).map(([name, { rows, failed }]) => el("div", {}, named(name), ` ${number(failed)} of ${number(rows)}`));
 }
 
 function queues(names) {
