@@ -20,7 +20,7 @@ from kombu.exceptions import ChannelError
 import penstock
 from penstock.contrib.kombu import bindings
 from penstock.contrib.kombu.bindings import queue_name
-from penstock.contrib.kombu.session import SESSIONS
+from penstock.contrib.kombu.sharing import SHARED
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.testing.clock import FakeClock
 from penstock.testing.servers import free_port
@@ -47,7 +47,7 @@ def connect(url: str) -> Iterator[Connect]:
     yield make
     for connection in made:
         connection.release()
-    assert not SESSIONS._open, "the last connection closes the store"
+    assert url not in {key[0] for key in SHARED._open}, "the last connection closes the store"
 
 
 def drain(connection: Connection, times: int = 1) -> None:

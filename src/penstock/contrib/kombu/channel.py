@@ -17,14 +17,14 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from penstock.contrib.keeping import delete, fail, release
 from penstock.contrib.kombu.bindings import Binding, delete_queue, queue_name
 from penstock.contrib.kombu.envelope import MILLISECONDS, pack, unpack, utc_now
-from penstock.contrib.kombu.intake import BATCH, Intake, Taken
+from penstock.contrib.kombu.intake import BATCH, Incoming, Intake
 from penstock.errors import QueueNotFound
 from penstock.forking import watch
 from penstock.message import MAX_NUMBER, SECOND, Message, Mode
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
-    from penstock.contrib.kombu.session import Session
+    from penstock.contrib.kombu.sharing import SharedStore
 
 LOOK = 1000
 """Messages of a queue that a purge looks at, and deletes, at a time."""
@@ -51,7 +51,7 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Any, **options: Any) -> None:
         super().__init__(connection, **options)
-        self._session: Session = connection.session
+        self._shared: SharedStore = connection.shared
         self._intakes: dict[str, Intake] = {}
         self._unacked: dict[str, Message] = {}
         self._declared: dict[str, Declared] = {}
@@ -103,12 +103,12 @@ class Channel(virtual.Channel):
             self._bind(binding)
 
     def _create(self, queue: str) -> Queue:
-        broker, visibility = self._session.broker, self._session.visibility
+        broker, visibility = self._shared.broker, self._shared.visibility
         return broker.create(queue_name(queue), exist_ok=True, retention=MAX_NUMBER, visibility=visibility)
 
     def _bind(self, binding: Binding) -> None:
         self._bound.add(binding)
-        self._session.bindings.add(binding)
+        self._shared.bindings.add(binding)
 
     def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any) -> None:
         declared = self._declared.get(queue)
@@ -117,7 +117,7 @@ class Channel(virtual.Channel):
     def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", *_: Any, **__: Any) -> None:
         exchange = exchange or "amq.direct"
         self._bound = {each for each in self._bound if (each.queue, each.exchange, each.key) != (queue, exchange, routing_key)}
-        self._session.bindings.remove(queue=queue, exchange=exchange, key=routing_key or "")
+        self._shared.bindings.remove(queue=queue, exchange=exchange, key=routing_key or "")
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> None:
         with suppress(QueueNotFound):
@@ -125,24 +125,22 @@ class Channel(virtual.Channel):
                 return
         self._declared.pop(queue, None)
         self._bound = {each for each in self._bound if each.queue != queue}
-        self._session.bindings.remove(queue=queue)
-        delete_queue(self._session.broker, queue)
+        self._shared.bindings.remove(queue=queue)
+        delete_queue(self._shared.broker, queue)
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Its queues stay, as with a broker of AMQP."""
-        self._session.bindings.remove(exchange=exchange)
+        self._shared.bindings.remove(exchange=exchange)
         self.state.exchanges.pop(exchange, None)
 
     def list_bindings(self) -> Any:
         return (
-            (each.queue, exchange, each.key)
-            for exchange in self.state.exchanges
-            for each in self._session.bindings.of(exchange)
+            (each.queue, exchange, each.key) for exchange in self.state.exchanges for each in self._shared.bindings.of(exchange)
         )
 
     def get_table(self, exchange: str) -> Any:
         prepare = self.typeof(exchange).prepare_bind
-        return [prepare(each.queue, exchange, each.key, None) for each in self._session.bindings.of(exchange)]
+        return [prepare(each.queue, exchange, each.key, None) for each in self._shared.bindings.of(exchange)]
 
     # publishing
 
@@ -161,7 +159,7 @@ class Channel(virtual.Channel):
             self._put(queue, message)
 
     def _queue(self, queue: str) -> Queue:
-        return self._session.queue(queue_name(queue))
+        return self._shared.queue(queue_name(queue))
 
     # looking
 
@@ -171,7 +169,7 @@ class Channel(virtual.Channel):
         return stats.messages - stats.in_flight
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
-        return queue_name(queue) in self._session.broker
+        return queue_name(queue) in self._shared.broker
 
     def _purge(self, queue: str) -> int:
         """Also tasks that wait for their instant, and without those that consumers hold: these are not lost if one dies."""
@@ -191,7 +189,7 @@ class Channel(virtual.Channel):
             self._changed.notify_all()
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Callable[[Any], Any], consumer_tag: str, **_: Any) -> str:
-        visibility = 0.0 if no_ack else self._session.visibility
+        visibility = 0.0 if no_ack else self._shared.visibility
         tag = consumer_tag or str(uuid4())
         intake = Intake(self, queue, lambda: self._queue(queue), visibility, callback)
         self._intakes[tag] = intake
@@ -210,8 +208,8 @@ class Channel(virtual.Channel):
             self._used -= 0 if intake.no_ack else len(left)
             self._changed.notify_all()
         if left and not intake.no_ack:
-            self._session.keeper(queue_name(intake.name)).done(release, *left)
-        self._session.wake(queue_name(intake.name))
+            self._shared.keeper(queue_name(intake.name)).done(release, *left)
+        self._shared.wake(queue_name(intake.name))
         declared = self._declared.get(intake.name)
         if declared is not None and declared.auto_delete and all(each.name != intake.name for each in self._intakes.values()):
             self.queue_delete(intake.name)
@@ -227,15 +225,15 @@ class Channel(virtual.Channel):
 
     def keep(self, intake: Intake, messages: list[Message]) -> None:
         if not intake.no_ack:
-            self._session.keeper(queue_name(intake.name)).hold(messages)
+            self._shared.keeper(queue_name(intake.name)).hold(messages)
         with self._changed:
             kept = [] if intake.stopped else messages[: max(0, self._room(intake))]
             intake.waiting += len(kept)
             self._used += 0 if intake.no_ack else len(kept)
             if kept:
-                self.connection.inbox.put([Taken(intake, message) for message in kept])
+                self.connection.inbox.put([Incoming(intake, message) for message in kept])
         if not intake.no_ack and len(kept) < len(messages):
-            self._session.keeper(queue_name(intake.name)).done(release, *messages[len(kept) :])
+            self._shared.keeper(queue_name(intake.name)).done(release, *messages[len(kept) :])
 
     def deliver(self, intake: Intake, message: Message) -> None:
         payload = unpack(message, intake.name)
@@ -254,14 +252,14 @@ class Channel(virtual.Channel):
         declared = self._declared.get(queue)
         if declared is None or declared.ttl is None:
             return False
-        return self._session.broker.clock() - message.sent_at > declared.ttl * SECOND
+        return self._shared.broker.clock() - message.sent_at > declared.ttl * SECOND
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
-        how: dict[str, Any] = {"mode": Mode.AT_MOST_ONCE} if no_ack else {"visibility": self._session.visibility}
+        how: dict[str, Any] = {"mode": Mode.AT_MOST_ONCE} if no_ack else {"visibility": self._shared.visibility}
         for message in self._queue(queue).receive(1, **how):
             payload = unpack(message, queue)
             if not no_ack:
-                self._session.keeper(queue_name(queue)).hold([message])
+                self._shared.keeper(queue_name(queue)).hold([message])
                 self._unacked[payload["properties"]["delivery_tag"]] = message
                 with self._changed:
                     self._used += 1
@@ -294,7 +292,7 @@ class Channel(virtual.Channel):
                     self._changed.notify_all()
 
     def _settle(self, settle: Any, message: Message) -> None:
-        self._session.keeper(message.queue).done(settle, message)
+        self._shared.keeper(message.queue).done(settle, message)
 
     def close(self) -> None:
         """Cancel the consumers, and give back what was not acknowledged."""

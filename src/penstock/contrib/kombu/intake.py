@@ -28,7 +28,7 @@ TOGETHER = 0.002
 ERROR_PAUSE = 1.0
 
 
-class Taken(NamedTuple):
+class Incoming(NamedTuple):
     """A message in the inbox."""
 
     intake: Intake
@@ -44,16 +44,16 @@ class Inbox:
     def __init__(self, ring: Callable[[], object]) -> None:
         """``ring`` is called when something has come."""
         self._ring = ring
-        self._arrived: deque[Taken] = deque()
+        self._arrived: deque[Incoming] = deque()
         self._condition = Condition()
 
-    def put(self, taken: list[Taken]) -> None:
+    def put(self, taken: list[Incoming]) -> None:
         with self._condition:
             self._arrived += taken
             self._condition.notify()
         self._ring()
 
-    def get(self, timeout: float | None) -> Taken | None:
+    def get(self, timeout: float | None) -> Incoming | None:
         with self._condition:
             if not self._condition.wait_for(lambda: self._arrived, timeout):
                 return None

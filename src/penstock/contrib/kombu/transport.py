@@ -12,7 +12,7 @@ from kombu.transport import virtual
 import penstock
 from penstock.contrib.kombu.channel import Channel
 from penstock.contrib.kombu.intake import Inbox
-from penstock.contrib.kombu.session import SESSIONS, VISIBILITY, Session
+from penstock.contrib.kombu.sharing import SHARED, VISIBILITY, SharedStore
 from penstock.errors import BadInput, QueueNotFound, StoreError
 from penstock.policy import check_seconds
 
@@ -20,7 +20,7 @@ READ = 4096
 
 
 class Transport(virtual.Transport):
-    """Owns the inbox of its channels, and a share of the process's session with the store."""
+    """Owns the inbox of its channels, and a share of the store that the process has open."""
 
     Channel = Channel
     can_parse_url = True
@@ -35,7 +35,7 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
-        self.session: Session | None = None
+        self.shared: SharedStore | None = None
         self.inbox = Inbox(self._ring)
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._loop: Any = None
@@ -46,7 +46,7 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Any:
         options = dict(self.client.transport_options)
         visibility = check_seconds(options.get("visibility_timeout", VISIBILITY), "visibility_timeout", 1, BadInput)
-        self.session = SESSIONS.enter(self.client.hostname, visibility, options.get("open_options", {}))
+        self.shared = SHARED.enter(self.client.hostname, visibility, options.get("open_options", {}))
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
@@ -57,13 +57,13 @@ class Transport(virtual.Transport):
             for end in self._bell:
                 end.close()
             self._bell = None
-        session, self.session = self.session, None
-        if session is not None:
-            session.flush()  # the process may end now
-            SESSIONS.leave(session)
+        shared, self.shared = self.shared, None
+        if shared is not None:
+            shared.flush()  # the process may end now
+            SHARED.leave(shared)
 
     def verify_connection(self, connection: Any) -> bool:
-        return self.session is not None
+        return self.shared is not None
 
     # a thread that waits for messages
 

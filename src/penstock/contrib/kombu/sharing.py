@@ -16,7 +16,7 @@ VISIBILITY = 30.0
 MOST_QUEUES = 1000
 
 
-class Session:
+class SharedStore:
     """Owns the broker, and a keeper for each queue whose messages are held here."""
 
     def __init__(self, broker: Broker, visibility: float) -> None:
@@ -57,11 +57,11 @@ class Session:
         self.broker.close()
 
 
-class Sessions:
+class SharedStores:
     """By URL and options. A memory store stays until the process ends, or its messages would go with a connection."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[Any, ...], Session] = {}
+        self._open: dict[tuple[Any, ...], SharedStore] = {}
         self._lock = Lock()
         watch(self)
 
@@ -71,26 +71,26 @@ class Sessions:
     def after_fork(self, *, child: bool) -> None:
         self._lock.release()
 
-    def enter(self, url: str, visibility: float, options: dict[str, Any]) -> Session:
+    def enter(self, url: str, visibility: float, options: dict[str, Any]) -> SharedStore:
         key = (url, visibility, *sorted(options.items()))
         with self._lock:
-            session = self._open.get(key)
-            if session is None:
-                session = Session(penstock.open(url, **options), visibility)
-                _ = session.broker.store.durable  # is the server there?
-                self._open[key] = session
-            session.users += 1
-        return session
+            shared = self._open.get(key)
+            if shared is None:
+                shared = SharedStore(penstock.open(url, **options), visibility)
+                _ = shared.broker.store.durable  # is the server there?
+                self._open[key] = shared
+            shared.users += 1
+        return shared
 
-    def leave(self, session: Session) -> None:
+    def leave(self, shared: SharedStore) -> None:
         with self._lock:
-            session.users -= 1
-            keys = [key for key, each in self._open.items() if each is session and not key[0].startswith("memory:")]
-            ended = bool(keys) and session.users <= 0
+            shared.users -= 1
+            keys = [key for key, each in self._open.items() if each is shared and not key[0].startswith("memory:")]
+            ended = bool(keys) and shared.users <= 0
             if ended:
                 self._open.pop(keys[0])
         if ended:
-            session.close()
+            shared.close()
 
 
-SESSIONS = Sessions()
+SHARED = SharedStores()
