@@ -292,12 +292,16 @@ class Account:
         await self._settle_what_is_unclear()
         await until(lambda: in_flight(self._orders), len(self.held))
         there = Counter(message.body for message in self.held)
-        while messages := await self._orders.receive(1000):
+
+        async def empty() -> int:
+            """A cancelled send may still be on its way to the server, so look again while there is a message."""
+            messages = await self._orders.receive(1000)
             there.update(message.body for message in messages)
-            self.held += messages
-        assert all(await self._orders.delete_many(self.held))
-        self.held.clear()
-        assert (await self._orders.stats()).messages == 0
+            assert all(await self._orders.delete_many([*self.held, *messages]))
+            self.held.clear()
+            return (await self._orders.stats()).messages
+
+        await until(empty, 0)
         assert not [body for body, count in there.items() if count > 1], "doubled"
         assert not self.sent - there.keys() - self.deleted, "lost"
         assert not there.keys() & self.deleted, "deleted, and there again"
