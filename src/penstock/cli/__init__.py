@@ -9,7 +9,7 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import daemons, messages, pipeline, queues, sending, serving, watch, work
+from penstock.cli import daemons, messages, pipeline, queues, sending, serving, upkeep, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Command, Parser, PlainCommand
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
@@ -142,6 +142,7 @@ def build() -> Parser:
 
     for module in (queues, sending, messages, watch, work):
         module.add(command)
+    upkeep.add(plain_command)
     daemons.add(plain_command)
     serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)
     _add_common(serve, store=argparse.SUPPRESS, json=argparse.SUPPRESS)

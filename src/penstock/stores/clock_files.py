@@ -1,6 +1,7 @@
 """The course of a store's clock, as files: one small file for each boot of each machine that uses the store.
 
     FOLDER/BOOT      JSON, see `penstock.clock.Course`; its mtime is the last instant that the store has seen
+    FOLDER/restored  empty; its mtime is the last instant that a restored backup has seen
 
 SQLite keeps FOLDER beside the database (FILE-clock), the file stores in their sidecar folder. A file is valid only until the
 machine restarts, so none is synced. Only the mtime should survive a reboot; a power cut may lose its last half minute. A
@@ -72,6 +73,13 @@ class ClockFiles:
             return max((entry.stat().st_mtime_ns // 1000 for entry in entries), default=0)
         except FileNotFoundError:
             return 0
+
+    def reach(self, at: int) -> None:
+        """Before the first clock on these files: it will not show an earlier instant than this."""
+        self._make_folder()
+        place = f"{self._folder}/restored"
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT, 0o644))
+        os.utime(place, ns=(at * 1000, at * 1000))
 
     def _make_folder(self) -> None:
         """Writable for all users that may use the store."""

@@ -11,6 +11,7 @@ from penstock.stores.sql.rows import COLUMNS
 HELD = ", ".join(f"penstock_message.{column}" for column in COLUMNS.split(", "))
 SHARED = {
     "columns": COLUMNS,
+    "given": ", ".join(f":{column}" for column in COLUMNS.split(", ")),
     "columns_settled": COLUMNS.replace(" state,", " :state,"),
     "columns_before": COLUMNS.replace(
         "visible_at, state, receives, delivery", "picked.visible_at, picked.state, receives - 1, picked.before"
@@ -42,7 +43,7 @@ def read_sql(words: Mapping[str, str], parts: Sequence[tuple[str, str]]) -> tupl
     return steps, statements
 
 
-COMMON = (("penstock.stores.sql", "schema.sql"), ("penstock.stores.sql", "common.sql"))
+COMMON = tuple(("penstock.stores.sql", f"{name}.sql") for name in ("schema", "common", "whole"))
 
 
 def parameters_of(text: str) -> list[str]:

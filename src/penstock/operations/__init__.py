@@ -1,0 +1,10 @@
+"""Looking after a store: backup and restore.
+
+Everything here works on a whole store, given by its URL, while senders and consumers use it. docs/operations.md is the manual.
+"""
+
+from penstock.operations.backing_up import backup
+from penstock.operations.backups import Backup, read_backup
+from penstock.operations.restoring import restore
+
+__all__ = ["Backup", "backup", "read_backup", "restore"]

@@ -1,0 +1,45 @@
+"""Where a store is, for operations that work on the whole of it and not through its verbs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.broker import REMOTE, STORES, location
+from penstock.errors import BadInput, BadURL, Unsupported
+from penstock.urls import shown
+
+FILES = ("vsqs", "spool")
+SERVERS = ("postgresql", "mysql")
+
+
+class Place(NamedTuple):
+    url: str
+    kind: str
+    """The scheme of its URL."""
+    path: Path
+    """Its file or folder; of a server, nothing."""
+
+    def check_exists(self) -> None:
+        """Opening a store would create it."""
+        if not (self.path.is_dir() if self.kind in FILES else self.kind in SERVERS or self.path.is_file()):
+            raise BadInput(f"there is no store at {self.path}")
+
+
+def find(url: str, what: str) -> Place:
+    """``what`` cannot be done with every store: the error says what to do instead."""
+    kind = url.partition(":")[0].lower()
+    if kind in REMOTE:
+        raise Unsupported(
+            f"a service cannot {what} over HTTP: do it where its store is, with the store's own URL; export works here"
+        )
+    if kind == "memory":
+        raise Unsupported(f"a store in memory has nothing to {what}: it ends with its process")
+    if kind == "memcached":
+        raise Unsupported(f"there is nothing to {what} in memcached, which keeps nothing on a disk: export its queues instead")
+    if kind in STORES:
+        where = "" if kind in SERVERS else location(url)[1]
+        return Place(url, kind, Path(where))
+    if ":" not in url:
+        raise BadURL(f"URL {shown(url)} does not begin with the kind of a store, such as sqlite:")
+    raise Unsupported(f"Penstock does not know how to {what} a store of the kind {kind!r:.80}: use its own means, or export")

@@ -1,0 +1,161 @@
+"""Faults in backup, restore and the other operations on whole stores."""
+
+from __future__ import annotations
+
+from planted import Mutant
+
+BACKING_UP = "operations/backing_up.py"
+RESTORING = "operations/restoring.py"
+BACKUPS = "operations/backups.py"
+FOLDERS = "operations/folders.py"
+WHOLE = "stores/sql/whole.py"
+WHOLE_SQL = "stores/sql/whole.sql"
+
+
+def backup(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/test_backup.py",))
+
+
+FAULTS = [
+    backup(
+        "a backup of a busy folder takes no locks",
+        "busy and vsqs",
+        (FOLDERS, "        _lock_all(store, locks)\n", ""),
+    ),
+    backup(
+        "a backup of a busy database is no snapshot",
+        "busy and mariadb",
+        (BACKING_UP, "with database.reading(), copy.batch():", "with copy.batch():"),
+    ),
+    backup(
+        "a record that was changed in place is in a backup as it was",
+        "changed_while",
+        (FOLDERS, "return self[1:]", "return self.inode, self.size, 0, self.id"),
+    ),
+    backup(
+        "segments that are staged are not backed up", "staged_segments", (BACKING_UP, "known = set(target.staged())", "return")
+    ),
+    backup(
+        "a receipt from before a restore settles a message",
+        "no_receipt and sqlite",
+        (WHOLE, '"void_held", "void_messages", "void_runs"', '"void_runs"'),
+    ),
+    backup(
+        "a receipt of a run from before a restore settles a message",
+        "no_receipt and sqlite",
+        (WHOLE, '"void_messages", "void_runs"', '"void_messages"'),
+    ),
+    backup(
+        "a restore tears messages from their named claims",
+        "what_the_store_had and sqlite",
+        (WHOLE, '"void_held", "void_messages"', '"void_messages"'),
+    ),
+    backup(
+        "what was in flight stays hidden after a restore",
+        "no_receipt and sqlite",
+        (WHOLE, '("void_visible", ', "("),
+    ),
+    backup(
+        "a receipt from before a restore settles a file",
+        "no_receipt and vsqs",
+        (FOLDERS, "delivery=next_delivery(received.delivery, self._now)", "delivery=received.delivery"),
+        (FOLDERS, "released=1, hidden_until=0", "hidden_until=0"),
+    ),
+    backup(
+        "a restored spool does not know its own timers",
+        "what_the_store_had and spool",
+        (FOLDERS, "seal=layout.seal(id, hidden) if hidden else 0", "seal=received.seal"),
+    ),
+    backup(
+        "numbers are given out again after a restore",
+        "second_time and sqlite",
+        (WHOLE, "JUMP * (1 + (now - taken_at) // HOUR)", "0"),
+    ),
+    backup(
+        "numbers are given out again after a restore over a store",
+        "second_time and sqlite",
+        (WHOLE, "max(number, last_number)", "number"),
+    ),
+    backup(
+        "numbers of VSQS are given out again after a restore",
+        "second_time and vsqs",
+        (FOLDERS, "LEFT_OUT = 10_000", "LEFT_OUT = 0"),
+    ),
+    backup(
+        "only so many numbers are left out, however old the backup is",
+        "each_hour",
+        (WHOLE, "(1 + (now - taken_at) // HOUR)", "1"),
+    ),
+    backup(
+        "rows that PostgreSQL numbers itself collide after a restore",
+        "into_any_other",
+        (RESTORING, 'place.kind == "postgresql"', 'place.kind == "none"'),
+    ),
+    backup(
+        "claims that only SQLite can keep come to a server",
+        "into_any_other",
+        (RESTORING, "                without_runs(copy)\n", "                pass\n"),
+    ),
+    backup("a clock runs behind its backup", "run_behind", (RESTORING, "    clock_files.reach(backup.taken_at)\n", "")),
+    backup(
+        "a restore replaces queues unasked", "replaced_only_if", (RESTORING, "    if there and not over:\n", "    if False:\n")
+    ),
+    backup("a damaged file is restored", "damaged_backup", (BACKUPS, "if digest.hexdigest() != content.sha256:", "if False:")),
+    backup(
+        "a damaged list of files is believed",
+        "damaged_backup",
+        (BACKUPS, 'hashlib.file_digest(listing, "sha256").hexdigest() != backup.contents', "False"),
+    ),
+    backup(
+        "a damaged record of a backup is believed",
+        "damaged_backup",
+        (BACKUPS, 'record.pop("checksum") != _checksum(record)', "not record.pop('checksum')"),
+    ),
+    backup("a backup leads to files outside of it", "leads_out", (BACKUPS, 'or ".." in path.parts', "")),
+    backup(
+        "a log that is left over becomes part of a restored file",
+        "left_over",
+        (RESTORING, "if Path(left).exists()", "if False"),
+    ),
+    backup(
+        "a backup counts as whole before it is",
+        "backup_killed",
+        (
+            BACKING_UP,
+            "    place.check_exists()\n    folder = begin(target)\n",
+            "    place.check_exists()\n    folder = begin(target)\n    (folder / 'backup.json').write_text('{}')\n",
+        ),
+    ),
+    backup("what a failed backup has made stays", "full_disk and sqlite", (BACKING_UP, "        remove_folder(folder)\n", "")),
+    backup(
+        "what a failed restore has made stays",
+        "full_disk and sqlite",
+        (RESTORING, "        draft.unlink(missing_ok=True)\n\n\ndef _last", "        pass\n\n\ndef _last"),
+    ),
+    backup(
+        "a restore writes into the place itself",
+        "restore_killed and sqlite-False",
+        (RESTORING, 'Path(f"{place.path}.restoring~")', "place.path"),
+        (RESTORING, "            rename_new(str(draft), str(place.path))\n", ""),
+        (RESTORING, "        draft.unlink(missing_ok=True)\n\n\ndef _last", "        pass\n\n\ndef _last"),
+    ),
+    backup(
+        "a restore into a server is no transaction",
+        "in_its_transaction",
+        (
+            RESTORING,
+            "                empty(database)\n",
+            "                empty(database)\n                database.script('COMMIT')\n",
+        ),
+    ),
+    backup(
+        "a backup is for everybody to read",
+        "owner_alone",
+        (BACKUPS, "folder.mkdir(mode=0o700, exist_ok=True)", "folder.mkdir(exist_ok=True)"),
+    ),
+    backup(
+        "an empty queue of files is lost by a restore",
+        "what_the_store_had and vsqs",
+        (FOLDERS, "        (format.queues / name).mkdir(exist_ok=True)  # an empty queue\n", ""),
+    ),
+]
