@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 import psycopg
@@ -96,11 +97,12 @@ def test_messages_are_found_by_their_index_even_where_statistics_say_there_are_n
         known = "SELECT reltuples, relpages > 0 FROM pg_class WHERE oid = 'penstock_message'::regclass"
         assert vacuum.execute(known).fetchone() == (0, True)
     seen = set()
+    of_the_whole = re.findall(r"-- name: (\w+)", (files("penstock.stores.sql") / "whole.sql").read_text())
     with psycopg.connect(url, autocommit=True) as connection:
         for name, value in PLANNING.items():
             connection.execute(f"SET {name} = {value}")  # type: ignore[call-overload]
         for name, text in statements.items():
-            if b" penstock_message" not in text:
+            if b" penstock_message" not in text or name in of_the_whole:
                 continue
             for scan in scans(plan(connection, text.decode())):
                 where, index = scan.get("Index Cond", ""), scan.get("Index Name")

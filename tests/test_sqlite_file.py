@@ -44,6 +44,7 @@ from penstock.policy import Verdict, admit_all, certain, judge
 from penstock.stores.encoding import checksum
 from penstock.stores.ports import ClaimingReaders
 from penstock.stores.requests import Claiming
+from penstock.stores.sql import queue as sql_queue
 from penstock.stores.sql.database import read_meta
 from penstock.stores.sql.queue import SqlQueue
 from penstock.stores.sql.statements import parameters_of, read_sql
@@ -1089,6 +1090,36 @@ def test_a_message_is_looked_up_by_its_number_and_not_among_all(url: str) -> Non
         names = ["queue", "start", "stop", "limit"]
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", dict.fromkeys(names, 0))]
         assert any("penstock_message USING INTEGER PRIMARY KEY" in step for step in plan), plan
+
+
+def test_a_scan_in_parts_finds_each_message_whatever_lies_between(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_queue, "NEAR", 3)
+    with penstock.open(url) as broker:
+        queue, other = broker.create("orders"), broker.create("others")
+        sent = []
+        for count in (1, 0, 2, 9, 0, 5):
+            sent += [each.id for each in queue.send_many([b"x"] * count)]
+            other.send_many([b"y"] * 7)
+        found: list[penstock.Message] = []
+        while part := queue.scan(found[-1].number + 1 if found else 0, limit=2):
+            found += part
+        assert [message.id for message in found] == sent
+
+
+def test_a_scan_in_parts_does_not_sort_the_queue_for_each(url: str) -> None:
+    with penstock.open(url) as broker:
+        queue, connection = broker.create("orders"), database(broker).connect()
+        queue.send_many([b"x"] * 300)
+        _, first, _ = queue.span()
+        asked: list[str] = []
+        connection.exec_trace = lambda _cursor, text, _values: asked.append(text) or True
+        assert len(queue.scan(first, limit=50)) == 50
+        connection.exec_trace = None
+        (text,) = (text for text in asked if "number >=" in text)
+        plan = connection.execute(
+            f"EXPLAIN QUERY PLAN {text}", dict.fromkeys(("queue", "start", "stop", "limit"), 0)
+        ).fetchall()
+        assert not any("ORDER BY" in step[3] for step in plan)
 
 
 @pytest.mark.parametrize("error", [StoreBusy, QueueNotFound])

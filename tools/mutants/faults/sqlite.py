@@ -742,8 +742,13 @@ FAULTS = [
         ("policy.py", "if size + body > MAX_MESSAGE:", "if size > MAX_MESSAGE:"),
     ),
     mutant(
+        "a scan ends where few messages are in a row",
+        "whatever_lies_between",
+        (SQL_QUEUE, "        if start < stop and len(rows) < limit:\n", "        if unsettled:\n"),
+    ),
+    mutant(
         "a look-up of one message looks at the whole queue",
         "not_among_all",
-        (SQL_QUEUE, 'else "scan_few" if few else "scan"', 'else "scan"'),
+        (SQL_QUEUE, "        if not unsettled:\n            near", "        if False:\n            near"),
     ),
 ]

@@ -25,6 +25,8 @@ from penstock.stores.sql.runs import NO_RUNS, Runs
 from penstock.stores.sql.shortcuts import NO_SHORTCUTS, Shortcuts
 
 SWEEP_AT_ONCE = 500
+NEAR = 10_000
+"""How many numbers a scan looks at before it looks at all messages of its queue."""
 """Settled messages, and marks, that one commit clears away."""
 
 
@@ -300,13 +302,25 @@ class SqlQueue(StoredQueue):
         with self._database.reading():
             queue = self._database.find(self._name).number
             runs = self._runs.all(queue)
-            fields = {"queue": queue, "start": start, "stop": stop, "limit": limit}
-            few = stop - start <= limit  # then look at these numbers, and not at all that the queue has
-            for row in self._database.rows("scan_unsettled" if runs else "scan_few" if few else "scan", fields):
+            for row in self._rows_by_number(queue, start, stop, limit, unsettled=bool(runs)):
                 run = next((run for run in runs if run.has(row[1], row[0])), None)
                 held = {} if run is None else {"now": run.run_at, "until": run.lapses_at, "holder": run.reader}
                 messages.append(to_message(ids, self._name, row, **held))  # type: ignore[arg-type]
         return messages
+
+    def _rows_by_number(self, queue: int, start: int, stop: int, limit: int, *, unsettled: bool) -> list[Row]:
+        """Look at the next numbers, of whatever queue, since most in a row are those of one. If that is not enough: at all that
+        the queue has, which takes a sort of them."""
+        rows: list[Row] = []
+        fields = {"queue": queue, "limit": limit}
+        if not unsettled:
+            near = min(stop, start + max(limit, NEAR))
+            rows = self._database.rows("scan_few", {**fields, "start": start, "stop": near})
+            start = near
+        if start < stop and len(rows) < limit:
+            left = {"start": start, "stop": stop, "limit": limit - len(rows)}
+            rows += self._database.rows("scan_unsettled" if unsettled else "scan", fields | left)
+        return rows
 
     def marked(self, mark: bytes | None = None) -> int:
         with self._database.reading():
