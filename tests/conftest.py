@@ -113,6 +113,7 @@ WITH_SERVERS = {
     "test_bench_sqs",
     "test_celery",
     "test_docs",
+    "test_dramatiq",
     "test_kombu",
     "test_mysql",
     "test_nodes",

@@ -9,6 +9,10 @@ def kombu(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_kombu.py",))
 
 
+def dramatiq(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/test_dramatiq.py",))
+
+
 FAULTS = [
     kombu(
         "a worker of a framework extends no lease",
@@ -101,5 +105,35 @@ FAULTS = [
             '"penstock.contrib.kombu.transport:Transport"',
             '"penstock.contrib.kombu.transport:None"',
         ),
+    ),
+    dramatiq(
+        "a delayed message of Dramatiq is visible at once",
+        "only_when_it_is_due",
+        ("contrib/dramatiq.py", "delay=None if delay is None else max(0, delay) / MILLISECONDS", "delay=None"),
+    ),
+    dramatiq(
+        "a dead letter of Dramatiq is only deleted",
+        "every_store and memory",
+        ("contrib/dramatiq.py", "dead.send_many([letter], ", "dict(letter=letter, "),
+    ),
+    dramatiq(
+        "an actor's message comes again while it runs",
+        "lease_is_extended",
+        ("contrib/dramatiq.py", "        self._keeper.hold(messages)\n", ""),
+    ),
+    dramatiq(
+        "a consumer of Dramatiq holds more than it may",
+        "no_more_than_it_may",
+        ("contrib/dramatiq.py", "            room = self._prefetch - len(self._out)\n", "            room = self._prefetch\n"),
+    ),
+    dramatiq(
+        "a consumer of Dramatiq keeps what nobody has",
+        "no_more_than_it_may",
+        ("contrib/dramatiq.py", "        self._keeper.done(release, *left)\n", ""),
+    ),
+    dramatiq(
+        "a worker of Dramatiq ends before all is settled",
+        "no_more_than_it_may",
+        ("contrib/dramatiq.py", "        self._keeper.flush()\n", ""),
     ),
 ]
