@@ -157,7 +157,7 @@ class PenstockBroker(dramatiq.Broker):
             time.sleep(JOIN_EVERY)
 
 
-class HeldMessage(dramatiq.MessageProxy):
+class LeasedMessage(dramatiq.MessageProxy):
     """A message of Dramatiq, and the one of the store by which it is settled."""
 
     def __init__(self, message: Any, held: Message) -> None:
@@ -179,7 +179,7 @@ class PenstockConsumer(dramatiq.Consumer):
         """The messages that workers have, by their identity."""
         self._changed = Condition()
 
-    def __next__(self) -> HeldMessage | None:
+    def __next__(self) -> LeasedMessage | None:
         if not self._fetched and not self._fetch():
             return None
         message = self._fetched.popleft()
@@ -193,7 +193,7 @@ class PenstockConsumer(dramatiq.Consumer):
             return None
         with self._changed:
             self._out.add(id(message))
-        return HeldMessage(decoded, message)
+        return LeasedMessage(decoded, message)
 
     def _fetch(self) -> bool:
         with self._changed:
