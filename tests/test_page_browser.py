@@ -419,7 +419,7 @@ def test_a_pipeline_that_reports_is_shown(url: str, broker: Broker, windows: Win
     page = windows.open(f"{url}/dashboard/pipelines")
     expect(page.get_by_text("No pipeline has reported yet.")).to_be_visible()
     told = {"reads": ["clicks"], "rows": 1234, "rate": 56.7, "lag": 89, "last_error": SCRIPT}
-    told |= {"checks": {"clicks.small": {"action": "drop", "rows": 1000, "failed": 7}}}
+    told |= {"checks": {"map": {"clicks.small": {"map": {"action": "drop", "rows": 1000, "failed": 7}}}}}
     assert Http(url)("POST", "/penstock/pipelines/clicks-to-lake", {"arguments": told}).status == 200
     page.reload()
     found = page.get_by_role("row").filter(has_text="clicks-to-lake")
