@@ -20,6 +20,7 @@ from penstock.bridge.commits import Commits, Operation
 from penstock.client.wire import CONTENT_TYPE, join, pack, split
 from penstock.errors import QueueNotFound, StoreFull
 from penstock.queue.queue import LocalQueue
+from penstock.queue.sending import Batch
 from penstock.server import BackgroundServer
 from penstock.server.http import conversation
 from penstock.server.http.conversation import unread
@@ -141,7 +142,7 @@ def test_an_operation_is_withdrawn_before_the_store_begins_it_or_not_at_all() ->
             alone = submit(commits.run(lambda: done.append("alone"), alone=True))
             await asyncio.sleep(0)
             assert begun.wait(60)
-            late = [submit(commits.run(lambda: done.append("late"))), submit(commits.send("orders", [Draft(b"late")]))]
+            late = [submit(commits.run(lambda: done.append("late"))), submit(commits.send("orders", Batch([Draft(b"late")])))]
             assert not first.withdraw()
             assert all(operation.withdraw() for operation in (alone, *late))  # although `alone` is in the commit under way
             assert [(operation.act, operation.item) for operation in late] == [

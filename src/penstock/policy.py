@@ -62,7 +62,8 @@ MAX_CLAIM = 1_000_000
 UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
-"""Seconds for which a batch that was sent with a token is recognised."""
+"""Seconds for which a batch that was sent with a token is recognised, if the sender does not ask for more."""
+MAX_REMEMBER = 7 * 86400
 
 
 def check_name(name: object, what: str = "queue name") -> str:
@@ -272,24 +273,26 @@ def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
     return marks.is_content(mark) and (settings.deduplicate is not True or message.death is not None)
 
 
-def mark_batch(entries: Sequence[Entry], token: str, now: int) -> list[Entry]:
-    """Mark each by its place in a batch that may be sent twice."""
-    _check_token(token)
-    until = now + micros(TOKEN_WINDOW)
+def mark_batch(entries: Sequence[Entry], token: str, now: int, remember: float = TOKEN_WINDOW) -> list[Entry]:
+    """Mark each by its place in a batch that may be sent twice, within so many seconds."""
+    until = _token_until(token, now, remember)
     placed = zip(entries, marks.of_places(range(len(entries)), token), strict=True)
     return [entry._replace(mark=mark, mark_until=until) for entry, mark in placed]
 
 
-def mark_first(entries: Sequence[Entry], token: str, now: int) -> list[Entry]:
+def mark_first(entries: Sequence[Entry], token: str, now: int, remember: float = TOKEN_WINDOW) -> list[Entry]:
     """Mark a batch that may be sent twice by its first message, for a store whose inserts are whole (`marks.FOLLOWS`)."""
-    _check_token(token)
-    first = entries[0]._replace(mark=marks.of_batch(len(entries), token), mark_until=now + micros(TOKEN_WINDOW))
+    until = _token_until(token, now, remember)
+    first = entries[0]._replace(mark=marks.of_batch(len(entries), token), mark_until=until)
     return [first, *(entry._replace(mark_until=marks.FOLLOWS) for entry in entries[1:])]
 
 
-def _check_token(token: object) -> None:
+def _token_until(token: object, now: int, remember: object) -> int:
     if not isinstance(token, str) or not 1 <= len(_utf8(token, "token")) <= MAX_KEY:
         raise BadMessage(f"token {token!r:.80} must be text of 1 to {MAX_KEY} bytes")
+    if check_seconds(remember, "remember", 1) > MAX_REMEMBER:
+        raise BadMessage(f"remember {shown(remember)} is more than {MAX_REMEMBER} seconds")
+    return now + micros(remember)  # type: ignore[arg-type]
 
 
 def member_mark(member: str | bytes) -> bytes:

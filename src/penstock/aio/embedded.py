@@ -18,6 +18,7 @@ from penstock.broker import LocalBroker
 from penstock.errors import BadInput, StoreClosed
 from penstock.message import Message, Mode, Receipt
 from penstock.queue.queue import LocalQueue
+from penstock.queue.sending import Batch
 
 LOOKS = frozenset(
     {"peek", "settled", "span", "scan", "stats", "pulse", "read", "readers", "settled_epoch", "sismember", "scard", "settings"}
@@ -49,9 +50,9 @@ class Embedded:
 
     async def call(self, queue: str, verb: str, *arguments: Any, **named: Any) -> Any:
         self._check()
-        if verb == "send_many":
-            (drafts,) = arguments
-            return (await self._commits.send(queue, drafts, named["token"])).sent if drafts else []
+        if verb in ("send_many", "send_once"):
+            batch = Batch(*arguments, **named)
+            return (await self._commits.send(queue, batch)).sent if batch.drafts else []
         if verb == "delete_many":
             return await self._verbs.delete_many(queue, *arguments)
         if verb == "purge":

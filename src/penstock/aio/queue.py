@@ -76,8 +76,9 @@ class AsyncQueue:
         sent: list[Sent] = await self._call("send_many", batch, token=token)
         return sent
 
-    async def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        await self.send_many(drafts, token=token)
+    async def send_once(self, drafts: Sequence[Draft | bytes], token: str, *, remember: float = policy.TOKEN_WINDOW) -> None:
+        batch = list(check_many(drafts, "send_once", "send"))
+        await self._call("send_once", batch, token, remember=remember)
 
     # receiving
 

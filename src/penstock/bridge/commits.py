@@ -28,7 +28,7 @@ from penstock.bridge.performing import Operation as Operation
 from penstock.bridge.performing import Performer
 from penstock.broker import LocalBroker
 from penstock.errors import QueueNotFound, StoreBusy, StoreClosed
-from penstock.message import Draft, Settings
+from penstock.message import Settings
 from penstock.queue.queue import LocalQueue
 from penstock.queue.sending import Added, Batch
 
@@ -110,8 +110,8 @@ class Commits:
         and returns an answer or an error for each. If it raises an error that is not the store's, it has done nothing."""
         return self._submit(Operation(act, promise, False, undo, key, item))
 
-    def send(self, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> Awaitable[Added]:
-        return self.share(f"send {queue}", partial(self._send, queue), Batch(drafts, token))
+    def send(self, queue: str, batch: Batch) -> Awaitable[Added]:
+        return self.share(f"send {queue}", partial(self._send, queue), batch)
 
     def begin(
         self,

@@ -9,7 +9,7 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import daemons, messages, pipeline, queues, sending, serving, upkeep, watch, work
+from penstock.cli import daemons, lines, messages, pipeline, queues, sending, serving, upkeep, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Command, Parser, PlainCommand
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
@@ -140,7 +140,7 @@ def build() -> Parser:
         sub.set_defaults(run=run)
         return sub
 
-    for module in (queues, sending, messages, watch, work):
+    for module in (queues, sending, messages, lines, watch, work):
         module.add(command)
     upkeep.add(plain_command)
     daemons.add(plain_command)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from penstock.documents import to_document
 from penstock.message import OCTETS, Attribute, Message, Redrive, Settings, Stats, to_datetime
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -104,38 +105,8 @@ def receipt(message: Message) -> str:
 
 def message_json(message: Message, *, held: bool = False) -> dict[str, Any]:
     """All fields of a message; ``held``: with the receipt, which only its receiver should use."""
-    answer: dict[str, Any] = {"id": message.id}
-    if held:
-        answer["receipt"] = receipt(message)
-    for field in fields(message):
-        value = getattr(message, field.name)
-        match field.name:
-            case "id" | "home" | "blocked":
-                continue
-            case "body" | "key":
-                answer |= _bytes_json(field.name, value)
-            case "attributes":
-                answer["attributes"] = {name: _attribute_json(attribute) for name, attribute in value.items()}
-            case "state":
-                answer["state"] = value.name.lower()
-            case "death":
-                answer["death"] = value and asdict(value)
-            case _:
-                answer[field.name] = value
-    return answer
-
-
-def _bytes_json(name: str, value: object) -> dict[str, object]:
-    if not isinstance(value, bytes):  # no key; or a damaged body, which can be anything
-        return {name: value}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def _attribute_json(value: Attribute) -> object:
-    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+    document = to_document(message)
+    return {"id": document.pop("id"), "receipt": receipt(message), **document} if held else document
 
 
 def print_message(message: Message, *, held: bool = False) -> None:

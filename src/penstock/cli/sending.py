@@ -73,11 +73,11 @@ def run_send(args: Namespace, broker: Broker) -> int:
     )
     queue = broker.queue(args.name)
     if args.lines:
-        stream = _stdin("lines")
-        return _transfer(args, queue, draft, _lines(stream), "line", _size(stream))
+        stream = open_stdin("lines")
+        return _transfer(args, queue, draft, _lines(stream), "line", size_of(stream))
     if args.files:
         return _transfer(args, queue, draft, _files(args.files), "file", len(args.files))
-    bodies = [os.fsencode(body) for body in args.bodies] or [_whole(_stdin("the message"))]
+    bodies = [os.fsencode(body) for body in args.bodies] or [_whole(open_stdin("the message"))]
     for sent in queue.send_many([draft(body) for body in bodies]):
         if args.json:
             emit(sent._asdict())
@@ -114,7 +114,7 @@ def _typed(text: str, kind: str, value: str) -> Attribute:
     raise BadInput(f"attribute {text!r:.200}: the type after ':' is text, number or base64, not {kind!r:.80}")
 
 
-def _stdin(what: str) -> BinaryIO:
+def open_stdin(what: str) -> BinaryIO:
     if sys.stdin is None:
         raise BadInput("standard input is closed; give the message as an argument, or --files")
     if sys.stdin.isatty():
@@ -129,7 +129,7 @@ def _whole(stream: BinaryIO) -> bytes:
     return body
 
 
-def _size(stream: BinaryIO) -> int | None:
+def size_of(stream: BinaryIO) -> int | None:
     """How many bytes there are to read, if that is known."""
     try:
         status = os.fstat(stream.fileno())
@@ -199,7 +199,8 @@ def _transfer(
 ) -> int:
     safe = duplicates = 0
     try:
-        with _progress(args, total) as advance:
+        shared = (args.lines and sys.stdin.isatty()) or (args.json and sys.stdout.isatty())
+        with progress(total, "sent", quiet=shared) as advance:
             for bodies, size in batches:
                 sent = queue.send_many(map(draft, bodies))
                 safe += len(sent)
@@ -228,10 +229,9 @@ def _emit_all(sent: Sequence[Sent]) -> None:
 
 
 @contextmanager
-def _progress(args: Namespace, total: int | None) -> Iterator[Advance]:
-    """A progress bar on stderr, if that is a terminal and nothing else is written or typed on it."""
-    shared = (args.lines and sys.stdin.isatty()) or (args.json and sys.stdout.isatty())
-    if shared or sys.stderr is None or not sys.stderr.isatty():
+def progress(total: int | None, word: str, *, quiet: bool) -> Iterator[Advance]:
+    """A progress bar on stderr, if that is a terminal; ``quiet`` if something else is written or typed on it."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _size, _safe: None
         return
     try:
@@ -240,8 +240,8 @@ def _progress(args: Namespace, total: int | None) -> Iterator[Advance]:
     except ImportError:  # it is an extra
         yield lambda _size, _safe: None
         return
-    columns = BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[safe]:,} sent"), TimeElapsedColumn()
+    columns = BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[safe]:,} " + word), TimeElapsedColumn()
     # rich would take stdout along to its console on stderr, and JSON with it.
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("", total=total, safe=0)
-        yield lambda size, safe: progress.update(task, advance=size, safe=safe)
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("", total=total, safe=0)
+        yield lambda size, safe: bar.update(task, advance=size, safe=safe)

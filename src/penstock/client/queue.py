@@ -96,19 +96,27 @@ class RemoteQueue(Queue):
         draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
         return self.send_many([draft], connection=connection)[0]
 
+    def _admitted(self, drafts: Iterable[Draft | bytes], verb: str) -> list[Draft | bytes]:
+        """Refuse bad input here, with the server's own error text."""
+        batch = list(check_many(drafts, verb, "send"))
+        policy.admit_all(batch, PLAIN, system_clock())
+        return batch
+
     @asks
     def send_many(
         self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None
     ) -> Asking[list[Sent]]:
         _refuse(connection)
-        batch = list(check_many(drafts, "send_many", "send"))
-        policy.admit_all(batch, PLAIN, system_clock())  # refuse bad input here, with the server's own error text
+        batch = self._admitted(drafts, "send_many")
         if not batch:
             return []
         return list((yield from self._ask("send_many", drafts=batch, token=token or self._calls.new_token())))
 
-    def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        self.send_many(drafts, token=token)
+    @asks
+    def send_once(self, drafts: Sequence[Draft | bytes], token: str, *, remember: float = policy.TOKEN_WINDOW) -> Asking[None]:
+        batch = self._admitted(drafts, "send_once")
+        if batch:
+            yield from self._ask("send_many", drafts=batch, token=token, remember=remember)
 
     @asks
     def receive(

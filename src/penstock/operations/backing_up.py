@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
+from typing import cast
 
 from penstock.broker import LocalBroker, open_local
 from penstock.operations import folders
@@ -25,11 +26,10 @@ from penstock.operations.backups import (
     record_folder,
     translating,
 )
-from penstock.operations.places import FILES, Place, find
+from penstock.operations.places import FILES, Place, database_of, find
 from penstock.stores.disk import make_private, remove_folder
 from penstock.stores.files.store import FileStore
 from penstock.stores.ports import Staging
-from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.whole import copy_rows
 from penstock.stores.sqlite.copies import alone, take
 from penstock.stores.staging import StagedFiles
@@ -52,15 +52,13 @@ def backup(url: str, target: str | Path) -> Backup:
 
 
 def _back_up_files(place: Place, broker: LocalBroker, folder: Path) -> Backup:
-    assert isinstance(broker.store, FileStore)
-    names, copied = folders.copy(broker.store, folder / FOLDER)
+    names, copied = folders.copy(cast(FileStore, broker.store), folder / FOLDER)
     contents = (content._replace(path=f"{FOLDER}/{content.path}") for content in copied)
     return finish(folder, place.kind, broker.clock(), names, contents)
 
 
 def _back_up_rows(place: Place, broker: LocalBroker, folder: Path) -> Backup:
-    assert isinstance(broker.store, SqlStore)
-    file, database, staging = folder / DATABASE, broker.store.database, broker.store.outbox.staging
+    file, database, staging = folder / DATABASE, database_of(broker), broker.store.outbox.staging
     make_private(file)
     copy_segments(staging, folder / STAGED)
     if place.kind == "sqlite":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from penstock.broker import REMOTE, STORES, location
+from penstock.broker import REMOTE, STORES, LocalBroker, location
 from penstock.errors import BadInput, BadURL, Unsupported
+from penstock.stores.sql.database import Database
+from penstock.stores.sql.store import SqlStore
 from penstock.urls import shown
 
 FILES = ("vsqs", "spool")
@@ -24,6 +26,11 @@ class Place(NamedTuple):
         """Opening a store would create it."""
         if not (self.path.is_dir() if self.kind in FILES else self.kind in SERVERS or self.path.is_file()):
             raise BadInput(f"there is no store at {self.path}")
+
+
+def database_of(broker: LocalBroker) -> Database:
+    """The database of a store that is in one, as its place says."""
+    return cast(SqlStore, broker.store).database
 
 
 def find(url: str, what: str) -> Place:

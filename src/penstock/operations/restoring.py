@@ -29,13 +29,12 @@ from penstock.operations.backups import (
     take_out,
     translating,
 )
-from penstock.operations.places import FILES, SERVERS, Place, find
+from penstock.operations.places import FILES, SERVERS, Place, database_of, find
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import remove_folder, rename_new, sync, sync_file_system
 from penstock.stores.files.sidecar import FOLDER as SIDECAR
 from penstock.stores.ports import Staging
 from penstock.stores.sql.database import read_meta
-from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.whole import copy_rows, empty, make_own
 from penstock.stores.sqlite.copies import alone, put, without_runs
 from penstock.stores.staging import StagedFiles, staging_folder
@@ -92,8 +91,7 @@ def _into_file(backup: Backup, place: Place, over: bool) -> None:
 
 def _last_number(place: Place) -> int:
     with open_local(place.url) as broker:
-        assert isinstance(broker.store, SqlStore)
-        return read_meta(broker.store.database, "number")
+        return read_meta(database_of(broker), "number")
 
 
 def _check_file(path: Path, there: bool) -> None:
@@ -129,8 +127,7 @@ def _into_server(backup: Backup, place: Place, over: bool) -> None:
     """By way of a copy, which has the newest schema and nothing that only SQLite can keep."""
     _refuse_queues(place, over)
     with tempfile.TemporaryDirectory(prefix="penstock-restore-") as temporary, open_local(place.url) as broker:
-        assert isinstance(broker.store, SqlStore)
-        draft, database = Path(temporary) / DATABASE, broker.store.database
+        draft, database = Path(temporary) / DATABASE, database_of(broker)
         _prepare(backup, draft)
         with alone(draft) as copy:
             with copy.batch():

@@ -70,9 +70,8 @@ class Queue(ABC):
         from this batch within the last ten minutes. (A queue that deduplicates applies its own rule instead.)"""
 
     @abstractmethod
-    def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        """`send_many` with a token, without returning ids. If the store's batches are atomic, one mark stands for the whole
-        batch, which costs a fraction of a mark per message."""
+    def send_once(self, drafts: Sequence[Draft | bytes], token: str, *, remember: float = policy.TOKEN_WINDOW) -> None:
+        """`send_many` with a token that the queue remembers for so many seconds, at most a week, without returning ids."""
 
     # receiving
 

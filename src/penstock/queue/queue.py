@@ -103,14 +103,14 @@ class LocalQueue(Queue):
         return self.send_many([draft], connection=connection)[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
-        return self._sending.send_many(check_many(drafts, "send_many", "send"), token, connection)
+        return self._sending.send_many(Batch(check_many(drafts, "send_many", "send"), token), connection)
 
     def send_batches(self, batches: Sequence[Batch]) -> list[Added]:
         """`send_many` for several senders, in one commit; if one of them is refused, nothing is sent. The server uses it."""
         return self._sending.send_batches(batches)
 
-    def send_once(self, drafts: Sequence[Draft | bytes], token: str) -> None:
-        self.send_many(drafts, token=token)
+    def send_once(self, drafts: Sequence[Draft | bytes], token: str, *, remember: float = policy.TOKEN_WINDOW) -> None:
+        self._sending.send_many(Batch(check_many(drafts, "send_once", "send"), token, remember), None)
 
     # receiving
 

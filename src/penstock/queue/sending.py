@@ -15,10 +15,12 @@ from penstock.queue.opened import OpenQueue
 
 
 class Batch(NamedTuple):
-    """Messages that one sender sends together. With a ``token``, they are recognised when they are sent again."""
+    """Messages that one sender sends together. With a ``token``, they are recognised when they are sent again, for so many
+    seconds."""
 
     drafts: Sequence[Draft | bytes]
     token: str | None = None
+    remember: float = policy.TOKEN_WINDOW
 
 
 class Added(NamedTuple):
@@ -47,15 +49,15 @@ class Sending:
         self._sent(now)
         return sent[0]
 
-    def send_many(self, batch: Sequence[Draft | bytes], token: str | None, connection: object) -> list[Sent]:
-        _check_size(batch)
-        if not batch:
+    def send_many(self, batch: Batch, connection: object) -> list[Sent]:
+        _check_size(batch.drafts)
+        if not batch.drafts:
             return []
         now = self._queue.clock()
         if connection is not None:
             with self._queue.joining(connection) as joined:
-                return _insert(joined, [Batch(batch, token)], now)[0].sent
-        (added,) = _insert(self._queue, [Batch(batch, token)], now)
+                return _insert(joined, [batch], now)[0].sent
+        (added,) = _insert(self._queue, [batch], now)
         self._sent(now)
         return added.sent
 
@@ -84,9 +86,9 @@ def _insert(queue: OpenQueue, batches: Sequence[Batch], now: int) -> list[Added]
 
     def admit_and_insert(settings: Settings) -> list[Sent] | None:
         entries: list[Entry] = []
-        for drafts, token in batches:
+        for drafts, token, remember in batches:
             admitted = policy.admit_all(drafts, settings, now)
-            entries += admitted if token is None or settings.deduplicate is not False else mark(admitted, token, now)
+            entries += admitted if token is None or settings.deduplicate is not False else mark(admitted, token, now, remember)
         return queue.stored.insert(entries, now, settings)
 
     sent, settings = queue.decide(admit_and_insert)

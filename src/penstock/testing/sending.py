@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock import BadMessage, Broker, Draft, Queue
+from penstock import BadMessage, Broker, Draft, Queue, State
 from penstock.message import SECOND
 from penstock.policy import MAX_BODY, MAX_MESSAGE
 from penstock.testing.clock import FakeClock
@@ -28,6 +28,24 @@ class SendingChapter:
         clock.advance(601)
         queue.send_once([b"1", b"2", b"3"], "a")
         assert queue.stats().messages == 12
+
+    def test_a_message_is_delayed_to_any_microsecond_and_not_in_flight(self, queue: Queue, clock: FakeClock) -> None:
+        clock.advance(0.000001)
+        queue.send(b"x", delay=5)
+        assert (queue.stats().delayed, queue.stats().in_flight) == (1, 0)
+        assert queue.peek()[0].state is State.QUEUED
+        clock.advance(5.001)
+        assert len(queue.receive()) == 1
+
+    def test_a_token_is_remembered_for_as_long_as_its_sender_asks(self, queue: Queue, clock: FakeClock) -> None:
+        for after, count in ((0, 2), (7199, 2), (2, 4)):
+            clock.advance(after)
+            queue.send_once([b"1", b"2"], "a", remember=7200)
+            assert queue.stats().messages == count
+        for remember in (0, 0.5, float("nan"), 7 * 86400 + 1, "1", None):
+            with pytest.raises(BadMessage, match="remember"):
+                queue.send_once([b"3"], "b", remember=remember)  # type: ignore[arg-type]
+        assert queue.stats().messages == 4
 
     def test_a_message_comes_back_as_it_was_sent(self, queue: Queue, clock: FakeClock) -> None:
         attributes: dict[str, str | int | float | bytes] = {

@@ -83,7 +83,7 @@ FAULTS = [
         "share_a_commit",
         (
             "aio/embedded.py",
-            '(await self._commits.send(queue, drafts, named["token"])).sent',
+            "(await self._commits.send(queue, batch)).sent",
             'await self._commits.run(partial(self._act, queue, "send_many", arguments, named))',
         ),
     ),

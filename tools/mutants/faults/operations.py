@@ -8,6 +8,8 @@ BACKING_UP = "operations/backing_up.py"
 RESTORING = "operations/restoring.py"
 BACKUPS = "operations/backups.py"
 FOLDERS = "operations/folders.py"
+LINES = "operations/lines.py"
+DOCUMENTS = "documents.py"
 WHOLE = "stores/sql/whole.py"
 WHOLE_SQL = "stores/sql/whole.sql"
 
@@ -16,7 +18,82 @@ def backup(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_backup.py",))
 
 
+def imported(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/test_lines.py",))
+
+
 FAULTS = [
+    imported(
+        "an import that is made again doubles",
+        "made_again",
+        (LINES, "queue.send_once(drafts, token, remember=remember)", "queue.send_many(drafts)"),
+    ),
+    imported(
+        "batches of an import are taken for each other",
+        "another_token",
+        (LINES, "[given, place, list(map(len, lines))]", "[given, list(map(len, lines))]"),
+    ),
+    imported("an import is remembered for ten minutes only", "another_token", (LINES, "token, remember=remember)", "token)")),
+    imported(
+        "half a batch with a bad line is sent",
+        "nothing_of_its_batch",
+        (LINES, "drafts = [_read(line, number, now)", "drafts = [queue.send_many([_read(line, number, now)]) and b''"),
+    ),
+    imported(
+        "lines are counted from the batch",
+        "named_by_its_number",
+        (LINES, "enumerate(batch, before + 1)", "enumerate(batch, 1)"),
+    ),
+    imported(
+        "a name that nobody knows is passed over", "named_by_its_number", (DOCUMENTS, "    if unknown:\n", "    if False:\n")
+    ),
+    imported(
+        "an imported message is visible at once",
+        "was_exported and memory",
+        (DOCUMENTS, 'given["delay"] = left / SECOND', "pass"),
+    ),
+    imported(
+        "an imported message has no deadline",
+        "was_exported and memory",
+        (DOCUMENTS, 'given["deadline"] = to_datetime(_instant(document, "deadline_at"))', "pass"),
+    ),
+    imported(
+        "a message in hand stays hidden when it is imported",
+        "every_state and memory",
+        (DOCUMENTS, ' and document.get("state", "queued") == "queued"', ""),
+    ),
+    imported(
+        "a line may be of any length", "fills_the_memory", (LINES, "stream.readline(MAX_LINE + 1)", "stream.readline(1 << 30)")
+    ),
+    imported(
+        "a long queue is read at once",
+        "fills_the_memory",
+        (LINES, "queue.scan(start, limit=PAGE)", "queue.scan(start, limit=100000)"),
+    ),
+    imported(
+        "a damaged message is exported",
+        "damaged_messages",
+        (LINES, "if message.intact and message.state is not State.DAMAGED:", "if True:"),
+    ),
+    imported(
+        "half a file has the name of a whole one",
+        "has_its_name",
+        ("cli/lines.py", 'draft = f"{path}~"', "draft = path"),
+        ("cli/lines.py", "        Path(draft).replace(path)\n", ""),
+        ("cli/lines.py", "        with suppress(OSError):\n            Path(draft).unlink()\n", "        pass\n"),
+    ),
+    Mutant(
+        "a delayed message of VSQS seems to be in flight",
+        "microsecond",
+        (("stores/files/folder.py", "self.layout.writable(extra.visible_at) == hidden", "extra.visible_at == hidden"),),
+        ("tests/test_vsqs.py",),
+    ),
+    Mutant(
+        "a token is remembered for ten minutes, whatever its sender asks",
+        "remembered",
+        (("policy.py", "    return now + micros(remember)", "    return now + micros(TOKEN_WINDOW)"),),
+        ("tests/test_memory.py",),
+    ),
     backup(
         "a backup of a busy folder takes no locks",
         "busy and vsqs",

@@ -19,6 +19,7 @@ from penstock.broker import LocalBroker
 from penstock.errors import BadInput, PenstockError
 from penstock.message import OCTETS, PRIVATE, Draft, Message, Receipt, Redrive, Sent, Settings
 from penstock.policy import check_settings
+from penstock.queue.sending import Batch
 from penstock.server.audit import Audit
 from penstock.server.auth import Guard
 from penstock.server.budget import Budget
@@ -139,14 +140,15 @@ class Core:
         self.activity.catalogue += 1
         return created
 
-    async def send(self, request: Request, queue: str, drafts: Sequence[Draft | bytes], token: str | None = None) -> list[Sent]:
+    async def send(self, request: Request, queue: str, drafts: Sequence[Draft | bytes], *how: Any) -> list[Sent]:
+        """``how``: the token, and for how long to remember it."""
         if len(drafts) > 1:
             self.budget.hold(request, len(drafts) * DRAFT)
         if request.grant.limits.max_messages is None:
-            added = await self.commits.send(queue, drafts, token)
+            added = await self.commits.send(queue, Batch(drafts, *how))
         else:
             async with self.quotas.adding(request.grant, MESSAGES, len(drafts)):
-                added = await self.commits.send(queue, drafts, token)
+                added = await self.commits.send(queue, Batch(drafts, *how))
         self.count_messages("sent", queue, added.new)
         return added.sent
 

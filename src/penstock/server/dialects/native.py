@@ -31,7 +31,7 @@ from penstock.errors import (
     WriterSetBack,
 )
 from penstock.message import Message, Settings
-from penstock.policy import check_count, check_name, check_seconds
+from penstock.policy import TOKEN_WINDOW, check_count, check_name, check_seconds
 from penstock.server.auth import Guard
 from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route, check_labels
 from penstock.server.dialects.looking import HEAD, LOOKS, look
@@ -185,8 +185,9 @@ class Native(Dialect):
         if verb in LOOKS:
             return await self._look(request, queue, verb, given)
         drafts = given.get("drafts")
-        if verb == "send_many" and drafts and isinstance(drafts, list) and given.keys() <= {"drafts", "token"}:
-            return answer(request, await self.core.send(request, queue, drafts, given.get("token")))
+        if verb == "send_many" and drafts and isinstance(drafts, list) and given.keys() <= {"drafts", "token", "remember"}:
+            how = given.get("token"), given.get("remember", TOKEN_WINDOW)
+            return answer(request, await self.core.send(request, queue, drafts, *how))
         if verb == "delete_many":
             if given.keys() != {"messages"}:
                 raise BadInput(f"delete_many has one argument, messages, not {', '.join(given) or 'none'!r:.80}")

@@ -107,7 +107,7 @@ class Folder:
         extra = Extra.unpack(head)
         number = layout.number(id)
         sent_at = extra.sent_at or (received.sent_at if received else layout.sent_at(id, status))
-        foreign = received is None and hidden > 0 and extra.visible_at != hidden  # claimed by a program that keeps no record
+        foreign = received is None and hidden > 0 and not self.is_delayed(extra, hidden)  # claimed by one that keeps no record
         consumed = foreign if received is None else not received.released
         seen = received if received and received.first_received_at else None
         # Another program has not claimed it since.
@@ -139,6 +139,10 @@ class Folder:
             intact=extra.intact,
         )
         return message, head
+
+    def is_delayed(self, extra: Extra, hidden: int) -> bool:
+        """Whether a message that nobody has received is hidden until then because it was sent so."""
+        return extra.visible_at is not None and self.layout.writable(extra.visible_at) == hidden
 
     def _retention(self, number: int) -> int:
         """The retention that applied when the message was sent."""

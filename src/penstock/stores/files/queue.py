@@ -185,7 +185,7 @@ class FileQueue(StoredQueue):
                     continue
                 received = self.folder.received(id)
                 if received is None:
-                    in_flight += Extra.unpack(self.sidecar.read_json("head", id)).visible_at != hidden
+                    in_flight += not self.folder.is_delayed(Extra.unpack(self.sidecar.read_json("head", id)), hidden)
                 else:
                     in_flight += not received.released
                     aside += received.released == ASIDE
