@@ -112,6 +112,7 @@ WITH_SERVERS = {
     "test_bench_brokers",
     "test_bench_sqs",
     "test_celery",
+    "test_django",
     "test_docs",
     "test_dramatiq",
     "test_kombu",

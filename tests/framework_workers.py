@@ -15,6 +15,8 @@ from typing import Self
 from penstock.bench.brokers.processes import family, processor_seconds
 
 APPS = Path(__file__).parent / "apps"
+SEARCH = os.pathsep.join(filter(None, [str(APPS), os.environ.get("PYTHONPATH")]))
+"""Where a worker finds the applications, and what this process was told to use."""
 PATIENCE = 150
 """Seconds after which something that was to happen will not, on a busy machine."""
 LONG = bool(os.environ.get("PENSTOCK_LONG"))
@@ -33,7 +35,7 @@ class WorkerProgram:
     def __init__(self, folder: Path, name: str, *command: str, **environment: str) -> None:
         self.log = folder / f"{name}.log"
         others = {name: value for name, value in os.environ.items() if not name.startswith(("APP_", "CELERY_", "DJANGO_"))}
-        ours = {"APP_FOLDER": str(folder), "PYTHONPATH": str(APPS), "PYTHONDONTWRITEBYTECODE": "1"}
+        ours = {"APP_FOLDER": str(folder), "PYTHONPATH": SEARCH, "PYTHONDONTWRITEBYTECODE": "1"}
         self._command = [sys.executable, "-m", *command]
         self._environment = others | ours | environment
         self._folder = folder

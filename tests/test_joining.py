@@ -83,7 +83,7 @@ def business(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Busines
             yield MariadbBusiness(url, connection, None)
     else:
         url = request.getfixturevalue("postgresql").new_url()
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(url, cursor_factory=psycopg.ClientCursor) as connection:  # as Django's
             yield Business(url, connection, None)
 
 

@@ -17,6 +17,7 @@ import penstock
 from penstock import Broker, Draft, Message, Queue, StoreUnreachable
 from penstock.message import Settlement, State
 from penstock.testing import FakeClock
+from penstock.testing.serving import until
 from penstock.workers.consumer import Consumer
 from penstock.workers.executors import Outcome, Runner
 
@@ -61,6 +62,33 @@ def test_at_most_once_what_was_taken_is_run_even_when_it_is_told_to_stop(broker:
     consumer.process(handle if how == "threads" else handle_async)
     assert consumer.run().processed == 6
     assert sorted(ran) == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("how", ["threads", "coroutines"])
+def test_what_has_not_begun_is_given_back_at_once_however_long_the_rest_takes(broker: Broker, queue: Queue, how: str) -> None:
+    queue.send_many([b"%d" % number for number in range(6)])
+    consumer = broker.consumer("orders", workers=2)
+    begun, go = threading.Semaphore(0), Event()
+
+    def handle(payload: bytes, message: Message) -> None:
+        begun.release()
+        go.wait(30)
+
+    async def handle_async(payload: bytes, message: Message) -> None:
+        begun.release()
+        await asyncio.to_thread(go.wait, 30)
+
+    consumer.process(handle if how == "threads" else handle_async)
+    working = threading.Thread(target=consumer.run)
+    working.start()
+    for _ in range(2):
+        begun.acquire()
+    consumer.stop()
+    until(lambda: queue.stats().visible == 4)
+    assert queue.stats().in_flight == 2
+    go.set()
+    working.join(30)
+    assert (consumer.tally.processed, consumer.tally.given_back) == (2, 4)
 
 
 class Clerk:

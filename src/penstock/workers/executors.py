@@ -116,7 +116,9 @@ class Runner:
 
 class RunnerElsewhere(Runner):
     def ended(self, flying: Collection[Any]) -> Collection[Any]:
-        return wait(flying, timeout=LAND_EVERY, return_when=FIRST_COMPLETED).done if flying else ()
+        # A cancelled future is not done for `wait` before a worker is free, which may take as long as a callback does.
+        cancelled = [outcome for outcome in flying if outcome.cancelled()]
+        return cancelled or (wait(flying, timeout=LAND_EVERY, return_when=FIRST_COMPLETED).done if flying else ())
 
 
 class PoolRunner(RunnerElsewhere):
@@ -196,6 +198,8 @@ class LoopRunner(RunnerElsewhere):
         self._asyncio = asyncio
         self._loop = asyncio.new_event_loop()
         self._places = asyncio.Semaphore(workers)
+        self._waiting: set[asyncio.Task[None] | None] = set()
+        """Those that have no place yet; the loop's to change."""
         self._stopping = False
         self._closing = False
         self._thread = Thread(target=self._turn, name="penstock loop", daemon=True)
@@ -212,7 +216,13 @@ class LoopRunner(RunnerElsewhere):
                 self._loop.run_forever()
 
     async def _handle(self, message: Message) -> None:
-        async with self._places:
+        waiting = self._asyncio.current_task()
+        self._waiting.add(waiting)
+        try:
+            await self._places.acquire()
+        finally:
+            self._waiting.discard(waiting)
+        try:
             if self._stopping:
                 raise self._asyncio.CancelledError
             self._check(message)
@@ -220,9 +230,17 @@ class LoopRunner(RunnerElsewhere):
                 await self._handler(message.body, message)
             except self._asyncio.CancelledError as error:  # the callback raised it itself; do not confuse it with our cancel
                 raise Failure(reads(error)) from error
+        finally:
+            self._places.release()
 
     def cancel(self) -> None:
         self._stopping = True
+        self._loop.call_soon_threadsafe(self._cancel_waiting)
+
+    def _cancel_waiting(self) -> None:
+        for task in self._waiting:
+            if task is not None:
+                task.cancel()
 
     def close(self) -> None:
         self._closing = True

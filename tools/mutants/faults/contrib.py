@@ -13,6 +13,10 @@ def dramatiq(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_dramatiq.py",))
 
 
+def django(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/test_django.py",))
+
+
 FAULTS = [
     kombu(
         "a worker of a framework extends no lease",
@@ -135,5 +139,67 @@ FAULTS = [
         "a worker of Dramatiq ends before all is settled",
         "no_more_than_it_may",
         ("contrib/dramatiq.py", "        self._keeper.flush()\n", ""),
+    ),
+    Mutant(
+        "what has not begun is given back when something has ended",
+        "not_begun_is_given_back",
+        (("workers/executors.py", "        return cancelled or (wait(", "        return (wait("),),
+        ("tests/test_runners.py",),
+    ),
+    Mutant(
+        "a coroutine that has not begun is given back when another has ended",
+        "not_begun_is_given_back",
+        (("workers/executors.py", "        self._loop.call_soon_threadsafe(self._cancel_waiting)\n", ""),),
+        ("tests/test_runners.py",),
+    ),
+    django(
+        "a task is sent although its transaction is rolled back",
+        "djangos_own_database",
+        ("contrib/django/backend.py", ".in_atomic_block", ".closed_in_transaction"),
+    ),
+    django(
+        "a task of Django runs before it is due",
+        "until_it_is_due",
+        ("contrib/django/backend.py", '"application/json", delay=delay)', '"application/json")'),
+    ),
+    django(
+        "a task of Django that raises runs again",
+        "does_not_run_again",
+        (
+            "contrib/django/running.py",
+            "        except BaseException as error:\n            path",
+            "        except OSError as error:\n            path",
+        ),
+    ),
+    django(
+        "old results of Django's tasks stay",
+        "result_expires",
+        ("contrib/django/running.py", "            self._clear(now)\n", "            pass\n"),
+    ),
+    django(
+        "an expired result of a task of Django is shown",
+        "result_expires",
+        ("contrib/django/backend.py", " and found.expires_at > timezone.now()", ""),
+    ),
+    django(
+        "a message that is no task is dropped",
+        "no_task_stays",
+        (
+            "contrib/django/running.py",
+            "        finally:\n            close_old_connections()\n",
+            "        except Exception:\n            pass\n",
+        ),
+    ),
+    Mutant(
+        "a connection with cursors of its own is joined by these",
+        "rolled_back_was_never_sent and postgresql",
+        (
+            (
+                "stores/postgresql/driver.py",
+                "psycopg.Cursor(session.connection, row_factory=tuple_row)",
+                "session.connection.cursor(row_factory=tuple_row)",
+            ),
+        ),
+        ("tests/test_joining.py",),
     ),
 ]

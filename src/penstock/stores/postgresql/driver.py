@@ -75,7 +75,7 @@ class Copy:
     def __init__(self, connection: psycopg.Connection) -> None:
         self.size = 0
         self._open = ExitStack()
-        cursor = connection.cursor()
+        cursor = psycopg.Cursor(connection)
         self._copy = self._open.enter_context(cursor.copy(COPY, writer=Writer(cursor)))
         self.write([HEADER])
 
@@ -170,7 +170,8 @@ class PostgresqlDriver(Driver):
             if often is not None and params is not None and session.server_id is not None:  # None: the caller's own connection
                 answer = often.ask(session.connection, session.prepared, params)
             else:
-                cursor = session.connection.cursor(binary=True, row_factory=tuple_row).execute(text, params)
+                # Not connection.cursor(): on a caller's connection it may be any kind, as Django's, which knows no binary rows.
+                cursor = psycopg.Cursor(session.connection, row_factory=tuple_row).execute(text, params, binary=True)
                 # Not cursor.description, which builds an object for each column.
                 rows = cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
                 answer = rows, cursor.rowcount
@@ -201,7 +202,7 @@ class PostgresqlDriver(Driver):
             return
         self.end_copy(session)
         names = self.parameters[name]
-        with self._translating(session), session.connection.cursor() as cursor:
+        with self._translating(session), psycopg.Cursor(session.connection) as cursor:
             cursor.executemany(self.statements[name], [dict(zip(names, row, strict=True)) for row in rows])
 
     def list_of(self, numbers: list[int]) -> list[int]:

@@ -1,0 +1,1 @@
+"""A project of Django whose tasks are in Penstock."""
