@@ -11,7 +11,7 @@ from io import TextIOWrapper
 import penstock
 from penstock.cli import daemons, lines, messages, pipeline, queues, sending, serving, upkeep, watch, work
 from penstock.cli.output import complain
-from penstock.cli.parser import Command, Parser, PlainCommand
+from penstock.cli.parser import StoreCommand, Parser, PlainCommand
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
 from penstock.urls import without_password
 
@@ -97,7 +97,7 @@ def _run(argv: list[str]) -> int:
     return code
 
 
-def _with_store(args: argparse.Namespace, run: Command) -> int:
+def _with_store(args: argparse.Namespace, run: StoreCommand) -> int:
     with penstock.open(args.store) as broker:
         try:
             return run(args, broker)
@@ -131,7 +131,7 @@ def build() -> Parser:
     _add_common(parser, store=None, json=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
 
-    def command(name: str, run: Command, help: str) -> Parser:
+    def command(name: str, run: StoreCommand, help: str) -> Parser:
         return plain_command(name, lambda args: _with_store(args, run), help)
 
     def plain_command(name: str, run: PlainCommand, help: str) -> Parser:

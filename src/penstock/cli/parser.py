@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 from penstock.broker import Broker
 from penstock.errors import BadInput
 
-Command = Callable[[argparse.Namespace, Broker], int]
+StoreCommand = Callable[[argparse.Namespace, Broker], int]
 PlainCommand = Callable[[argparse.Namespace], int]
 """A command that opens the store itself, if it needs one."""
 
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Commands(Protocol):
-    def __call__(self, name: str, run: Command, help: str) -> Parser: ...
+    def __call__(self, name: str, run: StoreCommand, help: str) -> Parser: ...
 
 
 class PlainCommands(Protocol):

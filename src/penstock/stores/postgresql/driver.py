@@ -170,9 +170,8 @@ class PostgresqlDriver(Driver):
             if often is not None and params is not None and session.server_id is not None:  # None: the caller's own connection
                 answer = often.ask(session.connection, session.prepared, params)
             else:
-                # Not connection.cursor(): on a caller's connection it may be any kind, as Django's, which knows no binary rows.
                 cursor = psycopg.Cursor(session.connection, row_factory=tuple_row).execute(text, params, binary=True)
-                # Not cursor.description, which builds an object for each column.
+                # Not connection.cursor(), of any kind if it is a caller's; nor cursor.description, an object for each column.
                 rows = cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
                 answer = rows, cursor.rowcount
             session.asking = False
