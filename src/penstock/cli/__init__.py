@@ -11,7 +11,7 @@ from io import TextIOWrapper
 import penstock
 from penstock.cli import daemons, lines, messages, pipeline, queues, sending, serving, upkeep, watch, work
 from penstock.cli.output import complain
-from penstock.cli.parser import StoreCommand, Parser, PlainCommand
+from penstock.cli.parser import Parser, PlainCommand, StoreCommand
 from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
 from penstock.urls import without_password
 
