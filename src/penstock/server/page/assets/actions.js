@@ -87,7 +87,7 @@ export function actOnAll({ queue, filter, actions, chosen = actions[0], started 
   const go = el("button", { type: "submit", class: "btn primary", disabled: true, on: { click: () => act(go, start) } }, "…");
   const box = dialog("All that fit", [
     el("p", {}, "In ", named(queue), `: ${inWords(filter)}.`), found, field("Do this", choose), hint, to, rate,
-  ], [button("Cancel", () => box.close()), go], { closed: () => leaving.abort() });
+  ], go, { closed: () => leaving.abort() });
   change();
   countAll(queue, filter, { signal: leaving.signal, told: ({ count: fit, scanned, complete }) => {
     found.textContent = `${count(fit, "message")} ${fit === 1 ? "fits" : "fit"}${complete ? "" : "…"} (${number(scanned)} looked at)`;
@@ -136,7 +136,7 @@ function askTarget(queue, title) {
   return new Promise((resolve) => {
     const name = input({ autofocus: true });
     const go = el("button", { type: "submit", class: "btn primary", on: { click: () => name.value && box.close("yes") } }, "Move");
-    const box = dialog(title, [field("To the queue", name), suggest(name, queue)], [button("Cancel", () => box.close("")), go],
+    const box = dialog(title, [field("To the queue", name), suggest(name, queue)], go,
       { closed: (said) => resolve(said === "yes" ? name.value : null) });
   });
 }
@@ -157,7 +157,7 @@ export function sendDialog(queue, { draft = {}, groups = false, sent = () => nul
   const box = dialog(["Send to ", named(queue)], [
     field("Body", body), el("div", { class: "fields" }, field("Content type", type), field("Delay", delay, "Seconds"), groups || draft.group ? field("Group", group, "In order, one at a time") : null, field("Key", key, "Makes equal messages duplicates")),
     field("Attributes", attributes, "One in each line: name=value"), list, wrong,
-  ], [button("Cancel", () => box.close()), go], { wide: true });
+  ], go, { wide: true });
   return box;
 
   async function send() {

@@ -119,7 +119,11 @@ function pack(value) {
 }
 
 function packAll(fields) {
-  return Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, pack(value)]));
+  return each(fields, pack);
+}
+
+function each(fields, change) {
+  return Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, change(value)]));
 }
 
 /** A value of the wire: {"bytes"} as Uint8Array, {"map"} as Map, {"time"} as text, {"Message": {…}} as {kind: "Message", …}. */
@@ -128,9 +132,9 @@ export function unpack(packed) {
   if (packed === null || typeof packed !== "object") return packed;
   const [kind, value] = Object.entries(packed)[0] ?? ["map", {}];
   if (kind === "bytes") return decode64(value);
-  if (kind === "map") return new Map(Object.entries(value).map(([key, item]) => [key, unpack(item)]));
+  if (kind === "map") return new Map(Object.entries(each(value, unpack)));
   if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
-  return { kind, ...Object.fromEntries(Object.entries(value).map(([key, item]) => [key, unpack(item)])) };
+  return { kind, ...each(value, unpack) };
 }
 
 function decode64(content) {

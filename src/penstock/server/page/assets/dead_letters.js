@@ -39,7 +39,7 @@ function showAll(root, { signal }) {
 
   function draw() {
     const dead = [...known.values()].filter((row) => row.dead_letter_of?.length).sort((a, b) => b.messages - a.messages || (a.name < b.name ? -1 : 1));
-    patch(place, dead.length ? table("Dead letter queues", ["Queue", { told: "Letters", num: true }, { told: "Oldest", num: true }, { told: "In / s", num: true }, "From"], dead.map((row) => [
+    patch(place, dead.length ? table("Dead letter queues", ["Queue", "#Letters", "#Oldest", "#In / s", "From"], dead.map((row) => [
       el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(row.name)}`, title: row.name }, named(row.name)), number(row.messages), age(ago(row.oldest_at)), rate(row.rate_in), links(row.dead_letter_of)]))
       : empty("No queue has a dead letter queue.", "Give a queue one in its settings: a message that is received too often then goes there, instead of coming again for ever."));
   }

@@ -14,7 +14,7 @@ export function svg(tag, properties = {}, ...children) {
 
 function fill(node, properties, children) {
   for (const [key, value] of Object.entries(properties ?? {})) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value == null || value === false) continue;
     if (key === "on") for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
     else if (key === "data") Object.assign(node.dataset, value);
     else if (key === "props") Object.assign(node, value);
@@ -27,7 +27,7 @@ function fill(node, properties, children) {
 }
 
 function kept(children) {
-  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  return children.flat(Infinity).filter((child) => child != null && child !== false);
 }
 
 /** An address of the web or of this server; anything else (javascript:, data:, …) becomes "#". */

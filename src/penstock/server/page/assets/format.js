@@ -6,13 +6,13 @@ const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
 
 /** 1,234,567 or 0.25; a dash for what is not known. */
 export function number(value) {
-  if (value === null || value === undefined) return "–";
+  if (value == null) return "–";
   return Number.isInteger(value) || Math.abs(value) >= 100 ? WHOLE.format(value) : String(Number(value.toPrecision(2)));
 }
 
 /** In little room: 1,234 · 56.7 k · 1.2 M. */
 export function short(value) {
-  if (value === null || value === undefined) return "–";
+  if (value == null) return "–";
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
     const base = unit === "k" ? 1e3 : size;
     if (Math.abs(value) >= size) return `${Number((value / base).toPrecision(3))} ${unit}`;
@@ -22,13 +22,13 @@ export function short(value) {
 
 /** Messages a second. */
 export function rate(value) {
-  if (value === null || value === undefined) return "–";
+  if (value == null) return "–";
   return value === 0 ? "0" : value < 0.01 ? "< 0.01" : short(value < 10 ? Number(value.toPrecision(2)) : Math.round(value));
 }
 
 /** 12.3 s · 4.2 min · 3 d; three digits are enough. */
 export function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
+  if (seconds == null) return "–";
   for (const [size, unit] of UNITS) if (seconds >= 2 * size) return `${digits(seconds / size)} ${unit}`;
   if (seconds >= 1) return `${digits(seconds)} s`;
   if (seconds <= 0) return "0 s";
@@ -37,14 +37,14 @@ export function duration(seconds) {
 
 /** An age for people: 45 s · 12 min · 3 h · 5 d, without fractions that would flicker. */
 export function age(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
+  if (seconds == null) return "–";
   for (const [size, unit] of UNITS) if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${unit}`;
   return `${Math.max(0, Math.floor(seconds))} s`;
 }
 
 /** A duration that someone set: 4 days, 90 seconds; exact. */
 export function span(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
+  if (seconds == null) return "–";
   for (const [size, unit] of [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]]) {
     if (seconds >= size && seconds % size === 0) return `${WHOLE.format(seconds / size)} ${unit}${seconds === size ? "" : "s"}`;
   }
@@ -52,7 +52,7 @@ export function span(seconds) {
 }
 
 export function bytes(size) {
-  if (size === null || size === undefined) return "–";
+  if (size == null) return "–";
   for (const unit of ["B", "KB", "MB", "GB"]) {
     if (size < 1000) return `${digits(size)} ${unit}`;
     size /= 1000;
@@ -70,7 +70,7 @@ const FAR = 1e18; // Beyond it, an instant is one that never comes.
 
 /** 2026-11-18 14:05:09 in the reader's zone; the milliseconds with `precise`. */
 export function time(at, precise = false) {
-  if (at === null || at === undefined) return "–";
+  if (at == null) return "–";
   if (Math.abs(Number(at)) > FAR) return "never";
   const moment = new Date(Number(at) / 1000);
   const more = precise ? `.${String(moment.getMilliseconds()).padStart(3, "0")}` : "";
@@ -86,12 +86,12 @@ export function hear(at) {
 
 /** Seconds since an instant. */
 export function ago(at) {
-  return at === null || at === undefined ? null : (Date.now() * 1000 + ahead - Number(at)) / 1e6;
+  return at == null ? null : (Date.now() * 1000 + ahead - Number(at)) / 1e6;
 }
 
 /** "3 min ago" or "in 20 s". */
 export function since(at) {
-  if (at === null || at === undefined) return "–";
+  if (at == null) return "–";
   if (Math.abs(Number(at)) > FAR) return "never";
   const seconds = ago(at);
   if (Math.abs(seconds) < 1) return "now";

@@ -21,7 +21,7 @@ function draw(place, { at, pipelines }) {
     patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "A Spark stream on this server reports here by itself: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
     return;
   }
-  const heads = ["Pipeline", "Reads", "Writes", "State", { told: "Rows", num: true }, { told: "Rows / s", num: true }, { told: "Lag", num: true }, { told: "Batch", num: true }, "Failed checks", "Seen", "Report"];
+  const heads = ["Pipeline", "Reads", "Writes", "State", "#Rows", "#Rows / s", "#Lag", "#Batch", "Failed checks", "Seen", "Report"];
   patch(place, el("section", { class: "card" }, table("Pipelines", heads, pipelines.map(row))),
     pipelines.filter((one) => one.last_error).map((one) => card(["Last error of ", named(one.name)], el("pre", { class: "code", tabindex: "0" }, shown(one.last_error)))));
 }

@@ -129,18 +129,18 @@ function letters({ name, dead_letter_queue, dead_letters, dead_letter_of, settin
 function times({ waiting, handling }) {
   const rows = [["Waiting", "sent to first received", waiting], ["Handling", "received to settled", handling]].filter(([, , found]) => found?.count);
   if (!rows.length) return empty("Nothing measured yet.", "Times appear when messages are received.");
-  return table("How long messages take", ["Time", { told: "Median", num: true }, { told: "90 %", num: true }, { told: "99 %", num: true }, { told: "Messages", num: true }],
+  return table("How long messages take", ["Time", "#Median", "#90 %", "#99 %", "#Messages"],
     rows.map(([told, hint, found]) => [[told, el("div", { class: "soft small" }, hint)], duration(found.p50), duration(found.p90), duration(found.p99), number(found.count)]));
 }
 
 function holders({ holders: found, holders_complete: complete }) {
   if (!found?.length) return empty("Nobody holds a message.", "A consumer appears here while it asks for messages or holds some.");
   const rows = found.map((one) => [one.holder === null ? el("span", { class: "soft" }, "without a name") : named(one.holder), one.receives ? badge("asks for more", "good") : one.registered ? badge("alive") : "", number(one.messages), moment(one.oldest_claim_at), moment(one.next_expiry_at)]);
-  return [table("Consumers", ["Consumer", "State", { told: "Holds", num: true }, "Since", "Heartbeat due"], rows), complete ? null : el("p", { class: "soft small" }, "There are more: only a part of the messages in flight was looked at.")];
+  return [table("Consumers", ["Consumer", "State", "#Holds", "Since", "Heartbeat due"], rows), complete ? null : el("p", { class: "soft small" }, "There are more: only a part of the messages in flight was looked at.")];
 }
 
 function readers(found) {
   if (!found?.length) return empty("No reader.", "A Spark stream appears here with its epoch and its lag.");
-  return table("Readers", ["Reader", { told: "Epoch", num: true }, { told: "Settled", num: true }, { told: "Holds", num: true }, { told: "Lag", num: true }],
+  return table("Readers", ["Reader", "#Epoch", "#Settled", "#Holds", "#Lag"],
     found.map((one) => [named(one.reader), number(one.epoch), number(one.settled_epoch), number(one.messages), number(one.lag)]));
 }

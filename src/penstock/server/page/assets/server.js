@@ -38,7 +38,7 @@ function memory({ used, max }) {
 
 function latencies(found) {
   const rows = Object.entries(found ?? {}).filter(([, one]) => one?.count);
-  const heads = ["Dialect", { told: "Median", num: true }, { told: "90 %", num: true }, { told: "99 %", num: true }, { told: "Requests", num: true }];
+  const heads = ["Dialect", "#Median", "#90 %", "#99 %", "#Requests"];
   return card("Answer times", rows.length ? table("Answer times", heads, rows.map(([dialect, one]) => [shown(dialect), duration(one.p50), duration(one.p90), duration(one.p99), number(one.count)])) : empty("No request answered yet."));
 }
 

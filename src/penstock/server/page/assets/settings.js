@@ -4,7 +4,7 @@ import { call, callBroker } from "./api.js";
 import { go } from "./app.js";
 import { el } from "./dom.js";
 import { span } from "./format.js";
-import { act, button, dialog, field, linkTo, named, pairs, queueLink, toast, words } from "./ui.js";
+import { act, dialog, field, linkTo, named, pairs, queueLink, toast, words } from "./ui.js";
 
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
 const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once", labels: {} };
@@ -103,7 +103,7 @@ export function createQueue(queues) {
 function ask(title, content, told, work) {
   const wrong = el("p", { class: "bad", role: "alert" });
   const submit = el("button", { type: "submit", class: "btn primary" }, told);
-  const box = dialog(title, [content, wrong], [button("Cancel", () => box.close()), submit], { wide: true });
+  const box = dialog(title, [content, wrong], submit, { wide: true });
   box.querySelector("form").addEventListener("submit", () => act(submit, async () => {
     wrong.textContent = "";
     try {

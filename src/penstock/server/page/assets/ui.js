@@ -28,7 +28,7 @@ export function queueLink(queue, properties = {}) {
 
 /** An instant: how long ago, with the full time at hand. */
 export function moment(at, properties = {}) {
-  if (at === null || at === undefined) return el("span", properties, "–");
+  if (at == null) return el("span", properties, "–");
   return el("time", { title: time(at, true), ...properties }, since(at));
 }
 
@@ -103,11 +103,11 @@ export async function act(waiting, work) {
   }
 }
 
-/** A dialog. `content`: nodes; `actions`: buttons. Escape, or a press beside it, closes it. Returns the element: `.close()` ends it. */
-export function dialog(title, content, actions = [], { wide = false, closed = null } = {}) {
+/** A dialog. `content`: nodes; `action`: the button beside Cancel. Escape, or a press beside it, closes it. Returns the element: `.close()` ends it. */
+export function dialog(title, content, action, { wide = false, closed = null } = {}) {
   const heading = el("h2", { id: `dialog-${++labelled}` }, title);
   const box = el("dialog", { class: wide ? "wide" : null, "aria-labelledby": heading.id },
-    el("form", { method: "dialog", novalidate: true, on: { submit: (event) => event.preventDefault() } }, heading, el("div", { class: "dialog-content" }, content), el("div", { class: "dialog-actions" }, actions)));
+    el("form", { method: "dialog", novalidate: true, on: { submit: (event) => event.preventDefault() } }, heading, el("div", { class: "dialog-content" }, content), el("div", { class: "dialog-actions" }, button("Cancel", () => box.close("")), action)));
   box.addEventListener("close", () => { box.remove(); closed?.(box.returnValue); });
   box.addEventListener("pointerdown", (event) => { if (event.target === box) box.close(); });
   document.body.append(box);
@@ -122,7 +122,7 @@ export function confirm({ title, content, action, danger = false, typed = null }
     const go = el("button", { type: "submit", class: `btn ${danger ? "danger" : "primary"}`, disabled: typed !== null, on: { click: () => box.close("yes") } }, action);
     const input = typed === null ? null : el("input", { type: "text", autocomplete: "off", spellcheck: "false", autofocus: true, on: { input: () => { go.disabled = input.value !== typed; } } });
     const asked = input && field(["Type ", named(typed), " to confirm"], input);
-    box = dialog(title, [typeof content === "string" ? el("p", {}, content) : content, asked], [button("Cancel", () => box.close("")), go], { closed: (said) => resolve(said === "yes") });
+    box = dialog(title, [typeof content === "string" ? el("p", {}, content) : content, asked], go, { closed: (said) => resolve(said === "yes") });
   });
 }
 
@@ -131,12 +131,12 @@ export function pairs(rows) {
   return el("dl", { class: "pairs" }, rows.filter(Boolean).map(([told, value]) => [el("dt", {}, told), el("dd", {}, value)]));
 }
 
-/** A table: `heads` are texts or {told, num}; `rows` are lists of cells. */
+/** A table: `heads` are texts, with a # in front of those of numbers; `rows` are lists of cells. */
 export function table(caption, heads, rows) {
-  const kinds = heads.map((one) => (one.num ? "num" : null));
+  const kinds = heads.map((one) => (one[0] === "#" ? "num" : null));
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", { class: "sr" }, caption),
-      el("thead", {}, el("tr", {}, heads.map((one, place) => el("th", { scope: "col", class: kinds[place] }, one.told ?? one)))),
+      el("thead", {}, el("tr", {}, heads.map((one, place) => el("th", { scope: "col", class: kinds[place] }, one.replace("#", ""))))),
       el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, place) => el("td", { class: kinds[place] }, cell)))))));
 }
 
