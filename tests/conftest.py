@@ -44,11 +44,14 @@ def cleared_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(autouse=True)
 def only_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a test's own requests use the store, so that it can count them: its servers do not look for jobs, and write no
-    history of queues."""
+    """Only a test's own requests use the store, so that it can count them: its servers do not look for jobs or schedules, and
+    write no history of queues."""
     runner = sys.modules.get("penstock.server.jobs.runner")
     if runner is not None and not request.path.name.startswith(("test_sqs_", "test_jobs", "test_page")):
         monkeypatch.setattr(runner.JobRunner, "start", lambda _: None)
+    scheduling = sys.modules.get("penstock.server.scheduling")
+    if scheduling is not None and not request.path.name.startswith(("test_schedules", "test_page_browser")):
+        monkeypatch.setattr(scheduling.Scheduling, "start", lambda _: None)
     history = sys.modules.get("penstock.server.page.history")
     if history is not None and not request.path.name.startswith("test_page"):
         monkeypatch.setattr(history.QueueHistory, "start", lambda _: None)

@@ -96,7 +96,7 @@ def _certificate(folder: Path) -> Path:
 
 LEFT_OUT = {"share", "connection"}
 """Arguments for consumers, and for a transaction of the caller's own thread."""
-OF_BROKER = {"clock", "producer", "consumer"}
+OF_BROKER = {"clock", "producer", "consumer", "scheduler"}
 
 
 def test_a_task_has_the_verbs_of_the_library_with_the_same_arguments() -> None:

@@ -30,7 +30,7 @@ def test_the_public_names_are_a_list_that_is_kept() -> None:
     assert penstock.__all__ == sorted(penstock.__all__, key=lambda name: (name.islower(), name))
     public = {name for name in vars(penstock) if not name.startswith("_")}
     modules = {path.stem for path in SOURCE.iterdir()}
-    assert public - modules | set(penstock._ASYNC) == set(penstock.__all__)
+    assert public - modules | set(penstock._LATER) == set(penstock.__all__)
     assert all(getattr(penstock, name) for name in penstock.__all__)
 
 

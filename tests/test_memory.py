@@ -13,6 +13,8 @@ from penstock.testing.interrupted import Handled, Interrupted
 
 
 class TestMemory(StoreContract, Interrupted, Handled, Forked):
+    rounds = 20
+
     @pytest.fixture
     def url(self) -> str:
         return "memory:"

@@ -91,7 +91,7 @@ def test_megabytes_of_attributes_pass_through_http(server: BackgroundServer) -> 
 def test_local_and_remote_queues_keep_one_protocol_and_share_nothing_else() -> None:
     for protocol, local, remote, of_local, of_remote in [
         (Queue, LocalQueue, RemoteQueue, {"send_batches", "known", "redrive_part", "delete_part", "release_part"}, {"arrow"}),
-        (Broker, LocalBroker, RemoteBroker, set(), {"report"}),
+        (Broker, LocalBroker, RemoteBroker, {"schedule_book"}, {"report"}),
     ]:
         shared = _public(protocol)
         assert _public(remote) == shared | of_remote

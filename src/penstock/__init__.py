@@ -19,6 +19,7 @@ from penstock.errors import (
     QueueExists,
     QueueNotFound,
     ReaderSetBack,
+    ScheduleNotFound,
     SegmentLost,
     StoreBusy,
     StoreClosed,
@@ -40,6 +41,7 @@ if _TYPE_CHECKING:
     from penstock.aio.broker import AsyncBroker, aopen
     from penstock.aio.message import AsyncMessage
     from penstock.aio.queue import AsyncQueue
+    from penstock.schedules.schedule import Schedule
 
 __version__ = "0.1.0"
 
@@ -73,6 +75,8 @@ __all__ = [
     "Receipt",
     "Redrive",
     "Redriven",
+    "Schedule",
+    "ScheduleNotFound",
     "SegmentLost",
     "Sent",
     "Settings",
@@ -92,11 +96,17 @@ __all__ = [
     "open",
 ]
 
-_ASYNC = {"AsyncBroker": "broker", "AsyncMessage": "message", "AsyncQueue": "queue", "aopen": "broker"}
-"""What is imported when it is first used: most programs do without asyncio."""
+_LATER = {
+    "AsyncBroker": "aio.broker",
+    "AsyncMessage": "aio.message",
+    "AsyncQueue": "aio.queue",
+    "aopen": "aio.broker",
+    "Schedule": "schedules.schedule",
+}
+"""What is imported when it is first used: most programs do without asyncio, or without schedules."""
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _ASYNC:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(f"penstock.aio.{_ASYNC[name]}"), name)
+    return getattr(_import_module(f"penstock.{_LATER[name]}"), name)

@@ -6,15 +6,16 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
 from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
-from penstock.message import MAX_NUMBER, Settings
+from penstock.message import MAX_NUMBER, Draft, Settings
 from penstock.patience import TIMEOUT, Patience
 from penstock.publishing.publishing import Desk, Publishing
 from penstock.queue.dead_letters import check_dead_letter_queue
@@ -26,6 +27,11 @@ from penstock.stores.ports import Roster, Store
 from penstock.urls import shown, unreadable
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
+
+if TYPE_CHECKING:
+    from penstock.schedules.book import ScheduleBook
+    from penstock.schedules.schedule import Schedule
+    from penstock.schedules.scheduler import Scheduler
 
 logger = logging.getLogger("penstock")
 
@@ -108,12 +114,53 @@ class Broker(ABC):
         """Send messages to a queue in batches: as soon as there are ``batch_size``, or the first is ``max_delay`` s old."""
         return Producer(self.queue(name), self.clock, batch_size=batch_size, max_delay=max_delay)
 
-    def consumer(self, name: str, **options: Any) -> Consumer:
-        """Process a queue with a callback; the options are those of `penstock.workers.consumer.Consumer`."""
+    def consumer(self, name: str, *, schedules: bool = True, **options: Any) -> Consumer:
+        """Process a queue with a callback; the options are those of `penstock.workers.consumer.Consumer`. While it runs, it
+        also runs the ``schedules`` of the store."""
+        beside = self._beside() if schedules else nullcontext()
         try:
-            return Consumer(self.queue(name), self._roster, self.clock, **options)
+            return Consumer(self.queue(name), self._roster, self.clock, beside=beside, **options)
         except TypeError as error:
             raise BadInput(f"these are not options of a consumer: {error}") from None
+
+    # schedules
+
+    def _beside(self) -> AbstractContextManager[object]:
+        """What runs while a consumer does."""
+        return nullcontext()
+
+    @abstractmethod
+    def schedule(
+        self,
+        name: str,
+        *,
+        queue: str,
+        body: bytes | Draft,
+        cron: str | None = None,
+        every: float | None = None,
+        zone: str = "UTC",
+        missed: str = "once",
+    ) -> Schedule:
+        """Send a message to a queue as a cron expression says, by the clock of a time zone, or every so many seconds.
+
+        If there is a schedule of this name, it becomes this one. If it is this one already, nothing changes, so that a program
+        can declare its schedules whenever it starts. ``missed``: what happens when nobody could send the message at its time:
+        skip it, send it once for all times that were missed, or all of them (the last 1000)."""
+
+    @abstractmethod
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+
+    @abstractmethod
+    def change_schedule(self, name: str, **changes: Any) -> Schedule:
+        """Change what is given of a schedule: ``paused``, or an argument of `schedule`."""
+
+    @abstractmethod
+    def remove_schedule(self, name: str) -> Schedule: ...
+
+    @abstractmethod
+    def scheduler(self) -> Scheduler:
+        """What runs the schedules. Consumers and servers do so by themselves."""
 
     # publishing exactly once
 
@@ -236,6 +283,44 @@ class LocalBroker(Broker):
         self._queues.pop(name, None)
         self.waiting.notify(name)
         return settings
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        queue: str,
+        body: bytes | Draft,
+        cron: str | None = None,
+        every: float | None = None,
+        zone: str = "UTC",
+        missed: str = "once",
+    ) -> Schedule:
+        from penstock.schedules.schedule import Schedule, as_draft
+
+        return self.schedule_book.put(Schedule(name, queue, as_draft(body), cron, every, zone, missed))
+
+    def schedules(self) -> list[Schedule]:
+        return self.schedule_book.schedules()
+
+    def change_schedule(self, name: str, **changes: Any) -> Schedule:
+        return self.schedule_book.change(name, changes)
+
+    def remove_schedule(self, name: str) -> Schedule:
+        return self.schedule_book.remove(name)
+
+    def scheduler(self) -> Scheduler:
+        from penstock.schedules.scheduler import Scheduler
+
+        return Scheduler(self.schedule_book, self.waiting, self.clock)
+
+    _beside = scheduler
+
+    @cached_property
+    def schedule_book(self) -> ScheduleBook:
+        """The server uses it."""
+        from penstock.schedules.book import ScheduleBook
+
+        return ScheduleBook(self._store, self.waiting, self.clock, self.queue)
 
     max_segment = Desk.max_segment
 

@@ -7,6 +7,7 @@ PenstockError
 │   ├── BadMessage                a body, an attribute, a delay, …
 │   └── BadURL                    a store's address
 ├── QueueNotFound (LookupError)
+├── ScheduleNotFound (LookupError)
 ├── QueueExists
 ├── Unsupported                   this store cannot do that
 ├── ClaimError
@@ -54,6 +55,12 @@ class BadURL(BadInput):
 class QueueNotFound(PenstockError, LookupError):
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no queue {name!r}")
+        self.name = name
+
+
+class ScheduleNotFound(PenstockError, LookupError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no schedule {name!r}")
         self.name = name
 
 

@@ -16,7 +16,8 @@ from penstock.aio.remote import Remote
 from penstock.broker import REMOTE, Listing, LocalBroker, open_local
 from penstock.clock import Clock
 from penstock.errors import BadInput, QueueNotFound
-from penstock.message import Settings
+from penstock.message import Draft, Settings
+from penstock.schedules.schedule import ONCE, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,34 @@ class AsyncBroker:
     async def delete(self, name: str) -> Settings:
         settings: Settings = await self._backend.call_broker("delete", name)
         return settings
+
+    # schedules
+
+    async def schedule(
+        self,
+        name: str,
+        *,
+        queue: str,
+        body: bytes | Draft,
+        cron: str | None = None,
+        every: float | None = None,
+        zone: str = "UTC",
+        missed: str = ONCE,
+    ) -> Schedule:
+        rule = {"cron": cron, "every": every, "zone": zone, "missed": missed}
+        schedule: Schedule = await self._backend.call_broker("schedule", name, queue=queue, body=body, **rule)
+        return schedule
+
+    async def schedules(self) -> list[Schedule]:
+        return list(await self._backend.call_broker("schedules"))
+
+    async def change_schedule(self, name: str, **changes: Any) -> Schedule:
+        schedule: Schedule = await self._backend.call_broker("change_schedule", name, **changes)
+        return schedule
+
+    async def remove_schedule(self, name: str) -> Schedule:
+        schedule: Schedule = await self._backend.call_broker("remove_schedule", name)
+        return schedule
 
     # publishing exactly once
 

@@ -74,7 +74,7 @@ class Embedded:
             store = self._broker.store
             traits = {name: getattr(store, name) for name in ("durable", "ordered", "groups")}
             return traits | {"max_segment": self._broker.max_segment}
-        alone = verb in ("stage", "unstage", "publish")
+        alone = verb in ("stage", "unstage", "publish") or "schedule" in verb
         act: Callable[[], Any] = partial(getattr(self._broker, verb), *arguments, **named)
         if verb == "create":
             await self._commits.run(act)

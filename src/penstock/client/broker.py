@@ -18,11 +18,13 @@ from penstock.client.calls import Asking, asks
 from penstock.client.connections import Line
 from penstock.client.queue import ASKED_TWICE, LOOKS, Connected, RemoteQueue
 from penstock.clock import Clock
-from penstock.errors import BadInput, BadURL, QueueNotFound
+from penstock.errors import BadInput, BadURL, QueueNotFound, Unsupported
 from penstock.forking import watch
-from penstock.message import MAX_NUMBER, Settings
+from penstock.message import MAX_NUMBER, Draft, Settings
 from penstock.policy import check_count
 from penstock.publishing.publishing import MAX_SEGMENT, check_segment, check_staging
+from penstock.schedules.schedule import ONCE, Schedule, as_draft, check_schedule_name
+from penstock.schedules.scheduler import Scheduler
 from penstock.server_clock import ServerClock
 from penstock.stores.roster import LocalRoster
 from penstock.urls import shown
@@ -86,6 +88,37 @@ class BrokerCalls:
     def delete(self, name: str) -> Asking[Settings]:
         settings: Settings = yield from self._ask("delete", name=policy.check_name(name))
         return settings
+
+    @asks
+    def schedule(
+        self,
+        name: str,
+        *,
+        queue: str,
+        body: bytes | Draft,
+        cron: str | None = None,
+        every: float | None = None,
+        zone: str = "UTC",
+        missed: str = ONCE,
+    ) -> Asking[Schedule]:
+        draft, check = as_draft(body), check_schedule_name(name)
+        rule = {"cron": cron, "every": every, "zone": zone, "missed": missed}
+        schedule: Schedule = yield from self._ask("schedule", name=check, queue=queue, body=draft, **rule)
+        return schedule
+
+    @asks
+    def schedules(self) -> Asking[list[Schedule]]:
+        return list((yield from self._ask("schedules")))
+
+    @asks
+    def change_schedule(self, /, name: str, **changes: Any) -> Asking[Schedule]:
+        schedule: Schedule = yield from self._ask("change_schedule", name=check_schedule_name(name), **changes)
+        return schedule
+
+    @asks
+    def remove_schedule(self, name: str) -> Asking[Schedule]:
+        schedule: Schedule = yield from self._ask("remove_schedule", name=check_schedule_name(name))
+        return schedule
 
     @asks
     def stage(self, writer: str, batch: int, name: str, segment: bytes) -> Asking[None]:
@@ -170,6 +203,31 @@ class RemoteBroker(Broker):
         settings = self._calls.delete(name)
         self._remote.pop(name, None)
         return settings
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        queue: str,
+        body: bytes | Draft,
+        cron: str | None = None,
+        every: float | None = None,
+        zone: str = "UTC",
+        missed: str = ONCE,
+    ) -> Schedule:
+        return self._calls.schedule(name, queue=queue, body=body, cron=cron, every=every, zone=zone, missed=missed)
+
+    def schedules(self) -> list[Schedule]:
+        return self._calls.schedules()
+
+    def change_schedule(self, name: str, **changes: Any) -> Schedule:
+        return self._calls.change_schedule(name, **changes)
+
+    def remove_schedule(self, name: str) -> Schedule:
+        return self._calls.remove_schedule(name)
+
+    def scheduler(self) -> Scheduler:
+        raise Unsupported("the server runs its schedules itself")
 
     @property
     def max_segment(self) -> int:

@@ -41,10 +41,10 @@ MOST_DELIVERY = 2**126
 """A server with tokens adds a proof to the number of a delivery."""
 LOOKS = frozenset(
     {"settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe", "names"}
-    | {"pulse", "span", "scan"}
+    | {"pulse", "span", "scan", "schedules"}
 )
 """Verbs that change nothing."""
-ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm", "settle"}
+ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm", "settle"} | {"schedule", "change_schedule"}
 """Verbs that change something, but have a token or a name by which a repetition is recognised."""
 
 

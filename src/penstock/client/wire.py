@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Any
 
 from penstock import errors
-from penstock.errors import BadInput, PenstockError, QueueExists, QueueNotFound
+from penstock.errors import BadInput, PenstockError, QueueExists, QueueNotFound, ScheduleNotFound
 from penstock.message import (
     Claim,
     Death,
@@ -41,11 +41,12 @@ from penstock.message import (
     State,
     Stats,
 )
+from penstock.schedules.schedule import Schedule
 
 CONTENT_TYPE = "application/vnd.penstock"
 LENGTH = Struct(">I")
 VALUES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Claim, Death, Draft, Message, Pulse, Receipt, Redrive, Settings, Stats)
+    kind.__name__: kind for kind in (Claim, Death, Draft, Message, Pulse, Receipt, Redrive, Schedule, Settings, Stats)
 }
 FIELDS = {kind: [field for field in dataclasses.fields(kind) if field.name != "home"] for kind in VALUES.values()}
 SHAPES = {
@@ -186,7 +187,7 @@ def unpack_error(packed: Any) -> PenstockError | None:
     if not isinstance(packed, dict) or packed.get("type") not in ERRORS:
         return None
     kind = ERRORS[packed["type"]]
-    if kind in (QueueNotFound, QueueExists):
+    if kind in (QueueNotFound, QueueExists, ScheduleNotFound):
         return kind(str(packed.get("name")))
     if issubclass(kind, errors.MissingExtra):
         return PenstockError(str(packed.get("error")))

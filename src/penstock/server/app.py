@@ -33,6 +33,7 @@ from penstock.server.page.activity import Activity
 from penstock.server.page.dialect import PageDialect
 from penstock.server.page.sessions import Sessions
 from penstock.server.quotas import Quotas
+from penstock.server.scheduling import Scheduling
 from penstock.server.settings import ServerSettings
 from penstock.server.strangers import Strangers
 from penstock.server_clock import ServerClock
@@ -84,6 +85,7 @@ class App:
             *(broker, self.commits, self.polls, self.metrics, settings, self.budget, self.offload, self.quotas),
             *(self._activity, self.audit, self.jobs),
         )
+        self._scheduling = Scheduling(core, loop)
         self._root = MqCore(core)
         self._sqs = Sqs(core)
         self._operators = Operators(core, self._gauges)
@@ -203,6 +205,7 @@ class App:
 
     def start(self) -> None:
         self.jobs.start()
+        self._scheduling.start()
         for dialect in self.dialects:
             dialect.start()
 
@@ -216,6 +219,7 @@ class App:
         self.stop_accepting()
         await self.connections.finish(self.settings.grace)
         await self.jobs.stop()
+        await self._scheduling.stop()
         for dialect in self.dialects:
             await dialect.stop()
         await self.commits.stop()

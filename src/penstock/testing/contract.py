@@ -28,6 +28,7 @@ from penstock.testing.races import ProcessRaces, ThreadRaces
 from penstock.testing.receiving import ReceivingChapter
 from penstock.testing.redriving import Redriving, RedrivingGroups
 from penstock.testing.refusals import Refusals
+from penstock.testing.scheduling import SchedulesAcross, Scheduling
 from penstock.testing.sending import SendingChapter
 from penstock.testing.settling import SettlingChapter
 from penstock.testing.stepping import Stepping, SteppingAcross
@@ -71,6 +72,7 @@ class _Contract(
     Model,
     Producing,
     Consuming,
+    Scheduling,
     Stepping,
     Fixtures,
 ):
@@ -85,7 +87,7 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
     """The contract of a store that does not support ordered groups."""
 
 
-class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, SteppingAcross):
+class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, SchedulesAcross, SteppingAcross):
     """The contract of a store that several processes may open at the same ``url``."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Event, Lock, current_thread, main_thread
 from typing import Any
@@ -28,6 +28,7 @@ from penstock.workers.heartbeat import Heartbeat
 from penstock.workers.settler import Settler
 
 logger = logging.getLogger("penstock")
+NOTHING = nullcontext()
 IDLE_WAIT = 1.0
 ERROR_PAUSE = 1.0
 NEAR = SECOND
@@ -66,6 +67,7 @@ class Consumer:
         max_missed: int = 2,
         back_off: float = 1,
         max_back_off: float = 300,
+        beside: AbstractContextManager[object] = NOTHING,
     ) -> None:
         policy.check_count(batch_size, "batch_size", 1, policy.MAX_BATCH, BadInput)
         policy.check_count(workers, "workers", 1, 1000, BadInput)
@@ -91,6 +93,7 @@ class Consumer:
         self._workers = workers
         self._kind = kind
         self._helping = helping
+        self._beside = beside
         self._back_off = (back_off, max_back_off)
         self._handler: MessageHandler | None = None
         self._stopping = Event()
@@ -128,7 +131,7 @@ class Consumer:
             self._heart.start()
             if type(runner) is Runner:  # callbacks run in this thread, so another thread settles while a slow one runs
                 self._settler.start()
-            with self._signals():
+            with self._signals(), NOTHING if until_empty else self._beside:
                 while not self._stopping.is_set():
                     taken = self._fill(runner, flying, 0 if until_empty else IDLE_WAIT)
                     if until_empty and not taken and not flying:

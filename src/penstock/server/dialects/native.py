@@ -25,6 +25,7 @@ from penstock.errors import (
     PenstockError,
     QueueExists,
     QueueNotFound,
+    ScheduleNotFound,
     StoreBusy,
     StoreError,
     Unsupported,
@@ -36,6 +37,8 @@ from penstock.server.auth import Guard
 from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route, check_labels
 from penstock.server.dialects.looking import HEAD, LOOKS, look
 from penstock.server.dialects.native_jobs import Jobs
+from penstock.server.dialects.native_schedules import VERBS as SCHEDULING
+from penstock.server.dialects.native_schedules import Schedules
 from penstock.server.dialects.native_values import answer, answer_messages, copies, read_arguments, weigh
 from penstock.server.http.request_response import Grant, Refused, Request, Response, Scope, answer_json
 from penstock.server.offload import SMALL
@@ -76,7 +79,7 @@ VERBS: dict[str, Scope] = {
     "purge": Scope.ADMIN,
     "redrive": Scope.ADMIN,
 }
-BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage")
+BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage", *SCHEDULING)
 PUBLISHED = 24 * 1024 * 1024
 """Bytes that a publication takes: a segment at a time, its columns, and the messages of its next rows."""
 SETTLING = {"delete_many", "exchange", "fail", "finish", "extend", "extend_many", "release"}
@@ -95,6 +98,7 @@ class Native(Dialect):
     reserved = frozenset({"penstock"})
     errors: ClassVar = [
         (QueueNotFound, 404),
+        (ScheduleNotFound, 404),
         (QueueExists, 409),
         (ClaimError, 409),
         (WriterSetBack, 409),
@@ -108,6 +112,7 @@ class Native(Dialect):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._data = PageData(core)
+        self._schedules = Schedules(core)
 
     def routes(self) -> Sequence[Route]:
         return [
@@ -283,6 +288,8 @@ class Native(Dialect):
             return answer(request, names)
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
+        if verb in SCHEDULING:
+            return answer(request, await self._schedules.call(request, verb, given))
         request.queue, request.deed = str(given.get("name", "")), verb
         request.grant.check(Scope.ADMIN, request.queue)
         if verb == "delete":

@@ -1,0 +1,1 @@
+"""Schedules: messages that the queues of a store send to themselves, again and again."""
