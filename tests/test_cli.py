@@ -857,6 +857,85 @@ def test_progress_is_on_the_terminal_and_json_is_not(jobs: Shell, tmp_path: Path
     assert len((tmp_path / "answers").read_text().splitlines()) == 10
 
 
+# schedules
+
+
+def test_a_schedule_is_made_changed_paused_resumed_and_removed(jobs: Shell) -> None:
+    jobs("create others")
+    assert jobs("schedule add tick jobs hello --every 5 --content-type text/plain --attribute n:number=1 --key k --json") == 0
+    made = jobs.json
+    assert made == {
+        "name": "tick",
+        "queue": "jobs",
+        "cron": None,
+        "every": 5,
+        "zone": "UTC",
+        "missed": "once",
+        "paused": False,
+        "next_at": made["next_at"],
+        "last_at": None,
+        "runs": 0,
+        "body": "hello",
+        "content_type": "text/plain",
+        "attributes": {"n": 1},
+        "key": "k",
+    }
+    assert jobs("schedule change tick --cron @daily --zone Asia/Tokyo --missed all --queue others --body new") == 0
+    assert re.fullmatch(r"tick: next .* 15:00:00\.000 UTC\n", jobs.out)
+    assert jobs("schedule pause tick") == 0
+    assert jobs.out == "tick: paused\n"
+    assert jobs("schedule list --json") == 0
+    (shown,) = jobs.json
+    assert (shown["paused"], shown["next_at"], shown["missed"], shown["body"]) == (True, None, "all", "new")
+    assert jobs("schedule list") == 0
+    _, row = jobs.out.splitlines()
+    assert re.split(r"\s{2,}", row) == ["tick", "others", "@daily Asia/Tokyo", "paused", "-", "0"]
+    assert jobs("schedule resume tick --json") == 0
+    assert jobs.json["next_at"]
+    assert jobs("schedule remove tick") == 0
+    assert jobs.out == "removed tick\n"
+    assert jobs("schedule list") == 0
+    assert jobs.err.startswith("penstock: there are no schedules yet")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("schedule", 2, ""),
+        ("schedule remove none", 3, "there is no schedule 'none'; the store is"),
+        ("schedule add tick nowhere x --every 5", 3, "there is no queue 'nowhere'"),
+        ("schedule add tick jobs x", 2, "either cron, such as"),
+        ("schedule add tick jobs x --every 5 --zone Mars", 2, "there is no time zone 'Mars'"),
+        ("schedule add tick jobs x --every soon", 2, "--every"),
+        ("schedule change tick", 2, "give what is to be changed"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_one_line_and_an_exit_code(jobs: Shell, line: str, code: int, says: str) -> None:
+    assert jobs(line) == code
+    assert says in jobs.err
+    assert jobs.err.count("\n") == bool(says)
+
+
+def test_the_scheduler_sends_what_is_due_until_it_is_told_to_end(jobs: Shell, tmp_path: Path) -> None:
+    assert jobs("schedule add tick jobs --every 1", stdin=b"from stdin") == 0
+    scheduler = subprocess.Popen([PENSTOCK, "scheduler"], cwd=tmp_path)
+    try:
+        assert jobs("receive jobs --wait 60 --body") == 0
+        assert jobs.out == "from stdin"
+    finally:
+        scheduler.terminate()
+        assert scheduler.wait(60) == 0
+
+
+def test_the_scheduler_may_end_when_it_has_sent_what_is_due(jobs: Shell) -> None:
+    assert jobs("scheduler --once") == 0
+    with penstock.open("sqlite:///queues.db", clock=lambda: 10**15) as broker:  # long ago
+        broker.schedule("tick", queue="jobs", every=1, body=b"now")
+    assert jobs("scheduler --once") == 0
+    assert jobs("receive jobs --body") == 0
+    assert jobs.out == "now"
+
+
 # documents
 
 
@@ -867,6 +946,7 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 COMMANDS = subcommands(build())
 PIPELINES = subcommands(COMMANDS["pipeline"])
+DEEDS = subcommands(COMMANDS["schedule"])
 
 
 def sections() -> list[str]:
@@ -894,6 +974,12 @@ def test_every_pipeline_and_option_is_documented(name: str) -> None:
     (group,) = [section for section in sections() if section.startswith("pipeline\n")]
     mine = [section + group for section in sections() if section.startswith(f"pipeline {name}\n")]
     check_documented(f"pipeline {name}", mine, PIPELINES[name], "".join(sections()))
+
+
+@pytest.mark.parametrize("name", DEEDS)
+def test_every_deed_on_schedules_and_its_options_are_documented(name: str) -> None:
+    (mine,) = [section for section in sections() if section.startswith("schedule\n")]
+    check_documented(f"schedule {name}", [mine], DEEDS[name], "".join(sections()))
 
 
 def test_the_exit_codes_are_documented_as_the_help_tells_them(shell: Shell) -> None:

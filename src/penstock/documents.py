@@ -23,8 +23,8 @@ KNOWN = CHECKED | {"receipt"} | {field.name for field in fields(MessageFields)} 
 """All names in a document. The others tell what became of a message that is in a queue, and say nothing to one that is sent."""
 
 
-def to_document(message: Message) -> dict[str, Any]:
-    """All fields of a message."""
+def to_document(message: Message | Draft) -> dict[str, Any]:
+    """All fields of a message, or of one that is to be sent."""
     document: dict[str, Any] = {}
     for field in fields(message):
         value = getattr(message, field.name)

@@ -9,10 +9,10 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import daemons, lines, messages, pipeline, queues, sending, serving, upkeep, watch, work
+from penstock.cli import daemons, lines, messages, pipeline, queues, schedules, sending, serving, upkeep, watch, work
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser, PlainCommand, StoreCommand
-from penstock.errors import BadInput, PenstockError, QueueNotFound, StoreError
+from penstock.errors import BadInput, PenstockError, QueueNotFound, ScheduleNotFound, StoreError
 from penstock.urls import without_password
 
 __all__ = ["main"]
@@ -23,7 +23,7 @@ exit codes:
   0    done
   1    nothing to do, or not all could be done (no message, a stale receipt, …)
   2    bad input: the command line, a name, a setting or a message was refused
-  3    there is no such queue
+  3    there is no such queue, or no such schedule
   4    the store (busy, full, read-only, damaged, …) or the output failed
   130  stopped with Ctrl-C
 """
@@ -101,14 +101,14 @@ def _with_store(args: argparse.Namespace, run: StoreCommand) -> int:
     with penstock.open(args.store) as broker:
         try:
             return run(args, broker)
-        except QueueNotFound as error:
+        except (QueueNotFound, ScheduleNotFound) as error:
             error.add_note(f"the store is {without_password(args.store)}")
             raise
 
 
 def _exit_code(error: PenstockError) -> int:
     match error:
-        case QueueNotFound():
+        case QueueNotFound() | ScheduleNotFound():
             return NOT_FOUND
         case StoreError():
             return STORE
@@ -140,10 +140,12 @@ def build() -> Parser:
         sub.set_defaults(run=run)
         return sub
 
-    for module in (queues, sending, messages, lines, watch, work):
+    for module in (queues, sending, messages, lines, watch, work, schedules):
         module.add(command)
     upkeep.add(plain_command)
     daemons.add(plain_command)
+    group = subparsers.add_parser("schedule", help="make, list, change, pause and remove schedules", allow_abbrev=False)
+    schedules.add_group(group, _with_store, lambda sub: _add_common(sub, store=argparse.SUPPRESS, json=argparse.SUPPRESS))
     serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)
     _add_common(serve, store=argparse.SUPPRESS, json=argparse.SUPPRESS)
     serving.add(serve)

@@ -77,7 +77,7 @@ def run_send(args: Namespace, broker: Broker) -> int:
         return _transfer(args, queue, draft, _lines(stream), "line", size_of(stream))
     if args.files:
         return _transfer(args, queue, draft, _files(args.files), "file", len(args.files))
-    bodies = [os.fsencode(body) for body in args.bodies] or [_whole(open_stdin("the message"))]
+    bodies = [os.fsencode(body) for body in args.bodies] or [read_body()]
     for sent in queue.send_many([draft(body) for body in bodies]):
         if args.json:
             emit(sent._asdict())
@@ -122,8 +122,9 @@ def open_stdin(what: str) -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _whole(stream: BinaryIO) -> bytes:
-    body = stream.read(MAX_BODY + 1)
+def read_body() -> bytes:
+    """A message from standard input."""
+    body = open_stdin("the message").read(MAX_BODY + 1)
     if len(body) > MAX_BODY:
         raise BadMessage(f"standard input has more than {MAX_BODY} bytes, the limit of a message; did you mean --lines?")
     return body
