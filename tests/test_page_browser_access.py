@@ -58,6 +58,7 @@ def views(broker: Broker) -> dict[str, str]:
         "/dashboard/dead-letters": "orders-dead",
         "/dashboard/dead-letters/orders-dead": "max_receives",
         "/dashboard/jobs": "completed",
+        "/dashboard/schedules": "nightly",
         "/dashboard/pipelines": "No pipeline has reported yet.",
         "/dashboard/server": penstock.__version__,
         "/dashboard/sign-in": "asks for no token",
@@ -66,11 +67,13 @@ def views(broker: Broker) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def _job(url: str) -> None:
-    """Something to see among the jobs."""
+    """Something to see among the jobs and the schedules."""
     from penstock.testing.http import Http
 
     job = {"queue": "empty", "action": "delete", "filter": {}}
     assert Http(url)("POST", "/penstock/jobs", json.dumps(job).encode()).status < 300
+    with penstock.open(url) as broker:
+        broker.schedule("nightly", queue="orders", cron="0 3 * * *", zone="Europe/Berlin", body=b"{}")
 
 
 @pytest.mark.usefixtures("_job")

@@ -116,3 +116,30 @@ def test_a_reader_who_scrolls_while_the_list_loads_is_not_thrown_back(url: str, 
     held[0].continue_()
     expect(page.get_by_role("heading", name="Queues")).to_be_focused()  # the last that happens to a view that was loaded
     assert page.evaluate("() => scrollY") == 2000
+
+
+def test_schedules_are_seen_paused_resumed_and_removed(url: str, broker: Broker, windows: Windows) -> None:
+    broker.create("reports")
+    broker.schedule("nightly", queue="reports", cron="0 3 * * *", zone="Europe/Berlin", body=b"")
+    broker.schedule("<b>tick", queue="reports", every=120, body=b"")
+    page = windows.open(f"{url}/dashboard/schedules")
+    row = page.get_by_role("row").filter(has_text="nightly")
+    expect(row.get_by_role("cell")).to_have_text(
+        ["nightly", "reports", "0 3 * * * (Europe/Berlin)", re.compile(r"^in \d+ "), "–", "0", "Pause Remove"]
+    )
+    expect(page.get_by_role("row").nth(1)).to_contain_text("every 2 minutes")
+    page.get_by_role("button", name="Pause nightly").click()
+    expect(row).to_contain_text("paused")
+    assert [each.paused for each in broker.schedules()] == [False, True]
+    page.get_by_role("button", name="Resume nightly").click()
+    expect(row).not_to_contain_text("paused")
+    page.get_by_role("button", name="Remove <b>tick").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert len(broker.schedules()) == 2
+    page.get_by_role("button", name="Remove <b>tick").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("row")).to_have_count(2)
+    assert [each.name for each in broker.schedules()] == ["nightly"]
+    broker.remove_schedule("nightly")
+    page.reload()
+    expect(page.get_by_text("No schedules.")).to_be_visible()

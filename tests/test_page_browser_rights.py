@@ -39,7 +39,7 @@ secret = "{SENDER}"
 scopes = ["count", "send"]
 queues = ["shop-orders"]
 """
-CHANGES = re.compile("Send|Purge|Delete|Release|Move|Redrive|New queue|Edit settings|Act on all|Cancel")
+CHANGES = re.compile("Send|Purge|Delete|Release|Move|Redrive|New queue|Edit settings|Act on all|Cancel|Pause|Resume|Remove")
 
 
 @dataclass
@@ -64,6 +64,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         orders.update(visibility=3600)
         orders.send_many([b"pizza %d" % number for number in range(5)])
         broker.create("private").send(b"salary")
+        for name in ("shop-orders", "private"):
+            broker.schedule(f"to-{name}", queue=name, cron="0 0 29 2 *", body=b"")
         with serving(f"sqlite:///{folder}/queue.db", "--access-log", "off", "--config", str(settings)) as (process, url):
             yield Served(url, process, settings, broker)
 
@@ -132,11 +134,15 @@ def test_what_a_token_may_not_do_is_not_shown(served: Served, windows: Windows) 
         "/dashboard/queues/shop-orders/messages",
         "/dashboard/dead-letters/shop-dead",
         "/dashboard/jobs",
+        "/dashboard/schedules",
     ):
         page.goto(f"{served.url}{address}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         if address.endswith("messages"):
             expect(page.locator("tbody tr")).to_have_count(5)
+        if "schedules" in address:
+            expect(page.locator("tbody")).to_contain_text("to-shop-orders")
+            assert "private" not in page.inner_text("body")
         if "dead" in address:
             expect(page.locator(".groups")).to_contain_text("max_receives")
         assert page.get_by_role("button", name=CHANGES).all_inner_texts() == [], address

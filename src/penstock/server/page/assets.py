@@ -26,6 +26,7 @@ VIEWS = (
     "/dashboard/dead-letters",
     "/dashboard/dead-letters/{queue}",
     "/dashboard/jobs",
+    "/dashboard/schedules",
     "/dashboard/pipelines",
     "/dashboard/server",
     "/dashboard/sign-in",

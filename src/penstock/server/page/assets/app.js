@@ -16,11 +16,12 @@ const VIEWS = [
   [/^\/dashboard\/queues\/(?<queue>[^/]+)\/messages\/(?<id>[^/]+)$/, "message", "queues"],
   [/^\/dashboard\/dead-letters(?:\/(?<queue>[^/]+))?$/, "dead_letters", "dead-letters"],
   [/^\/dashboard\/jobs$/, "jobs", "jobs"],
+  [/^\/dashboard\/schedules$/, "schedules", "schedules"],
   [/^\/dashboard\/pipelines$/, "pipelines", "pipelines"],
   [/^\/dashboard\/server$/, "server", "server"],
   [/^\/dashboard\/sign-in$/, "signin", null],
 ];
-const PLACES = [["queues", "Queues"], ["dead-letters", "Dead letters"], ["jobs", "Jobs"], ["pipelines", "Pipelines"], ["server", "Server"]];
+const PLACES = [["queues", "Queues"], ["dead-letters", "Dead letters"], ["jobs", "Jobs"], ["schedules", "Schedules"], ["pipelines", "Pipelines"], ["server", "Server"]];
 
 const RENEWAL = 5 * 60 * 1000; // The server ends a session that nobody used for half an hour.
 
@@ -39,7 +40,7 @@ export function go(path, { replaced = false } = {}) {
 export function remember(chosen) {
   const query = new URLSearchParams(location.search);
   for (const [key, value] of Object.entries(chosen)) {
-    if (value === null || value === undefined || value === "") query.delete(key);
+    if (value == null || value === "") query.delete(key);
     else query.set(key, value);
   }
   const told = query.toString();
