@@ -25,7 +25,9 @@ def add(command: Commands) -> None:
     parser.add_argument("--once", action="store_true", help="send what is due, then end")
 
 
-def add_group(group: Parser, with_store: Callable[[Namespace, StoreCommand], int], add_common: Callable[[Parser], None]) -> None:
+def add_group(
+    group: Parser, with_store: Callable[[Namespace, StoreCommand], int], add_common: Callable[[Parser], None]
+) -> None:
     def show_help(_: Namespace) -> int:
         group.print_help()
         return 2
