@@ -1,4 +1,4 @@
-"""The systemd unit and the image: as closed as docs/service.md says, and open enough for the service to run."""
+"""The systemd units, the images and the manifest: as closed as docs/service.md says, and open enough for the service to run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import penstock
+from penstock.cli import BAD, NOT_FOUND, build
+from penstock.spark.pipelines import declaration
 from penstock.testing.http import Http
 
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "deploy/penstock.service"
+PIPELINE_UNIT = ROOT / "deploy/penstock-pipeline@.service"
+MANIFEST = ROOT / "deploy/pipeline.yaml"
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 PR_SET_MDWE, MDWE_REFUSE_EXEC_GAIN = 65, 1
 CALL = re.compile(r"^\d+ +(\w+)\(|^\d+ +<\.\.\. (\w+) resumed", re.M)
@@ -30,15 +36,16 @@ def analyze(*arguments: str) -> str:
     return subprocess.run([tool, "--no-pager", *arguments], capture_output=True, text=True, check=False).stdout
 
 
-def values(name: str) -> list[str]:
-    return re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.M)
+def values(name: str, unit: Path = UNIT) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", unit.read_text(), re.M)
 
 
-def test_the_exposure_of_the_unit_is_what_the_docs_say() -> None:
-    found = re.search(r"exposure level for penstock.service: ([0-9.]+)", analyze("security", "--offline=true", str(UNIT)))
+@pytest.mark.parametrize(("unit", "most", "page"), [(UNIT, 1.1, "service.md"), (PIPELINE_UNIT, 1.2, "pipelines.md")])
+def test_the_exposure_of_the_unit_is_what_the_docs_say(unit: Path, most: float, page: str) -> None:
+    found = re.search(r"exposure level for \S+: ([0-9.]+)", analyze("security", "--offline=true", str(unit)))
     assert found
-    assert float(found[1]) <= 1.1
-    assert f"an exposure of {found[1]}" in (ROOT / "docs/service.md").read_text()
+    assert float(found[1]) <= most
+    assert f"an exposure of {found[1]}" in (ROOT / "docs" / page).read_text()
 
 
 def calls_of(group: str) -> set[str]:
@@ -124,5 +131,66 @@ def test_the_image_holds_what_the_lock_says_and_runs_without_root() -> None:
     assert "pip install" not in final
     assert "pip uninstall" in final
     assert re.search(r"^USER penstock$", final, re.M)
+    assert final.index("USER penstock") < final.index("ENTRYPOINT")
+    assert re.findall(r"^COPY (.*)$", final, re.M) == ["--from=build /app /app"]
+
+
+# Pipelines. tests/spark/pipelines/test_service.py runs the command of the unit, and the pipeline of the manifest.
+
+
+def pod() -> dict[str, Any]:
+    (deployment,) = [one for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "Deployment"]
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]["type"]) == (1, "Recreate")  # one run a checkpoint
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return found
+
+
+def test_the_unit_of_pipelines_ends_them_without_their_java_and_restarts_only_what_may_pass() -> None:
+    (command,) = values("ExecStart", PIPELINE_UNIT)
+    args = build().parse_args(command.split()[1:])
+    assert values("KillMode", PIPELINE_UNIT) == ["mixed"]
+    assert values("Restart", PIPELINE_UNIT) == ["on-failure"]
+    assert values("RestartPreventExitStatus", PIPELINE_UNIT) == [f"{BAD} {NOT_FOUND}"]
+    assert float(*values("TimeoutStopSec", PIPELINE_UNIT)) > args.grace
+    assert "MemoryDenyWriteExecute=" not in PIPELINE_UNIT.read_text(), "Java compiles while it runs"
+
+
+def test_the_manifest_asks_the_address_at_which_the_pipeline_listens_and_waits_for_its_end() -> None:
+    spec = pod()
+    (container,) = spec["containers"]
+    args = build().parse_args(container["args"])
+    host, port = args.listen.split(":")
+    assert host == "0.0.0.0"  # the probes come from outside the container
+    assert container["ports"] == [{"name": "http", "containerPort": int(port)}]
+    assert {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")} == {
+        "startup": {"path": "/ready", "port": "http"},
+        "readiness": {"path": "/ready", "port": "http"},
+        "liveness": {"path": "/health", "port": "http"},
+    }
+    assert spec["terminationGracePeriodSeconds"] > args.grace
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert str(spec["securityContext"]["runAsUser"]) in (ROOT / "deploy/Dockerfile.spark").read_text()
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert str(Path(args.file).parent) in mounts
+    assert str(Path(args.checkpoint).parent) in mounts
+
+
+def test_the_pipeline_of_the_manifest_is_one(tmp_path: Path) -> None:
+    (settings,) = [one for one in yaml.safe_load_all(MANIFEST.read_text()) if one["kind"] == "ConfigMap"]
+    ((name, text),) = settings["data"].items()
+    (tmp_path / name).write_text(text)
+    assert Path(build().parse_args(pod()["containers"][0]["args"]).file).name == name
+    declared = declaration.load(tmp_path / name)
+    assert declared.trigger != "once"
+    assert declared.restarts.times > 0
+    mounts = {mount["mountPath"] for mount in pod()["containers"][0]["volumeMounts"]}
+    assert all(str(Path(sink.path).parent) in mounts for sink in declared.sinks if sink.path)
+
+
+def test_the_image_of_pipelines_holds_what_the_lock_says_and_runs_without_root() -> None:
+    _, build, final = (ROOT / "deploy/Dockerfile.spark").read_text().split("\nFROM ")
+    assert "--require-hashes --no-deps --prefer-binary -w wheels -r requirements.lock" in build
+    assert all("--no-index" in step for step in re.findall(r"pip install .*", build)), "everything comes from checked files"
+    assert "pip install" not in final
     assert final.index("USER penstock") < final.index("ENTRYPOINT")
     assert re.findall(r"^COPY (.*)$", final, re.M) == ["--from=build /app /app"]

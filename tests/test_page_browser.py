@@ -16,7 +16,6 @@ from test_serve import serving
 import penstock
 from penstock import Broker
 from penstock.message import Redrive, Settings
-from penstock.testing.http import Http
 
 SCRIPT = "<script>window.hacked = 1</script>"
 PIXEL = base64.b64decode(
@@ -418,11 +417,12 @@ def test_a_pipeline_that_reports_is_shown(url: str, broker: Broker, windows: Win
     broker.create("clicks")
     page = windows.open(f"{url}/dashboard/pipelines")
     expect(page.get_by_text("No pipeline has reported yet.")).to_be_visible()
-    told = {"reads": ["clicks"], "rows": 1234, "rate": 56.7, "lag": 89, "last_error": SCRIPT}
-    told |= {"checks": {"map": {"clicks.small": {"map": {"action": "drop", "rows": 1000, "failed": 7}}}}}
-    assert Http(url)("POST", "/penstock/pipelines/clicks-to-lake", {"arguments": told}).status == 200
+    broker.create("taps").send_many([b"x"] * 5)
+    told = {"reads": ["clicks", "taps"], "rows": 1234, "rate": 56.7, "lag": 89, "last_error": SCRIPT}
+    told |= {"checks": {"clicks.small": {"action": "drop", "rows": 1000, "failed": 7}}}
+    broker.report("clicks-to-lake", **told)  # type: ignore[attr-defined]
     page.reload()
     found = page.get_by_role("row").filter(has_text="clicks-to-lake")
-    for words in ("clicks", "1,234", "57", "89", "failed", "clicks.small 7 of 1,000"):
+    for words in ("clicks", "1,234", "57", "taps 5", "failed", "clicks.small 7 of 1,000"):
         expect(found).to_contain_text(words)
     expect(page.locator("pre")).to_have_text(SCRIPT)

@@ -251,6 +251,8 @@ def test_a_pipeline_reports_and_the_last_report_counts(server: BackgroundServer,
     assert [(one["name"], one["source"], one["rows"]) for one in found] == [("archive", "orders", 20), ("load", None, 1)]
     assert (found[0]["last_error"], found[0]["finished"], found[0]["lag"]) == ("the disk is full", True, None)
     assert [one["checks"] for one in found] == [checks, {}]
+    broker["orders"].send_many([b"x"] * 4)
+    until(lambda: http("GET", "/penstock/pipelines").json["pipelines"][0]["lags"] == {"orders": 4})  # though it reports no more
     assert found[0]["seen_at"] >= found[1]["seen_at"]
     assert broker[PIPELINES].stats().messages == 2
     broker[PIPELINES].send_many([b"garbage", b"{}", b'{"seen_at": "x", "name": "y"}'])

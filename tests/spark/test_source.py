@@ -624,3 +624,20 @@ def test_a_queue_or_column_that_is_none_is_named(embedded: tuple[Broker, str]) -
         reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
     with pytest.raises(PenstockError, match="there is no column price double; there are id string"):
         columns.chosen(StructType([StructField("price", DoubleType())]))
+
+
+def test_a_stream_that_pauses_claims_nothing_more_and_settles_what_is_done(
+    embedded: tuple[Broker, str], tmp_path: Path
+) -> None:
+    broker, url = embedded
+    orders, pause = broker["orders"], tmp_path / "pause"
+    orders.send_many(numbered(4))
+    reader = reader_of(url, pauseFile=pause)
+    first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    assert read_bodies(reader, reader.initialOffset(), first) == numbered(2)
+    pause.touch()
+    assert reader.latestOffset(first, ReadMaxRows(2)) == first
+    assert (orders.stats().messages, orders.stats().visible) == (2, 2)
+    pause.unlink()
+    assert reader.latestOffset(first, ReadMaxRows(2))["claims"] == {"orders": 2}
+    reader.stop()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.frame import Frame, Pipelines
 from penstock.cli.output import complain, emit, print_table, shown, stays
+from penstock.cli.parser import seconds
 from penstock.errors import BadInput
 from penstock.spark.options import check_queues
 
@@ -27,6 +28,14 @@ def add(pipeline: Pipelines) -> None:
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(
         "--once", action="store_true", default=None, help="end when what is there now is done, whatever the file says"
+    )
+
+    parser.add_argument(
+        "--grace",
+        metavar="S",
+        type=seconds,
+        default=30,
+        help="seconds after SIGTERM to write and settle what was taken (30)",
     )
 
     parser = pipeline("redrive", run_redrive, "choose dead letters by SQL, and send them back to where they came from")
@@ -61,7 +70,10 @@ def run_run(args: Namespace, frame: Frame) -> int:
     from penstock.spark.pipelines import declared as running
 
     running.check_queues(declared, frame.url)
-    ran = running.run(frame.spark, args.file, store=frame.url, checkpoint=args.checkpoint, once=args.once, watch=frame.watch)
+    watch = frame.watch  # an address at which it cannot listen is told before Spark starts
+    ran = running.run(
+        frame.spark, args.file, store=frame.url, checkpoint=args.checkpoint, once=args.once, watch=watch, grace=args.grace
+    )
     text = f"{ran.taken:,} messages taken, {ran.rows:,} rows in {ran.batches:,} batches, {ran.seconds:.1f} s"
     frame.answer(f"{declared.name}: {text}{', stopped' if ran.stopped else ''}", {"name": declared.name, **asdict(ran)})
     if ran.checks and not args.json:

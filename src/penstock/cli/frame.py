@@ -64,7 +64,7 @@ class Frame:
         if self._watch is None:
             from penstock.spark.pipelines.progress import Watch
 
-            self._watch = Watch(self.args.pipeline, self.args.progress, metrics_port=self.args.metrics_port)
+            self._watch = Watch(self.args.pipeline, self.args.progress, listen=self.args.listen)
         return self._watch
 
     def answer(self, text: str, figures: dict[str, Any]) -> None:

@@ -50,7 +50,9 @@ def _add_shared(parser: Parser) -> None:
         default="line",
         help="on stderr: a live line, or one JSON line for each batch (line)",
     )
-    shared.add_argument("--metrics-port", metavar="N", type=int, help="serve the progress at http://127.0.0.1:N/metrics")
+    shared.add_argument(
+        "--listen", metavar="[HOST:]PORT", help="answer over HTTP there: /metrics, /health and /ready (on this machine only)"
+    )
     shared.add_argument("--debug", action="store_true", help="show Spark's log, and the whole traceback of an error")
 
 

@@ -43,6 +43,7 @@ class ReadOptions:
     claimTimeout            seconds after which a claim that Spark never logged is given back
     readerPrefix            how the name of a new checkpoint's reader begins
     settle                  false: messages stay claimed when Spark has committed them, and somebody else settles them
+    pauseFile               a file: as long as it exists, a stream claims nothing more
     """
 
     url: str
@@ -59,6 +60,7 @@ class ReadOptions:
     claim_timeout: float = 60
     reader_prefix: str = "spark-"
     settle: bool = True
+    pause_file: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -78,6 +80,7 @@ class ReadOptions:
             claim_timeout=given.count("claimTimeout", 1, 86400) or 60,
             reader_prefix=given.text("readerPrefix") or "spark-",
             settle=given.flag("settle", True),
+            pause_file=given.text("pauseFile") or None,
         )
         given.done()
         check_name(f"{chosen.reader_prefix}{uuid.UUID(int=0)}", "reader name")

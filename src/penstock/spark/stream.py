@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from penstock.message import Claim
 from penstock.spark import columns, reading
 from penstock.spark.insisting import insistent
 from penstock.spark.options import ReadOptions
+from penstock.spark.waiting import oldest_wait
 
 logger = logging.getLogger("penstock.spark")
 
@@ -93,6 +95,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         broker = self._open()
         reached = max(start["epoch"], self._check(start))
         self._settle(start)
+        if self._options.pause_file is not None and Path(self._options.pause_file).exists():
+            return start
         most = min(limit.max_rows, self._options.max_messages) if isinstance(limit, ReadMaxRows) else self._options.max_messages
         if isinstance(limit, ReadMaxBytes):
             max_bytes: int | None = limit.max_bytes
@@ -144,19 +148,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:
         """What the query's progress shows as the source's latest offset: how many messages wait, and for how long."""
         broker = self._open()
-        ages = []
-        for name in self._options.queues(broker):
-            queue = broker.queue(name)
-            pulse = queue.pulse()
-            if pulse.due_at is not None and pulse.due_at <= pulse.at:
-                first = queue.peek() if pulse.due_at == 0 else []  # a store of files does not report since when
-                ages.append(pulse.at - (first[0].visible_at if first else pulse.due_at or pulse.at))
+        names = self._options.queues(broker)
+        ages = [age for name in names if (age := oldest_wait(broker.queue(name))) is not None]
         if not ages:
             self._count = None
         elif self._count is None or time.monotonic() > self._count[0]:
-            visible = sum(broker.queue(name).stats().visible for name in self._options.queues(broker))
+            visible = sum(broker.queue(name).stats().visible for name in names)
             self._count = (time.monotonic() + COUNT_EVERY, visible)
-        return {"visible": self._count[1] if self._count else 0, "oldest_age": max(0, *ages, 0) / 1_000_000}
+        return {"visible": self._count[1] if self._count else 0, "oldest_age": max(ages, default=0)}
 
     def stop(self) -> None:
         if self._broker is not None:

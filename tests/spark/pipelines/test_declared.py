@@ -248,7 +248,7 @@ def test_what_was_taken_is_written_after_a_crash_though_the_checkpoint_is_spelle
         orders = broker.create("orders")
         orders.send_many([b"1", b"2", b"3"])
         with monkeypatch.context() as crash:
-            crash.setattr(running.PipelineRun, "once", lambda run: run._follow(running.Ran(), run._takers))
+            crash.setattr(running.PipelineRun, "once", lambda run: run._follow(run._takers))
             declared.run(spark, tmp_path / "plain.toml", checkpoint=f"{tmp_path}/x/../check")
         assert (orders.stats().messages, orders.stats().visible) == (3, 0)  # claimed until they are in the sink
         declared.run(spark, tmp_path / "plain.toml", checkpoint=f"{tmp_path}/x/../check")

@@ -95,7 +95,8 @@ def test_mistakes_are_one_line_and_an_exit_code(shell: Shell, tmp_path: Path) ->
     assert (code, err) == (3, "penstock: there is no queue 'jobs'; flow.toml, line 2, [source.jobs]\n")
     (tmp_path / "flow.toml").write_text(FLOW.replace("reason", "raison"))
     code, _, err = shell("run", "flow.toml")
-    assert (code, err) == (2, "penstock: flow.toml, line 6, [check.jobs]: there is no key 'raison'; there are where, reason\n")
+    told = "there is no key 'raison'; there are where, reason, name, action, stop_above, stop_share"
+    assert (code, err) == (2, f"penstock: flow.toml, line 6, [check.jobs]: {told}\n")
     assert shell("redrive", "dead")[0] == 3
     assert shell("report", "dead")[0] == 3
     for words in (("--summary", "--rate", "5"), ("--field", "a"), ("--limit", "0")):

@@ -151,7 +151,7 @@ def test_the_same_as_json_lines() -> None:
 
 
 def test_the_same_as_metrics() -> None:
-    with Watch("archive", metrics_port=0) as watch:
+    with Watch("archive", listen="0") as watch:
         watch.follow(Query(event(0, 10, waiting=5)))  # type: ignore[arg-type]
         with urllib.request.urlopen(f"http://127.0.0.1:{watch.port}/metrics") as answer:
             told = answer.read().decode()

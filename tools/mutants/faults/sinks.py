@@ -29,6 +29,10 @@ def archived(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/pipelines/test_archive.py",))
 
 
+def service(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/pipelines/test_service.py", "tests/spark/test_source.py"))
+
+
 ARCHIVE = "spark/pipelines/archive.py"
 LANDING, TAKING = "spark/pipelines/landing.py", "spark/pipelines/taking.py"
 CHECKS, LIMITS = "spark/pipelines/checks.py", "spark/pipelines/limits.py"
@@ -130,6 +134,45 @@ FAULTS = [
     ),
     checked("aggregates have limits", "one_batch_decides", (LIMITS, "    if others:\n", "    if False:\n")),
     checked("a table joined with itself has limits", "one_batch_decides", (LIMITS, "plan.count(STREAM) > 1", "False")),
+    service(
+        "a stream does not pause",
+        "stream_that_pauses",
+        ("spark/stream.py", "Path(self._options.pause_file).exists()", "False"),
+    ),
+    service(
+        "a drain ends before all is settled",
+        "waits_for_what_is_landed",
+        ("spark/pipelines/running.py", "return all(take.is_empty for take in self._takes) and not any(", "return not any("),
+    ),
+    service(
+        "a drain has no end",
+        "written_in_time",
+        ("spark/pipelines/draining.py", "return self.over or self.drained()", "return self.drained()"),
+    ),
+    service(
+        "mistakes are tried again",
+        "does_not_pass",
+        ("spark/pipelines/declared.py", "None if is_final(failed) or not is_alive(spark)", "None if not is_alive(spark)"),
+    ),
+    service(
+        "a batch does not show that a restart has helped",
+        "an_error_that_passes",
+        ("spark/pipelines/declared.py", "failures = 1 if watched.figures.batches > batches else", "failures = 0 if False else"),
+    ),
+    service(
+        "the lag is that of the last batch",
+        "fresh",
+        (
+            "spark/pipelines/exposition.py",
+            "sum(each.messages for each in lags.values()) if lags else figures.lag",
+            "figures.lag",
+        ),
+    ),
+    service(
+        "one store that is away ends the look at the lag",
+        "old_figures",
+        ("spark/pipelines/lag.py", "                logger.debug(", "                return logger.debug("),
+    ),
     outage(
         "an outage ends a stream at latestOffset",
         "asks_again",

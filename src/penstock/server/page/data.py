@@ -144,14 +144,20 @@ class PageData:
             reports = await self._core.look("pipelines", self._book.all)
         finally:
             budget.give(REPORTS)
+        await self._look()
         shown = [
-            {**asdict(report), "source": report.reads[0] if len(report.reads) == 1 else None}
+            {**asdict(report), "source": report.reads[0] if len(report.reads) == 1 else None, "lags": self._lags(report.reads)}
             for report in reports
             if grant.allows_all(Scope.COUNT)
             or (report.reads + report.writes and all(grant.allows(Scope.COUNT, name) for name in report.reads + report.writes))
         ]
         budget.hold(request, len(shown) * REPORT)
         return answer_json(200, {"at": self._broker.clock(), "pipelines": shown})
+
+    def _lags(self, reads: Sequence[str]) -> dict[str, int]:
+        """How many messages wait now in each queue that a pipeline reads, whether or not it runs."""
+        rows = self.counting.board.rows
+        return {name: rows[name]["visible"] for name in reads if name in rows}
 
     async def report(self, request: Request, pipeline: str) -> Response:
         """A pipeline tells how it gets on. It may receive from the queues that it reads, and send to those that it writes."""

@@ -4,6 +4,9 @@ store = "sqlite:////data/shop.db"        # where the queues are; default: the on
 checkpoint = "checkpoint"                # the folder from which a restart continues; paths are relative to this file
 trigger = "once"                         # or how often: "10 seconds"
 
+[restart]                                # after an error that another try may not meet; without this table never
+times = 10                               # in a row
+
 [source.orders]                          # a stream from a queue; its messages leave the queue
 queue = "orders"
 json = "item string, quantity int, at timestamp"
@@ -42,6 +45,7 @@ from urllib.parse import quote, unquote
 from penstock.errors import BadInput
 from penstock.spark.pipelines import declared_checks
 from penstock.spark.pipelines.declared_checks import DeclaredCheck
+from penstock.spark.pipelines.restarts import NEVER, Restarts, read_seconds
 
 FILES = ("parquet", "json", "csv")
 NAME = declared_checks.NAME
@@ -107,6 +111,7 @@ class Pipeline:
     checks: tuple[DeclaredCheck, ...]
     sinks: tuple[Sink, ...]
     dead_letters: DeclaredDeadLetters | None
+    restarts: Restarts = NEVER
 
     def where(self, *table: str, key: str | None = None, place: int = 0) -> str:
         """`shop.toml, line 12, [sink.totals]`: where something is declared."""
@@ -165,7 +170,7 @@ class _Reader:
 
     def pipeline(self, given: dict[str, Any]) -> Pipeline:
         known = {"name": str, "store": str, "checkpoint": str, "trigger": str}
-        tables = ("source", "step", "check", "sink", "dead_letters")
+        tables = ("source", "step", "check", "sink", "dead_letters", "restart")
         top = self._keys((), {key: value for key, value in given.items() if key not in tables}, known, extra=tables)
         sources = tuple(self._source(name, table) for name, table in self._tables(given, "source"))
         steps = tuple(self._step(name, table) for name, table in self._tables(given, "step"))
@@ -204,6 +209,7 @@ class _Reader:
             checks=checks,
             sinks=sinks,
             dead_letters=dead_letters,
+            restarts=self._restarts(given.get("restart")),
         )
         used = {source for sink in sinks for source in declared.reads(sink.table)}
         for source in sources:
@@ -296,6 +302,21 @@ class _Reader:
             return None
         given = self._keys(("dead_letters",), table, {"queue": str, "store": str}, needed=("queue",))
         return DeclaredDeadLetters(given["queue"], self._store(given.get("store")))
+
+    def _restarts(self, table: Any) -> Restarts:
+        if table is None:
+            return NEVER
+        given = self._keys(("restart",), table, {"times": int, "wait": str, "longest": str})
+        if given.get("times", 0) < 0:
+            raise self._bad(("restart",), "times", f"it is {given['times']}, and must be 0 or more")
+        waits = {}
+        for key, field in (("wait", "first"), ("longest", "longest")):
+            if key in given:
+                seconds = read_seconds(given[key])
+                if seconds is None:
+                    raise self._bad(("restart",), key, f"it is {given[key]!r:.80}, and must be a time such as '10 seconds'")
+                waits[field] = seconds
+        return Restarts(times=given.get("times", Restarts().times), **waits)
 
     def _watermark(self, at: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, str] | None:
         found = given.get("watermark")

@@ -12,14 +12,16 @@ CHECKPOINT/sink/SINK             of a sink; CHECKPOINT/dead/TABLE: of a table's 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
@@ -31,13 +33,15 @@ from penstock.spark.pipelines import declaration
 from penstock.spark.pipelines.access import store_options
 from penstock.spark.pipelines.bodies import dead_letters, messages
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
-from penstock.spark.pipelines.failures import at_line
+from penstock.spark.pipelines.draining import Draining
+from penstock.spark.pipelines.failures import at_line, readable
 from penstock.spark.pipelines.folders import check_no_pattern, held
 from penstock.spark.pipelines.limits import limits
 from penstock.spark.pipelines.progress import Watch
 from penstock.spark.pipelines.reporting import ReportPlace
+from penstock.spark.pipelines.restarts import is_alive, is_final
 from penstock.spark.pipelines.running import PipelineRun, Ran, SinkQuery
-from penstock.spark.pipelines.tables import Tables
+from penstock.spark.pipelines.tables import PipelineTables
 from penstock.spark.pipelines.taking import README, Take
 from penstock.spark.rows import Rows
 from penstock.stores.disk import sync
@@ -45,6 +49,9 @@ from penstock.stores.disk import sync
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+logger = logging.getLogger("penstock.spark")
+
+GRACE = 30.0
 LANDED = {"ignoreMissingFiles": "true", "recursiveFileLookup": "true", "maxFileAge": "36500d"}
 
 
@@ -56,8 +63,11 @@ def run(
     checkpoint: str | None = None,
     once: bool | None = None,
     watch: Watch | None = None,
+    grace: float = GRACE,
 ) -> Ran:
-    """Run a pipeline, once (all that is there now) or until it is told to stop, as the file or ``once`` says."""
+    """Run a pipeline, once (all that is there now) or until it is told to stop, as the file or ``once`` says.
+
+    When it is told to stop, it takes no more messages, and has ``grace`` seconds to write and settle those it has."""
     pipeline = declaration.load(file)
     # Without '..', which Spark drops too: its logs must name the files as we do.
     home = Path(os.path.abspath(pipeline.checkpoint if checkpoint is None else checkpoint))  # noqa: PTH100
@@ -66,19 +76,53 @@ def run(
     check_no_pattern(str(home))  # messages are landed there, and read again
     check_queues(pipeline, store)
     taken = f"{pipeline.file.name} is running already, with the checkpoint {home}"
-    with held(home / "lock", taken), _session_of(spark) as own:
+    at_once = pipeline.trigger == "once" if once is None else once
+    watched = (watch or Watch(pipeline.name)).report_to(*_report_places(pipeline, store))
+    ran = Ran()
+    with held(home / "lock", taken), watched.at_work():
+        draining, failures, batches = Draining(home, grace), 0, 0
+        try:
+            while not watched.stopping:
+                try:
+                    _run_once(spark, pipeline, home, store, at_once, watched, ran, draining)
+                    break
+                except Exception as error:
+                    failed = readable(error)
+                    failures = 1 if watched.figures.batches > batches else failures + 1
+                    batches = watched.figures.batches
+                    seconds = None if is_final(failed) or not is_alive(spark) else pipeline.restarts.wait(failures)
+                    if watched.stopping or seconds is None:
+                        raise
+                    logger.warning("%s has failed, and starts again in %g s: %s", pipeline.name, seconds, failed)
+                    watched.await_restart(failed, seconds)
+        finally:
+            draining.end()
+    ran.stopped = watched.stopping
+    return ran
+
+
+def _run_once(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    home: Path,
+    store: str | None,
+    at_once: bool,
+    watch: Watch,
+    ran: Ran,
+    draining: Draining,
+) -> None:
+    """Until all is done, or somebody stops it, or something fails."""
+    with _session_of(spark) as own:
         plan = _Plan(own, pipeline, home, store)
         plan.define()
         (home / "README.txt").write_text(README.format(name=pipeline.name))
-        at_once = pipeline.trigger == "once" if once is None else once
         every = "1 second" if pipeline.trigger == "once" else pipeline.trigger
         takers, writers = plan.takers(), plan.writers()
         for query in (*takers, *writers):
             query.writer = query.writer.trigger(availableNow=True) if at_once else query.writer.trigger(processingTime=every)
-        watched = (watch or Watch(pipeline.name)).report_to(*_report_places(pipeline, store))
-        watched.checks.expect(plan.checks())
-        running = PipelineRun(plan.takes, takers, writers, watched)
-        return running.once() if at_once else running.on()
+        watch.checks.expect(plan.checks())
+        running = PipelineRun(plan.takes, takers, writers, watch, ran, draining)
+        running.once() if at_once else running.on()
 
 
 def check_queues(pipeline: Pipeline, store: str | None = None) -> None:
@@ -127,7 +171,7 @@ class _Plan:
         self._pipeline = pipeline
         self._home = home
         self._store = store
-        self._tables = Tables(spark, pipeline, self._messages)
+        self._tables = PipelineTables(spark, pipeline, self._messages)
         self.takes: list[Take] = []
 
     def define(self) -> None:
@@ -242,7 +286,8 @@ def _session_of(spark: SparkSession) -> Iterator[SparkSession]:
     try:
         yield own
     finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
+        with suppress(Py4JError, OSError):  # Spark's process may be gone
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()

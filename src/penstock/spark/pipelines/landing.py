@@ -33,7 +33,7 @@ from penstock.stores.disk import sync
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from penstock.spark.pipelines.limits import Limits
+    from penstock.spark.pipelines.limits import BatchLimits
 
 OFFSET, DONE = "_offset.json", "_done"
 """Spark ignores files whose names begin like this."""
@@ -47,7 +47,7 @@ class Landing:
     staged: str
     checkpoint: str
     """Of the query that takes the messages."""
-    limits: Limits | None = None
+    limits: BatchLimits | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         landed, staged = Path(self.landed), Path(self.staged)

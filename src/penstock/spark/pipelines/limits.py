@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from penstock.errors import BadInput
-from penstock.spark.pipelines.tables import Tables
+from penstock.spark.pipelines.tables import PipelineTables
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.declaration import Pipeline, Source
@@ -25,7 +25,7 @@ STREAM = "StreamingRelation"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Of the checks that a batch of one queue decides."""
 
     pipeline: Pipeline
@@ -34,7 +34,7 @@ class Limits:
 
     def judge(self, messages: DataFrame) -> None:
         """Raise `BadInput` if more rows of a batch fail than a check allows."""
-        tables = Tables(messages.sparkSession, self.pipeline, lambda _: messages)
+        tables = PipelineTables(messages.sparkSession, self.pipeline, lambda _: messages)
         names = {check.table for check in self.checks}
         tables.define(set().union(*(self.pipeline.uses(name) for name in names)))
         for name in sorted(names):
@@ -49,7 +49,7 @@ class Limits:
                     )
 
 
-def limits(pipeline: Pipeline, tables: Tables) -> dict[str, Limits]:
+def limits(pipeline: Pipeline, tables: PipelineTables) -> dict[str, BatchLimits]:
     """By queue. `BadInput` if a batch cannot be judged by itself."""
     found: dict[str, list[DeclaredCheck]] = {}
     for table, checked in tables.checked.items():
@@ -60,7 +60,7 @@ def limits(pipeline: Pipeline, tables: Tables) -> dict[str, Limits]:
                     where = pipeline.where("check", table, place=check.place)
                     raise BadInput(f"{where}: stop_above and stop_share judge each batch of a queue by itself, but {problem}")
                 found.setdefault(streams[0].name, []).append(check)
-    return {source: Limits(pipeline, source, tuple(checks)) for source, checks in found.items()}
+    return {source: BatchLimits(pipeline, source, tuple(checks)) for source, checks in found.items()}
 
 
 def _problem(streams: Sequence[Source], frame: DataFrame) -> str | None:

@@ -16,34 +16,29 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+
+from py4j.protocol import Py4JError
 
 from penstock.pipeline_reports import MOST_CHECKS
 from penstock.spark.pipelines.checks import CheckCounts
-from penstock.spark.pipelines.reporting import Reporter, ReportPlace
+from penstock.spark.pipelines.exposition import Figures, exposition
+from penstock.spark.pipelines.lag import LagWatch
+from penstock.spark.pipelines.listening import ProgressAnswer, ProgressServer, told
+from penstock.spark.pipelines.reporting import REPORT_EVERY, Reporter, ReportPlace
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL = 0.2
-COUNTERS = ("rows", "batches")
+TOLD = ("rows", "batches", "rows_per_second", "batch_seconds", "lag", "oldest_seconds")
+"""The figures in the progress as JSON."""
 COUNTED = "penstock rows"
 """The name of the observation (`DataFrame.observe`) whose ``rows`` are those that a query writes: fewer than it reads, if it
 leaves some out."""
-
-
-@dataclass(slots=True)
-class Figures:
-    rows: int = 0
-    batches: int = 0
-    rows_per_second: float = 0
-    batch_seconds: float = 0
-    lag: int | None = None
-    oldest_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -89,21 +84,37 @@ class Totals:
     """Rows of a load that could not be messages and are not in ``rows``; None if they are, because nobody has counted them."""
 
 
-class Watch:
-    """Follows queries to their end. ``mode`` is line (live, only on a terminal), json or off."""
+class Drain(Protocol):
+    """How queries are brought to an end, after `Watch.stop`."""
 
-    def __init__(self, name: str, mode: str = "off", *, metrics_port: int | None = None, out: IO[str] | None = None) -> None:
+    def begin(self) -> None: ...
+
+    def done(self) -> bool:
+        """Whether those that are still running may be stopped now."""
+
+
+class Watch:
+    """Follows queries to their end. ``mode`` is line (live, only on a terminal), json or off.
+
+    ``listen`` is the address at which it answers over HTTP (see `listening`)."""
+
+    def __init__(self, name: str, mode: str = "off", *, listen: str | None = None, out: IO[str] | None = None) -> None:
         self.name = name
         self.figures = Figures()
+        self.checks = CheckCounts()
+        self.last: Totals | None = None
+        """What `follow` has followed last, even if it raised an error."""
         self._mode = mode
         self._out = out or sys.stderr
         self._live = mode == "line" and self._out is not None and self._out.isatty()
         self._stop = threading.Event()
-        self.checks = CheckCounts()
+        self._at_work = False
+        self._lags = LagWatch(())
         self._places: tuple[ReportPlace, ...] = ()
         self._reporters: list[Reporter] = []
+        self._reported_at = 0.0
         self._started_at = time.time_ns() // 1000
-        self._server = _serve(self, metrics_port) if metrics_port is not None else None
+        self._listener = None if listen is None else ProgressServer(listen, self._pages())
 
     def __enter__(self) -> Self:
         return self
@@ -112,43 +123,115 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     @property
     def port(self) -> int | None:
-        """The port of the metrics."""
-        return None if self._server is None else self._server.server_address[1]
+        """The port at which it listens."""
+        return None if self._listener is None else self._listener.port
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
 
     def stop(self, *_: object) -> None:
         """Stop the queries that are followed: uncommitted work is replayed at the next start."""
         self._stop.set()
 
     def report_to(self, *places: ReportPlace) -> Self:
-        """Tell these how it gets on, while queries are followed."""
+        """Tell these how it gets on, and look how many messages wait there, while it is at work."""
         self._places = places
         return self
 
-    def follow(self, *queries: StreamingQuery) -> Totals:
-        """Wait until all queries have ended, or `stop` is called. If one fails, stop the others and raise its error."""
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Signals stop it, and others hear how it gets on. `follow` does this by itself; it may be within another."""
+        if self._at_work:
+            yield
+            return
+        self._at_work = True
         self._reporters = [Reporter(self.name, place) for place in self._places]
+        self._lags = LagWatch(self._places)
         failed: str | None = None
         try:
-            self._report()
-            return self._follow(*queries)
+            with _stopped_by_signals(self):
+                self._report()
+                yield
         except BaseException as error:
             failed = str(error) or type(error).__name__
             raise
         finally:
+            self._lags.close()
+            self.figures.state = "ended"
             self._report(finished=True, last_error=failed)
             for reporter in self._reporters:
                 reporter.close()
             self._reporters = []
+            self._at_work = False
+
+    def await_restart(self, error: BaseException, seconds: float) -> bool:
+        """Tell that the queries have failed, and wait; False: it is to stop."""
+        self.figures.state, self.figures.restarts = "restarting", self.figures.restarts + 1
+        self._report(last_error=str(error))
+        return not self._stop.wait(seconds)
+
+    def follow(self, *queries: StreamingQuery, drain: Drain | None = None) -> Totals:
+        """Wait until all queries have ended, or `stop` is called and ``drain`` is done. If one fails, stop the others and raise
+        its error."""
+        with self.at_work():
+            self.figures.state = "running"
+            return self._follow(queries, drain)
+
+    def _follow(self, queries: Sequence[StreamingQuery], drain: Drain | None) -> Totals:
+        watched = [_Query(query) for query in queries]
+        totals = self.last = Totals(0, 0, 0.0, False)
+        started, rows, batches = time.monotonic(), self.figures.rows, self.figures.batches
+        try:
+            try:
+                while any(query.isActive for query in queries) and not self._is_over(drain):
+                    time.sleep(POLL) if self._stop.is_set() else self._stop.wait(POLL)
+                    self._look(watched)
+                    for one in watched:
+                        if not one.query.isActive:
+                            one.query.awaitTermination()  # raises its error
+            except (Py4JError, OSError):
+                if not self._stop.is_set():  # a signal to the process group has ended Spark as well
+                    raise
+            finally:
+                try:
+                    for one in watched:
+                        if one.query.isActive:
+                            one.query.stop()
+                    self._look(watched)
+                except Exception:
+                    if not self._stop.is_set():
+                        raise
+                if self._live:
+                    print("\r\x1b[K", end="", file=self._out, flush=True)
+            if not self._stop.is_set():
+                for one in watched:
+                    one.query.awaitTermination()
+        finally:
+            done = self.figures
+            totals.rows, totals.batches, totals.seconds = done.rows - rows, done.batches - batches, time.monotonic() - started
+            totals.stopped = self._stop.is_set()
+            totals.duplicates, totals.late = sum(one.duplicates for one in watched), sum(one.late for one in watched)
+            totals.by_query = [one.rows for one in watched]
+        return totals
+
+    def _is_over(self, drain: Drain | None) -> bool:
+        if not self._stop.is_set() or drain is None:
+            return self._stop.is_set()
+        if self.figures.state != "draining":
+            self.figures.state = "draining"
+            drain.begin()
+        return drain.done()
 
     def _report(self, *, finished: bool = False, last_error: str | None = None) -> None:
         figures = self.figures
+        self._reported_at = time.monotonic()
         worst = sorted(self.checks.figures().items(), key=lambda each: -each[1].failed)[:MOST_CHECKS]
         checks = {name: asdict(found) for name, found in worst}
         for reporter in self._reporters:
@@ -164,49 +247,22 @@ class Watch:
                 **({"checks": checks} if checks else {}),
             )
 
-    def _follow(self, *queries: StreamingQuery) -> Totals:
-        started = time.monotonic()
-        watched = [_Query(query) for query in queries]
-        rows, batches = self.figures.rows, self.figures.batches
-        try:
-            with _stopped_by_signals(self):
-                while any(query.isActive for query in queries) and not self._stop.is_set():
-                    self._stop.wait(POLL)
-                    self._look(watched)
-                    for one in watched:
-                        if not one.query.isActive:
-                            one.query.awaitTermination()  # raises its error
-        finally:
-            try:
-                for one in watched:
-                    if one.query.isActive:
-                        one.query.stop()
-                self._look(watched)
-            except Exception:
-                if not self._stop.is_set():  # a signal to the process group has ended Spark as well
-                    raise
-            if self._live:
-                print("\r\x1b[K", end="", file=self._out, flush=True)
-        if not self._stop.is_set():
-            for one in watched:
-                one.query.awaitTermination()
-        done = self.figures
-        totals = Totals(done.rows - rows, done.batches - batches, time.monotonic() - started, self._stop.is_set())
-        totals.duplicates, totals.late = sum(one.duplicates for one in watched), sum(one.late for one in watched)
-        totals.by_query = [one.rows for one in watched]
-        return totals
-
     def _look(self, watched: list[_Query]) -> None:
         new = False
         for one in watched:
             for event in one.new_events():
                 self._count(one, event)
                 new = True
+        lags = [one.lag for one in watched if one.lag is not None]
+        self.figures.lag = sum(lags) if lags else None
+        self.figures.oldest_seconds = max((one.oldest for one in watched if one.oldest is not None), default=None)
+        if queues := self._lags.by_queue():  # the store knows better than the last batch
+            self.figures.lag = sum(lag.messages for lag in queues.values())
+            self.figures.oldest_seconds = max(lag.oldest_seconds for lag in queues.values())
         if new:
-            lags = [one.lag for one in watched if one.lag is not None]
-            self.figures.lag = sum(lags) if lags else None
-            self.figures.oldest_seconds = max((one.oldest for one in watched if one.oldest is not None), default=None)
             self._tell()
+        elif time.monotonic() > self._reported_at + REPORT_EVERY:
+            self._report()
 
     def _count(self, one: _Query, event: Any) -> None:
         figures = self.figures
@@ -231,8 +287,9 @@ class Watch:
         self._report()
         if self._mode == "json" and self._out is not None:
             checks = {name: asdict(found) for name, found in self.checks.figures().items()}
-            told = {"pipeline": self.name, **asdict(self.figures), **({"checks": checks} if checks else {})}
-            print(json.dumps(told), file=self._out, flush=True)
+            figures = {name: value for name, value in asdict(self.figures).items() if name in TOLD}
+            line = {"pipeline": self.name, **figures, **({"checks": checks} if checks else {})}
+            print(json.dumps(line), file=self._out, flush=True)
         elif self._live:
             print(f"\r\x1b[K{self.line()}", end="", file=self._out, flush=True)
 
@@ -247,19 +304,19 @@ class Watch:
         return "  ".join(parts)
 
     def metrics(self) -> str:
-        lines = []
-        for name, value in asdict(self.figures).items():
-            if value is not None:
-                full = f"penstock_pipeline_{name}" + ("_total" if name in COUNTERS else "")
-                kind = "counter" if name in COUNTERS else "gauge"
-                lines += [f"# TYPE {full} {kind}", f'{full}{{pipeline="{self.name}"}} {value}']
-        for name, of in (("check_rows", "rows"), ("check_failed", "failed")):
-            full, checks = f"penstock_pipeline_{name}_total", self.checks.figures()
-            lines += [f"# TYPE {full} counter"] if checks else []
-            lines += [
-                f'{full}{{pipeline="{self.name}",check="{check}"}} {getattr(found, of)}' for check, found in checks.items()
-            ]
-        return "\n".join(lines) + "\n"
+        return exposition(self.name, self.figures, self.checks.figures(), self._lags.by_queue())
+
+    def _pages(self) -> dict[str, ProgressAnswer]:
+        def state(ready: bool) -> tuple[int, str, str]:
+            figures = self.figures
+            ill = ready and figures.state != "running"
+            return told(503 if ill else 200, pipeline=self.name, state=figures.state, restarts=figures.restarts)
+
+        return {
+            "/metrics": lambda: (200, "text/plain; version=0.0.4", self.metrics()),
+            "/health": lambda: state(False),
+            "/ready": lambda: state(True),
+        }
 
 
 def _key(event: Any) -> tuple[int, str]:
@@ -298,24 +355,3 @@ def _stopped_by_signals(watch: Watch) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _serve(watch: Watch, port: int) -> ThreadingHTTPServer:
-    class ProgressPage(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/metrics":
-                self.send_error(404)
-                return
-            body = watch.metrics().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Silent: stderr shows the live line."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", port), ProgressPage)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server

@@ -62,7 +62,7 @@ class Reporter:
     def _run(self) -> None:
         ended = False
         try:
-            with _open(self._place) as broker:
+            with open_place(self._place) as broker:
                 while not ended:
                     self._news.wait()
                     self._news.clear()
@@ -84,5 +84,5 @@ class Reporter:
                 PipelineBook(broker).put(read_report(self._name, told))
 
 
-def _open(place: ReportPlace) -> penstock.Broker:
+def open_place(place: ReportPlace) -> penstock.Broker:
     return penstock.open(place.url) if place.token is None else penstock.open(place.url, token=place.token)

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import PenstockError
 from penstock.spark.pipelines.checks import CheckFigures
+from penstock.spark.pipelines.draining import Draining
 from penstock.spark.pipelines.failures import at_line
 from penstock.spark.pipelines.progress import Watch
 from penstock.spark.pipelines.taking import Take
@@ -27,6 +28,7 @@ logger = logging.getLogger("penstock.spark")
 
 TIDY_EVERY = 10
 """Seconds between two looks at what all sinks have."""
+DRAIN_EVERY = 0.2
 READY_EVERY = 0.05
 
 
@@ -67,27 +69,36 @@ class PipelineRun:
 
     The writing ones start first. If one of them does not, nothing has been taken from a queue."""
 
-    def __init__(self, takes: Sequence[Take], takers: Sequence[SinkQuery], writers: Sequence[SinkQuery], watch: Watch) -> None:
+    def __init__(
+        self,
+        takes: Sequence[Take],
+        takers: Sequence[SinkQuery],
+        writers: Sequence[SinkQuery],
+        watch: Watch,
+        ran: Ran,
+        drain: Draining,
+    ) -> None:
+        """``ran`` is counted up, also for a run that fails."""
         self._takes = takes
         self._takers = takers
         self._writers = writers
         self._watch = watch
+        self._ran = ran
+        self._drain = drain
 
-    def once(self) -> Ran:
+    def once(self) -> None:
         """Write what an earlier run has taken; then take everything, and write it."""
-        ran = Ran()
         for queries in (self._writers, self._takers, self._writers) if self._takers else (self._writers,):
-            if not ran.stopped:
-                ran = self._follow(ran, queries)
-        if not ran.stopped:
+            if not self._drain.over and not (self._watch.stopping and queries is self._takers):
+                self._follow(queries)
+        if not self._drain.over:
             self._tidy()
-        return ran
 
-    def on(self) -> Ran:
+    def on(self) -> None:
         over = threading.Event()
 
         def tidy() -> None:
-            while not over.wait(TIDY_EVERY):
+            while not over.wait(DRAIN_EVERY if self._drain.begun else TIDY_EVERY):
                 try:
                     self._tidy()
                 except (PenstockError, OSError) as error:  # nothing is lost: it is tried again, at the latest by the next run
@@ -96,23 +107,24 @@ class PipelineRun:
         tidying = threading.Thread(target=tidy, daemon=True)
         tidying.start()
         try:
-            ran = self._follow(Ran(), self._writers, self._takers)
+            self._follow(self._writers, self._takers)
         finally:
             over.set()
             tidying.join()
         self._tidy()
-        return ran
 
-    def _follow(self, ran: Ran, *stages: Sequence[SinkQuery]) -> Ran:
+    def _follow(self, *stages: Sequence[SinkQuery]) -> None:
         """Follow all queries to their end. The queries of a stage start when those of the stage before are running."""
         planned = [query for stage in stages for query in stage]
         started: list[StreamingQuery] = []
+        self._watch.last = None
         try:
             for stage in stages:
                 _await_first_trigger(started)
                 for query in stage:
                     started.append(query.start())  # noqa: PERF401 (one that fails must not hide those before it)
-            totals = self._watch.follow(*started)
+            self._drain.drained = lambda: self._is_drained(started)
+            self._watch.follow(*started, drain=self._drain)
         except PySparkException:
             for query, active in zip(planned, started, strict=False):
                 if (failed := active.exception()) is not None:
@@ -123,12 +135,20 @@ class PipelineRun:
             for active in started:
                 if active.isActive:
                     active.stop()
-        ran.rows, ran.batches, ran.seconds = ran.rows + totals.rows, ran.batches + totals.batches, ran.seconds + totals.seconds
-        ran.stopped = totals.stopped
-        ran.taken += sum(rows for query, rows in zip(planned, totals.by_query, strict=True) if query in self._takers)
-        ran.late += totals.late
-        ran.checks = self._watch.checks.figures()
-        return ran
+            self._count(planned)
+
+    def _count(self, planned: Sequence[SinkQuery]) -> None:
+        ran, totals = self._ran, self._watch.last
+        ran.stopped, ran.checks = self._watch.stopping, self._watch.checks.figures()
+        if totals is not None:
+            ran.rows, ran.batches = ran.rows + totals.rows, ran.batches + totals.batches
+            ran.seconds += totals.seconds
+            ran.taken += sum(rows for query, rows in zip(planned, totals.by_query, strict=True) if query in self._takers)
+            ran.late += totals.late
+
+    def _is_drained(self, started: Sequence[StreamingQuery]) -> bool:
+        """Whether no query is in the middle of a batch, and all that was taken is in the sinks, and settled."""
+        return all(take.is_empty for take in self._takes) and not any(query.status["isTriggerActive"] for query in started)
 
     def _tidy(self) -> None:
         for take in self._takes:

@@ -14,7 +14,7 @@ from penstock.spark.pipelines.declaration import Pipeline, Source
 from penstock.spark.pipelines.failures import at_line
 
 
-class Tables:
+class PipelineTables:
     """``messages``: the messages of a source that is a queue."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, messages: Callable[[Source], DataFrame]) -> None:

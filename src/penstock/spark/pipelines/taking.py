@@ -14,8 +14,9 @@ from penstock.errors import BadInput, QueueNotFound
 from penstock.spark.pipelines import landing
 from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.declaration import Source
+from penstock.spark.pipelines.draining import PAUSE
 from penstock.spark.pipelines.landing import Landing
-from penstock.spark.pipelines.limits import Limits
+from penstock.spark.pipelines.limits import BatchLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +41,7 @@ class Take:
     source: Source
     url: str
     home: Path
-    limits: Limits | None = None
+    limits: BatchLimits | None = None
 
     @property
     def name(self) -> str:
@@ -55,6 +56,11 @@ class Take:
         return self.home / "landed" / self.name
 
     @property
+    def is_empty(self) -> bool:
+        """Whether all that was landed is in the sinks and settled."""
+        return next(self.landed.glob("*/*.parquet"), None) is None
+
+    @property
     def _queue(self) -> str:
         assert self.source.queue is not None
         return self.source.queue
@@ -67,6 +73,7 @@ class Take:
     def stream(self, spark: SparkSession) -> DataStreamWriter:
         options = source_options(spark, self.url, self._queue, **self.source.options) | {"exact": True}
         options["readerPrefix"] = self._readers
+        options["pauseFile"] = str(self.home / PAUSE)
         with penstock.open(self.url) as broker:
             # The next message of a group is handed out when the one before it is settled, so that cannot wait for the sinks.
             options["settle"] = broker.queue(self._queue).settings.groups

@@ -1,4 +1,4 @@
-// Spark streams that report to this server.
+// Spark streams that report here.
 
 import { get } from "./api.js";
 import { el, patch } from "./dom.js";
@@ -6,7 +6,7 @@ import { ago, duration, hear, number, rate, shown } from "./format.js";
 import { every } from "./live.js";
 import { badge, card, empty, head, moment, named, queueLink, table } from "./ui.js";
 
-const QUIET = 60; // Seconds without a word after which a stream counts as silent.
+const QUIET = 60; // Seconds of silence.
 
 export async function show(root, { signal }) {
   head(root, { title: "Pipelines" });
@@ -18,7 +18,7 @@ export async function show(root, { signal }) {
 function draw(place, { at, pipelines }) {
   hear(at);
   if (!pipelines.length) {
-    patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "A Spark stream on this server reports here by itself: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
+    patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "Spark streams on this server do so by themselves: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
     return;
   }
   const heads = ["Pipeline", "Reads", "Writes", "State", "#Rows", "#Rows / s", "#Lag", "#Batch", "Failed checks", "Seen", "Report"];
@@ -28,7 +28,9 @@ function draw(place, { at, pipelines }) {
 
 function row(one) {
   const report = one.report ? el("a", { href: one.report, rel: "noopener noreferrer", target: "_blank" }, "Open") : "–";
-  return [named(one.name), queues(one.reads), queues(one.writes), state(one), number(one.rows), rate(one.rate), number(one.lag), duration(one.batch_seconds), checks(one.checks), moment(one.seen_at), report];
+  const lag = one.reads.length > 1 ? list(one.lags, number) : number(one.lags[one.source] ?? one.lag);
+  const checks = list(one.checks, ({ rows, failed }) => `${number(failed)} of ${number(rows)}`);
+  return [named(one.name), queues(one.reads), queues(one.writes), state(one), number(one.rows), rate(one.rate), lag, duration(one.batch_seconds), checks, moment(one.seen_at), report];
 }
 
 function state({ last_error, finished, seen_at }) {
@@ -37,8 +39,8 @@ function state({ last_error, finished, seen_at }) {
   return ago(seen_at) > QUIET ? badge("silent", "warn") : badge("running", "good");
 }
 
-function checks(made) {
-  return Object.entries(made).map(([name, { rows, failed }]) => el("div", {}, named(name), ` ${number(failed)} of ${number(rows)}`));
+function list(values, told) {
+  return Object.entries(values).map(([name, value]) => el("div", {}, named(name), " ", told(value)));
 }
 
 function queues(names) {
