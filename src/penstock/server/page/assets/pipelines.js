@@ -1,4 +1,4 @@
-// Spark streams that report here.
+// Pipelines on Spark.
 
 import { get } from "./api.js";
 import { el, patch } from "./dom.js";
@@ -6,7 +6,7 @@ import { ago, duration, hear, number, rate, shown } from "./format.js";
 import { every } from "./live.js";
 import { badge, card, empty, head, moment, named, queueLink, table } from "./ui.js";
 
-const QUIET = 60; // Seconds of silence.
+const QUIET = 60;
 
 export async function show(root, { signal }) {
   head(root, { title: "Pipelines" });
@@ -18,10 +18,10 @@ export async function show(root, { signal }) {
 function draw(place, { at, pipelines }) {
   hear(at);
   if (!pipelines.length) {
-    patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "Spark streams on this server do so by themselves: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
+    patch(place, el("div", { class: "card" }, empty("No pipeline has reported yet.", "Spark streams do so by themselves: ", el("code", {}, "penstock pipeline archive orders archive/"), ".")));
     return;
   }
-  const heads = ["Pipeline", "Reads", "Writes", "State", "#Rows", "#Rows / s", "#Lag", "#Batch", "Failed checks", "Seen", "Report"];
+  const heads = ["Pipeline", "Reads", "Writes", "State", "#Rows", "#Rows / s", "#Lag", "#Batch", "Checks", "Seen", "Report"];
   patch(place, el("section", { class: "card" }, table("Pipelines", heads, pipelines.map(row))),
     pipelines.filter((one) => one.last_error).map((one) => card(["Last error of ", named(one.name)], el("pre", { class: "code", tabindex: "0" }, shown(one.last_error)))));
 }
@@ -44,5 +44,5 @@ function list(values, told) {
 }
 
 function queues(names) {
-  return names.length ? names.map((name, place) => [place ? ", " : "", queueLink(name)]) : "–";
+  return names.map((name) => el("div", {}, queueLink(name)));
 }
