@@ -484,11 +484,11 @@ def test_a_slow_server_is_an_error_in_time_and_mends_itself() -> None:
     with MemcachedServer() as server, penstock.open(server.new_url(), timeout=0.2) as broker:
         queue = broker.create("orders")
         queue.send(b"1")
-        server.signal(signal.SIGSTOP)
+        server.freeze()
         for call in (lambda: queue.send(b"2"), queue.receive, queue.stats):
             with pytest.raises(StoreUnreachable, match=r"0\.2 s"):
                 call()
-        server.signal(signal.SIGCONT)
+        server.thaw()
         assert queue.receive()[0].body == b"1"
 
 

@@ -103,6 +103,31 @@ def test_a_send_that_is_late_at_any_command_arrives_once(memcached: MemcachedSer
     assert at > 4
 
 
+@pytest.mark.parametrize("kind", ["window", "lasting"])
+def test_of_three_that_send_the_same_at_once_one_sends_it(memcached: MemcachedServer, kind: str) -> None:
+    """The second sends between two commands of the first, and the third between two of the second: the queue's first page may
+    be missing then, and is made of the records that are there."""
+    for at in COMMANDS:
+        for then_at in COMMANDS:
+            url = memcached.new_url()
+            with penstock.open(url) as one, penstock.open(url) as two, penstock.open(url) as three:
+                first = one.create("orders", deduplicate=WINDOWS[kind])
+                second, third = two["orders"], three["orders"]
+                sent: list[penstock.Sent] = []
+                was_late = before_command(one, at, lambda second=second, sent=sent: sent.append(second.send(b"x")))
+                was_later = before_command(two, then_at, lambda third=third, sent=sent: sent.append(third.send(b"x")))
+                sent.append(first.send(b"x"))
+                stats = third.stats()
+                assert (stats.messages, stats.lost) == (1, 0), f"late at commands {at} and {then_at}"
+                assert sorted(answer.duplicate for answer in sent) == [False] + [True] * (len(sent) - 1)
+                assert [message.body for message in third.receive(9)] == [b"x"]
+            if not was_later():
+                break
+        if not was_late():
+            break
+    assert at > 4
+
+
 @pytest.mark.parametrize("far", FARS)
 def test_the_others_come_as_far_as_they_should(memcached: MemcachedServer, far: str) -> None:
     """Otherwise the test above would prove nothing."""

@@ -246,9 +246,19 @@ class MemcachedServer:
             self._process.wait()
             self._process = None
 
-    def signal(self, how: signal.Signals) -> None:
+    def freeze(self) -> None:
+        """Stop all its threads; it keeps its connections, and answers nothing."""
         assert self._process is not None
-        self._process.send_signal(how)
+        self._process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self._process.pid}/task")
+        give_up_at = time.monotonic() + START_SECONDS
+        while not all("State:\tT" in (thread / "status").read_text() for thread in threads.iterdir()):
+            assert time.monotonic() < give_up_at, f"process {self._process.pid} does not stop"
+            time.sleep(0.001)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     close = stop
 

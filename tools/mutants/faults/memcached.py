@@ -29,6 +29,11 @@ def relayed(name: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 FAULTS = [
+    late(
+        "a page is made of messages that nobody sends",
+        "three_that_send",
+        (PAGES, "                if self._records.is_outrun(at, record):\n                    continue\n", ""),
+    ),
     cached(
         "settled at once, it is hidden for a minute",
         "random_calls",

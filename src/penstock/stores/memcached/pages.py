@@ -235,6 +235,8 @@ class Pages:
                 if self._records.is_orphan(at, record):
                     continue
                 self._records.restore_mark(at, record)
+                if self._records.is_outrun(at, record):
+                    continue
                 page.fill(at % SLOTS, record, parted=len(record.pack()) > SMALL)
                 page.delivery[at % SLOTS] += 1 << 20  # no earlier receipt matches
                 if self._keys.key("h", at) in settled:

@@ -181,6 +181,21 @@ class MessageRecords:
         if record.own_mark is not None and until:
             self._link.add(self._keys.mark(record.own_mark), MARK.pack(number, until))
 
+    def is_outrun(self, number: int, record: Record) -> bool:
+        """Whether another message has the mark with which this one was to be sent: its sender was not the first, and will not
+        send it."""
+        if record.own_mark is None:
+            return False
+        key = self._keys.mark(record.own_mark)
+        value = self._link.get([key]).get(key, b"")
+        if len(value) != MARK.size or is_mark_of(number, value):
+            return False
+        _, until = MARK.unpack(value)
+        if record.is_marked:
+            return bool(until == FOREVER)
+        # A message that was sent keeps its mark until its window is over, when the next one of its kind begins another.
+        return bool(until - record.mark_until < record.mark_until - record.sent_at)
+
     def drop(self, slots: Iterable[tuple[int, int]]) -> None:
         """Delete the records of messages that have left the queue, given their numbers and their former slot status."""
         flagged: list[int] = []
