@@ -15,8 +15,9 @@ from penstock import BadInput, Broker
 from penstock.broker import LocalBroker
 from penstock.message import Draft
 from penstock.server import BackgroundServer, ServerSettings
-from penstock.server.jobs.book import JOBS, KEPT, LABEL, MOST_OF_QUEUE
+from penstock.server.jobs.book import JOBS, KEPT, LABEL, MOST_OF_QUEUE, JobBook
 from penstock.server.jobs.filters import MOST_IDS, MessageFilter, read_filter
+from penstock.server.jobs.plan import Action, Job, Plan
 from penstock.server.tokens import read_tokens
 from penstock.testing.clock import FakeClock
 from penstock.testing.http import Http, HttpAnswer, ServerFixtures
@@ -284,6 +285,22 @@ class JobChapter(ServerFixtures):
             assert after.find(job["id"])["status"] == "running"
             assert after.play(job["id"], clock)["done"] == 5
         assert bodies(broker, "orders") == []
+
+
+def test_a_job_that_ends_while_its_queue_is_looked_at_was_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.broker.open_local("memory:") as broker:
+        broker.create("orders")
+        book, plan = JobBook(broker), Plan("a job", "orders", Action.DELETE)
+        book.begin(plan)
+        living = book._living
+
+        def living_later(jobs: list[Job]) -> set[str]:
+            book.note(plan, status="completed")
+            broker[JOBS].purge()
+            return living(jobs)
+
+        monkeypatch.setattr(book, "_living", living_later)
+        assert [job.status for job in book.jobs("orders")] == ["completed"]
 
 
 @pytest.mark.parametrize("store", URLS)

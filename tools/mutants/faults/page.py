@@ -146,6 +146,7 @@ FAULTS = [
     done("anybody cancels a job", "rights", (NATIVE, "        request.grant.check(Scope.ADMIN, job.queue)\n", "")),
     done("order is lost", "their_order", (NATIVE, "if here.groups and not there.groups:", "if False:")),
     done("what stays is not counted", "duplicates_stay", (WORK, "        self._stayed += part.stayed\n", "")),
+    done("a job that has just ended was lost", "looked_at", (BOOK, "        if lost:  # or", "        if False:  # or")),
     done("ended jobs are forgotten", "last_one_first", (BOOK, ", history=REMEMBERED", "")),
     done(
         "changes are not told",

@@ -87,9 +87,18 @@ class JobBook:
 
     def jobs(self, queue: str) -> list[Job]:
         """The last one first."""
+        jobs, lost = self._look(queue)
+        if lost:  # or they have begun or ended meanwhile: look again where nobody changes them
+            store = self._broker.store
+            with store.batch():
+                store.reserve(queue)
+                jobs, lost = self._look(queue)
+        return [_lose(job) if job.proof in lost else job for job in jobs]
+
+    def _look(self, queue: str) -> tuple[list[Job], set[str]]:
+        """The jobs of a queue, and the proofs of those that seem active and have no message."""
         jobs = jobs_of(self._broker.queue(queue).settings)
-        living = self._living(jobs)
-        return [_lose(job) if job.is_active and job.proof not in living else job for job in jobs]
+        return jobs, {job.proof for job in jobs if job.is_active} - self._living(jobs)
 
     def find(self, plan: Plan) -> Job | None:
         """The job that is to do this; None if it is gone, or to do something else."""
