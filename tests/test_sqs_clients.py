@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,11 +77,13 @@ def test_the_consumer_of_the_manual_runs_under_node(url: str, tmp_path: Path) ->
 def says(command: list[Path | str], words: str, url: str, folder: Path) -> None:
     """Run a program that does not end by itself, until it has said these words."""
     with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, env=environment(url, folder), stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(url, folder), stdout=output, stderr=output, start_new_session=True
+        )
     try:
         until(lambda: words in (said := (folder / "output").read_text()) or over(process, said))
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # also Node itself, which the command starts
         process.wait()
 
 
