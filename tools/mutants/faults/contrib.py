@@ -17,6 +17,10 @@ def django(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_django.py",))
 
 
+def traced(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/test_opentelemetry.py",))
+
+
 FAULTS = [
     kombu(
         "a worker of a framework extends no lease",
@@ -201,5 +205,66 @@ FAULTS = [
             ),
         ),
         ("tests/test_joining.py",),
+    ),
+    traced(
+        "a message does not carry the context of its sender",
+        "carries_the_context and memory",
+        (
+            "contrib/opentelemetry/instrumentor.py",
+            "[stamp(draft, carrier) for draft in batch], *arguments, **options)",
+            "batch, *arguments, **options)",
+        ),
+    ),
+    traced(
+        "the verbs of the bridge have spans beside those of its tasks",
+        "asyncio",
+        ("contrib/opentelemetry/instrumentor.py", '        self._exchange(Commits, "_work", _working_for_others)\n', ""),
+    ),
+    traced(
+        "a context makes a message too large",
+        "takes_no_room",
+        (
+            "contrib/opentelemetry/spans.py",
+            "for name, value in attributes.items()) > MAX_MESSAGE",
+            "for name, value in attributes.items()) > 10 * MAX_MESSAGE",
+        ),
+    ),
+    traced(
+        "a context replaces another",
+        "takes_no_room",
+        ("contrib/opentelemetry/spans.py", "made.attributes.keys() & carrier.keys() or ", ""),
+    ),
+    traced(
+        "a producer's messages have the context of their batch",
+        "own_sender",
+        ("contrib/opentelemetry/instrumentor.py", '        self._exchange(Producer, "push", _pushing)\n', ""),
+    ),
+    traced(
+        "a callback that fails is a span that succeeded",
+        "callback_is_a_span",
+        (
+            "contrib/opentelemetry/spans.py",
+            "            fail(span, error)\n            raise\n        finally",
+            "            raise\n        finally",
+        ),
+    ),
+    traced(
+        "a poll that finds nothing is a span",
+        "receive_of_nothing",
+        ("contrib/opentelemetry/spans.py", "        if messages:\n", "        if True:\n"),
+    ),
+    traced(
+        "methods stay exchanged",
+        "nothing_is_left",
+        ("contrib/opentelemetry/instrumentor.py", "            setattr(owner, name, method)\n", "            pass\n"),
+    ),
+    traced(
+        "a batch of Spark ends when it is planned",
+        "batch_of_spark",
+        (
+            "contrib/opentelemetry/spark.py",
+            "            try:\n                return partitions(stream, start, end)\n",
+            "            try:\n                span.end()\n                return partitions(stream, start, end)\n",
+        ),
     ),
 ]
