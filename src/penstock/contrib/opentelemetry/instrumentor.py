@@ -20,14 +20,13 @@ from penstock.aio.message import AsyncMessage
 from penstock.aio.queue import AsyncQueue
 from penstock.bridge.commits import Commits
 from penstock.client.queue import RemoteQueue
-from penstock.contrib.opentelemetry.spans import Tracing, carrier_of, counted, place_of, stamp
+from penstock.contrib.opentelemetry.spans import Method, Tracing, carrier_of, counted, place_of, stamp
 from penstock.contrib.opentelemetry.spark import SparkTracing
 from penstock.message import OCTETS, Draft, Message
 from penstock.queue.queue import LocalQueue
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
 
-Method = Callable[..., Any]
 _inside: ContextVar[bool] = ContextVar("penstock_inside_a_span", default=False)
 """A verb that is made of others has one span."""
 _entered: ContextVar[tuple[Any, ...]] = ContextVar("penstock_entered_spans", default=())

@@ -8,7 +8,7 @@ process   CONSUMER  of one message; a child of its sender, and linked to it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ import penstock
 from penstock.message import Draft, MessageFields
 from penstock.policy import MAX_ATTRIBUTES, MAX_MESSAGE
 
+Method = Callable[..., Any]
 MOST_LINKS = 128
 """Of one span: as many as the SDK keeps, unless it is told otherwise."""
 

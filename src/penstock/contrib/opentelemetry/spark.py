@@ -19,10 +19,9 @@ from typing import Any
 
 from opentelemetry.trace import Span, SpanKind
 
-from penstock.contrib.opentelemetry.spans import Tracing, fail
+from penstock.contrib.opentelemetry.spans import Method, Tracing, fail
 
 STREAM, SINK = "penstock.spark.stream", "penstock.spark.sink"
-Method = Callable[..., Any]
 Exchange = Callable[[type, str, Callable[[Method], Method]], None]
 
 
