@@ -151,6 +151,9 @@ SLOW = (
     "fuzzing_finds",
     "lease_is_extended_while",
     "a_stranger",
+    "of_a_busy_store",
+    "a_store_in_use",
+    "what_is_wrong_with_rows",
     "celery_promises",
 )
 """Words in the names of tests that take more than a few seconds on some store."""

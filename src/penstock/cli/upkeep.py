@@ -1,11 +1,11 @@
-"""The commands that look after a whole store: backup, restore."""
+"""The commands that look after a whole store: backup, restore, check, vacuum."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import asdict
 
-from penstock.cli.output import emit, time
+from penstock.cli.output import complain, emit, shown, time
 from penstock.cli.parser import PlainCommands
 
 
@@ -20,6 +20,11 @@ def add(command: PlainCommands) -> None:
         action="store_true",
         help="replace the queues that the store has; stop everybody who uses it first",
     )
+
+    parser = command("check", run_check, "look for what is damaged, lost or stuck in the store")
+    parser.add_argument("--repair", action="store_true", help="put right what can be put right without losing a message")
+
+    command("vacuum", run_vacuum, "give disk space back that the store does not need")
 
 
 def run_backup(args: Namespace) -> int:
@@ -41,6 +46,34 @@ def run_restore(args: Namespace) -> int:
         emit(asdict(found))
     else:
         print(f"restored {_queues(found.queues)}, as of {time(found.taken_at)}")
+    return 0
+
+
+def run_check(args: Namespace) -> int:
+    from penstock.operations import check
+
+    found = check(args.store, repair=args.repair)
+    if args.json:
+        emit([asdict(problem) for problem in found])
+    for problem in () if args.json else found:
+        where = "the store" if problem.queue is None else f"queue {problem.queue!r}"
+        print(shown(f"{where}: {problem.what}; {problem.remedy}"))
+    left = sum(not problem.repaired for problem in found)
+    if not args.json:
+        complain("nothing is wrong" if not found else f"{len(found) - left} of {len(found)} problems repaired")
+    return 1 if left else 0
+
+
+def run_vacuum(args: Namespace) -> int:
+    from penstock.operations import vacuum
+
+    done = vacuum(args.store)
+    if args.json:
+        emit(done._asdict())
+    elif done.freed is None:
+        print("gave back what the store does not need")
+    else:
+        print(f"gave back {done.freed:,} bytes" + (f"; {done.kept:,} free ones are left" if done.kept else ""))
     return 0
 
 

@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     def check_exists(self) -> None:
         """Opening a store would create it."""
-        if not (self.path.is_dir() if self.kind in FILES else self.kind in SERVERS or self.path.is_file()):
+        if not (self.path.is_dir() if self.kind in FILES else self.kind != "sqlite" or self.path.is_file()):
             raise BadInput(f"there is no store at {self.path}")
 
 
@@ -33,20 +33,20 @@ def database_of(broker: LocalBroker) -> Database:
     return cast(SqlStore, broker.store).database
 
 
-def find(url: str, what: str) -> Place:
-    """``what`` cannot be done with every store: the error says what to do instead."""
+def find(url: str, what: str, *, kept: bool = True) -> Place:
+    """``what`` cannot be done with every store: the error says what to do instead. ``kept``: only with one that keeps something
+    on a disk."""
     kind = url.partition(":")[0].lower()
     if kind in REMOTE:
         raise Unsupported(
             f"a service cannot {what} over HTTP: do it where its store is, with the store's own URL; export works here"
         )
-    if kind == "memory":
+    if kind == "memory" and kept:
         raise Unsupported(f"a store in memory has nothing to {what}: it ends with its process")
-    if kind == "memcached":
+    if kind == "memcached" and kept:
         raise Unsupported(f"there is nothing to {what} in memcached, which keeps nothing on a disk: export its queues instead")
     if kind in STORES:
-        where = "" if kind in SERVERS else location(url)[1]
-        return Place(url, kind, Path(where))
+        return Place(url, kind, Path(location(url)[1] if kind in (*FILES, "sqlite") else ""))
     if ":" not in url:
         raise BadURL(f"URL {shown(url)} does not begin with the kind of a store, such as sqlite:")
     raise Unsupported(f"Penstock does not know how to {what} a store of the kind {kind!r:.80}: use its own means, or export")

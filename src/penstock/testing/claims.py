@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 import penstock
-from penstock import BadInput, Broker, Claim, ClaimLapsed, Queue, ReaderSetBack
+from penstock import BadInput, Broker, Claim, ClaimLapsed, Queue, ReaderSetBack, Receipt
 from penstock.broker import LocalBroker
 from penstock.message import Settlement, State
 from penstock.queue.queue import LocalQueue
@@ -62,6 +62,14 @@ class Claims:
                 broker.store.reserve("orders")
                 assert readers.settle("r", epoch, how) == 0
             assert queue.settled_epoch("r") == 5
+
+    def test_a_message_can_be_set_aside_before_anybody_has_received_it(self, queue: Queue, broker: LocalBroker) -> None:
+        queue.send_many([b"1", b"2"])
+        one = queue.peek()[0]
+        assert broker.store.queue(queue.name).set_aside([Receipt(queue.name, one.id, None)]) == [True]
+        assert [message.id for message in queue.peek(9, state="damaged")] == [one.id]
+        assert one.id not in [message.id for message in queue.receive(9)]
+        assert (queue.stats().damaged, queue.stats().messages) == (1, 2)
 
     def test_what_is_set_aside_is_not_settled(self, queue: Queue, broker: LocalBroker) -> None:
         queue.send_many([b"1", b"2"])

@@ -8,6 +8,9 @@ BACKING_UP = "operations/backing_up.py"
 RESTORING = "operations/restoring.py"
 BACKUPS = "operations/backups.py"
 FOLDERS = "operations/folders.py"
+CHECKING = "operations/checking.py"
+CHECKING_ROWS = "operations/checking_rows.py"
+CHECKING_FILES = "operations/checking_files.py"
 LINES = "operations/lines.py"
 DOCUMENTS = "documents.py"
 WHOLE = "stores/sql/whole.py"
@@ -22,7 +25,132 @@ def imported(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_lines.py",))
 
 
+def checked(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/test_check.py",))
+
+
 FAULTS = [
+    checked(
+        "a check passes over damaged messages",
+        "wrong_with_rows and sqlite",
+        (CHECKING, "        elif not message.intact:\n", "        elif False:\n"),
+    ),
+    checked(
+        "a repair takes a message from its receiver",
+        "stays_there",
+        (CHECKING, "if message.state is not State.CONSUMED or message.visible_at <= now", ""),
+    ),
+    checked(
+        "a repair deletes what is in no queue",
+        "wrong_with_rows and sqlite",
+        (
+            CHECKING_ROWS,
+            'database.many("load_queues", [(number, name, settings, -1, 0)])',
+            "database.script(f'DELETE FROM penstock_message WHERE queue = {number}')",
+        ),
+    ),
+    checked(
+        "marks without messages are not found",
+        "wrong_with_rows and sqlite",
+        (CHECKING_ROWS, '("marks", "marks of messages that are gone"), ', ""),
+    ),
+    checked(
+        "a repair removes the marks of messages that are there",
+        "store_in_use and sqlite",
+        (
+            WHOLE_SQL,
+            "SELECT COUNT(*) FROM penstock_mark WHERE expires_at = :forever AND NOT EXISTS",
+            "SELECT COUNT(*) FROM penstock_mark WHERE expires_at = :forever AND EXISTS",
+        ),
+    ),
+    checked(
+        "a repair shows what named claims have",
+        "store_in_use and sqlite",
+        (
+            WHOLE_SQL,
+            " AND (number, delivery) NOT IN (SELECT message, delivery FROM penstock_held)\nORDER BY",
+            "\nORDER BY",
+        ),
+    ),
+    checked(
+        "a group without a first stays blocked",
+        "wrong_with_rows and sqlite",
+        (CHECKING_ROWS, "                all_groups_have_a_first(database, found)\n", "                pass\n"),
+    ),
+    checked(
+        "messages that are blocked without a group stay so",
+        "wrong_with_rows and sqlite",
+        (CHECKING_ROWS, 'database.run("show_blocked", {"now": now})', "pass"),
+    ),
+    checked(
+        "SQLite is not asked whether its file is whole",
+        "page_of_sqlite or index_of_sqlite",
+        ("stores/sqlite/copies.py", 'return [] if told == ["ok"] else told', "return []"),
+    ),
+    checked(
+        "a damaged file of SQLite is repaired",
+        "page_of_sqlite",
+        (
+            CHECKING_ROWS,
+            '        yield Problem(None, f"SQLite finds the file damaged: {few(others)}", RESTORE)\n        return\n',
+            "        pass\n",
+        ),
+    ),
+    checked("an index is not built again", "index_of_sqlite", (CHECKING_ROWS, 'database_of(broker).script("REINDEX")', "pass")),
+    checked(
+        "files that were set aside are forgotten",
+        "somebody_has_looked",
+        (CHECKING_FILES, "        if queue.sidecar.damaged():\n", "        if False:\n"),
+    ),
+    checked(
+        "files that are hidden for ever stay so",
+        "hidden_for_ever",
+        (CHECKING_FILES, "            queue.holding.free_unclaimed(claimed, now)\n", "            pass\n"),
+    ),
+    checked(
+        "a check takes claimed files for forgotten ones",
+        "store_in_use and vsqs",
+        (CHECKING_FILES, "(id, received.delivery) not in claimed)", "True)"),
+    ),
+    checked(
+        "what is left of messages that are gone stays",
+        "left_of_messages",
+        (CHECKING_FILES, "        while queue.sweep(now).more:\n", "        while False:\n"),
+    ),
+    checked("what memcached has lost is not told", "thrown_away", (CHECKING, "    if counts.lost:\n", "    if False:\n")),
+    checked(
+        "a check ends well though something is wrong", "exit_code", ("cli/upkeep.py", "return 1 if left else 0", "return 0")
+    ),
+    checked(
+        "a vacuum of SQLite takes its file at once",
+        "backlog_took",
+        ("operations/vacuuming.py", "database.give_back(SLICE)", "database.give_back(1000000)"),
+    ),
+    checked(
+        "a vacuum gives nothing back",
+        "backlog_took",
+        (
+            "stores/sqlite/database.py",
+            'f"PRAGMA incremental_vacuum({pages})"',
+            '"PRAGMA page_count"',
+        ),
+    ),
+    checked(
+        "a vacuum leaves old history",
+        "old_history and vsqs",
+        ("operations/vacuuming.py", "            while retention.slice():\n", "            while False:\n"),
+    ),
+    checked(
+        "a vacuum leaves what was removed from a spool",
+        "old_history and spool",
+        ("operations/vacuuming.py", "        format.reap()\n", "        pass\n"),
+    ),
+    Mutant(
+        "only what was received can be set aside",
+        "set_aside_before",
+        (("stores/files/holding.py", "if aside and before is None and hidden is not None:", "if False:"),),
+        ("tests/test_vsqs.py",),
+    ),
     imported(
         "an import that is made again doubles",
         "made_again",

@@ -68,3 +68,49 @@ UPDATE penstock_message SET delivery = {later}(delivery + 1, :now) WHERE state =
 
 -- name: void_runs
 UPDATE penstock_claim SET run_at = {later}(run_at + 1, :now) WHERE run_at IS NOT NULL
+
+-- name: bad_places
+SELECT queue, COUNT(*) FROM penstock_message WHERE queue NOT IN (SELECT number FROM penstock_queue) GROUP BY queue
+
+-- name: bad_settled
+SELECT queue, COUNT(*) FROM penstock_settled WHERE queue NOT IN (SELECT number FROM penstock_queue) GROUP BY queue
+
+-- name: bad_marks
+SELECT COUNT(*) FROM penstock_mark WHERE expires_at = :forever AND NOT EXISTS (
+    SELECT 1 FROM penstock_message WHERE penstock_message.number = penstock_mark.number AND penstock_message.queue = penstock_mark.queue
+)
+
+-- name: drop_bad_marks
+DELETE FROM penstock_mark WHERE expires_at = :forever AND NOT EXISTS (
+    SELECT 1 FROM penstock_message WHERE penstock_message.number = penstock_mark.number AND penstock_message.queue = penstock_mark.queue
+)
+
+-- name: bad_held
+SELECT COUNT(*) FROM penstock_held WHERE claim NOT IN (SELECT number FROM penstock_claim)
+
+-- name: drop_bad_held
+DELETE FROM penstock_held WHERE claim NOT IN (SELECT number FROM penstock_claim)
+
+-- name: bad_claims
+SELECT penstock_queue.name, reader, epoch FROM penstock_claim, penstock_queue
+WHERE penstock_queue.number = penstock_claim.queue AND confirmed = 1 AND run_at IS NULL AND size > 0 AND reader <> '' AND NOT EXISTS (
+    SELECT 1 FROM penstock_held, penstock_message
+    WHERE penstock_held.claim = penstock_claim.number
+    AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
+) ORDER BY penstock_queue.name, reader, epoch
+
+-- name: bad_hidden
+SELECT queue, number FROM penstock_message
+WHERE state <> 4 AND (visible_at > :far OR visible_at < -:far) AND (number, delivery) NOT IN (SELECT message, delivery FROM penstock_held)
+ORDER BY number LIMIT :limit
+
+-- name: show_hidden
+UPDATE penstock_message SET visible_at = CASE WHEN visible_at < 0 THEN -:now ELSE :now END
+WHERE number = :number AND state <> 4 AND (visible_at > :far OR visible_at < -:far)
+AND (number, delivery) NOT IN (SELECT message, delivery FROM penstock_held)
+
+-- name: bad_blocked
+SELECT queue, COUNT(*) FROM penstock_message WHERE visible_at < 0 AND grp IS NULL AND state <> 4 GROUP BY queue
+
+-- name: show_blocked
+UPDATE penstock_message SET visible_at = :now WHERE visible_at < 0 AND grp IS NULL AND state <> 4

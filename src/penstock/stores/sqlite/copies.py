@@ -31,6 +31,13 @@ def take(path: Path, target: Path) -> None:
         _copy(copy, source)
 
 
+def integrity(path: Path, most: int) -> list[str]:
+    """What SQLite itself finds wrong with a queue file."""
+    with _connected(path) as connection:
+        told = [str(line) for (line,) in connection.execute(f"PRAGMA integrity_check({most})")]
+    return [] if told == ["ok"] else told
+
+
 def put(path: Path, source: Path) -> None:
     """Replace what is in a queue file that others may have open, in one transaction."""
     with _connected(path) as target, _connected(source) as copy:

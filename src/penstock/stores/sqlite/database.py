@@ -315,6 +315,14 @@ class SqliteDatabase(Database):
         self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
         return free > RECLAIM_AT_ONCE
 
+    def give_back(self, pages: int) -> bool:
+        """Return so many free pages to the disk. Whether there are more; False too if the file has no means for this."""
+        with self.lock:
+            free = self.pragma("freelist_count")
+            self._execute(self.connect(), f"PRAGMA incremental_vacuum({pages})")
+            self._execute(self.connect(), "PRAGMA wal_checkpoint(PASSIVE)")
+            return 0 < self.pragma("freelist_count") < free
+
     def pragma(self, name: str) -> int:
         with self.lock:
             return int(self._execute(self.connect(), f"PRAGMA {name}")[0][0])
