@@ -26,7 +26,7 @@ from penstock.operations.backups import (
     record_folder,
     translating,
 )
-from penstock.operations.places import FILES, Place, database_of, find
+from penstock.operations.places import FILES, StorePlace, database_of, find
 from penstock.stores.disk import make_private, remove_folder
 from penstock.stores.files.store import FileStore
 from penstock.stores.ports import Staging
@@ -51,13 +51,13 @@ def backup(url: str, target: str | Path) -> Backup:
         raise
 
 
-def _back_up_files(place: Place, broker: LocalBroker, folder: Path) -> Backup:
+def _back_up_files(place: StorePlace, broker: LocalBroker, folder: Path) -> Backup:
     names, copied = folders.copy(cast(FileStore, broker.store), folder / FOLDER)
     contents = (content._replace(path=f"{FOLDER}/{content.path}") for content in copied)
     return finish(folder, place.kind, broker.clock(), names, contents)
 
 
-def _back_up_rows(place: Place, broker: LocalBroker, folder: Path) -> Backup:
+def _back_up_rows(place: StorePlace, broker: LocalBroker, folder: Path) -> Backup:
     file, database, staging = folder / DATABASE, database_of(broker), broker.store.outbox.staging
     make_private(file)
     copy_segments(staging, folder / STAGED)

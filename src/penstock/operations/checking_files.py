@@ -9,14 +9,14 @@ from typing import cast
 from penstock.broker import LocalBroker
 from penstock.file_times import is_orphaned
 from penstock.message import FOREVER, Claim
-from penstock.operations.places import Place
+from penstock.operations.places import StorePlace
 from penstock.operations.problems import PAGE, Problem, few
 from penstock.stores.files.queue import FileQueue
 from penstock.stores.files.records import ASIDE
 from penstock.stores.files.store import FileStore
 
 
-def check_folder(place: Place, broker: LocalBroker, repair: bool) -> Iterator[Problem]:  # noqa: ARG001
+def check_folder(place: StorePlace, broker: LocalBroker, repair: bool) -> Iterator[Problem]:  # noqa: ARG001
     store = cast(FileStore, broker.store)
     for name in broker.queues().names:
         queue, now = store.queue(name), broker.clock()

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from penstock.broker import LocalBroker
 from penstock.message import FOREVER, MAX_NUMBER, SECOND, Settings
-from penstock.operations.places import Place, database_of
+from penstock.operations.places import StorePlace, database_of
 from penstock.operations.problems import RESTORE, Problem, few
 from penstock.stores.encoding import pack_settings
 from penstock.stores.sql.database import Database
@@ -20,7 +20,7 @@ MOST = 1000
 OF_AN_INDEX = ("missing from index", "entries in index", "non-unique entry in index")
 
 
-def check_file(place: Place, broker: LocalBroker, repair: bool) -> Iterator[Problem]:
+def check_file(place: StorePlace, broker: LocalBroker, repair: bool) -> Iterator[Problem]:
     told = integrity(place.path, MOST)
     indexes = [line for line in told if any(words in line for words in OF_AN_INDEX)]
     others = [line for line in told if line not in indexes]
@@ -36,7 +36,7 @@ def check_file(place: Place, broker: LocalBroker, repair: bool) -> Iterator[Prob
     yield from check_rows(place, broker, repair)
 
 
-def check_rows(place: Place, broker: LocalBroker, repair: bool) -> Iterator[Problem]:  # noqa: ARG001
+def check_rows(place: StorePlace, broker: LocalBroker, repair: bool) -> Iterator[Problem]:  # noqa: ARG001
     database = database_of(broker)
     yield from _without_queue(database, repair)
     yield from _beside_messages(database, repair)

@@ -15,7 +15,7 @@ FILES = ("vsqs", "spool")
 SERVERS = ("postgresql", "mysql")
 
 
-class Place(NamedTuple):
+class StorePlace(NamedTuple):
     url: str
     kind: str
     """The scheme of its URL."""
@@ -33,7 +33,7 @@ def database_of(broker: LocalBroker) -> Database:
     return cast(SqlStore, broker.store).database
 
 
-def find(url: str, what: str, *, kept: bool = True) -> Place:
+def find(url: str, what: str, *, kept: bool = True) -> StorePlace:
     """``what`` cannot be done with every store: the error says what to do instead. ``kept``: only with one that keeps something
     on a disk."""
     kind = url.partition(":")[0].lower()
@@ -46,7 +46,7 @@ def find(url: str, what: str, *, kept: bool = True) -> Place:
     if kind == "memcached" and kept:
         raise Unsupported(f"there is nothing to {what} in memcached, which keeps nothing on a disk: export its queues instead")
     if kind in STORES:
-        return Place(url, kind, Path(location(url)[1] if kind in (*FILES, "sqlite") else ""))
+        return StorePlace(url, kind, Path(location(url)[1] if kind in (*FILES, "sqlite") else ""))
     if ":" not in url:
         raise BadURL(f"URL {shown(url)} does not begin with the kind of a store, such as sqlite:")
     raise Unsupported(f"Penstock does not know how to {what} a store of the kind {kind!r:.80}: use its own means, or export")

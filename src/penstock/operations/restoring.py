@@ -29,7 +29,7 @@ from penstock.operations.backups import (
     take_out,
     translating,
 )
-from penstock.operations.places import FILES, SERVERS, Place, database_of, find
+from penstock.operations.places import FILES, SERVERS, StorePlace, database_of, find
 from penstock.stores.clock_files import ClockFiles, clock_folder
 from penstock.stores.disk import remove_folder, rename_new, sync, sync_file_system
 from penstock.stores.files.sidecar import FOLDER as SIDECAR
@@ -57,7 +57,7 @@ def restore(source: str | Path, url: str, *, over: bool = False) -> Backup:
     return found
 
 
-def _refuse_queues(place: Place, over: bool) -> bool:
+def _refuse_queues(place: StorePlace, over: bool) -> bool:
     """Whether there is a store already. One that has queues is replaced only if that is meant."""
     there = place.kind in SERVERS or place.path.is_file() or (place.path.is_dir() and any(place.path.iterdir()))
     if there and not over:
@@ -69,7 +69,7 @@ def _refuse_queues(place: Place, over: bool) -> bool:
     return there
 
 
-def _into_file(backup: Backup, place: Place, over: bool) -> None:
+def _into_file(backup: Backup, place: StorePlace, over: bool) -> None:
     there, draft = _refuse_queues(place, over), Path(f"{place.path}.restoring~")
     _check_file(place.path, there)
     try:
@@ -89,7 +89,7 @@ def _into_file(backup: Backup, place: Place, over: bool) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _last_number(place: Place) -> int:
+def _last_number(place: StorePlace) -> int:
     with open_local(place.url) as broker:
         return read_meta(database_of(broker), "number")
 
@@ -123,7 +123,7 @@ def _stage(backup: Backup, staging: Staging) -> None:
             staging.stage(*staged[:3], segment, staged.staged_at)
 
 
-def _into_server(backup: Backup, place: Place, over: bool) -> None:
+def _into_server(backup: Backup, place: StorePlace, over: bool) -> None:
     """By way of a copy, which has the newest schema and nothing that only SQLite can keep."""
     _refuse_queues(place, over)
     with tempfile.TemporaryDirectory(prefix="penstock-restore-") as temporary, open_local(place.url) as broker:
@@ -150,7 +150,7 @@ SERIAL = (
 """The numbers that PostgreSQL gives itself begin after those that were loaded."""
 
 
-def _into_folder(backup: Backup, place: Place, over: bool) -> None:
+def _into_folder(backup: Backup, place: StorePlace, over: bool) -> None:
     there = _refuse_queues(place, over)
     draft = place.path.with_name(f"{place.path.name}.restoring~")
     remove_folder(draft)  # from a restore that was killed

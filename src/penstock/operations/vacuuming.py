@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from penstock.broker import LocalBroker, open_local
-from penstock.operations.places import Place, database_of, find
+from penstock.operations.places import StorePlace, database_of, find
 from penstock.queue.retention import Retention
 from penstock.stores.dbserver.database import ServerDatabase
 from penstock.stores.files.spool import Spool
@@ -44,7 +44,7 @@ def vacuum(url: str) -> Vacuumed:
         return KINDS[place.kind](place, broker)
 
 
-def _sqlite(place: Place, broker: LocalBroker) -> Vacuumed:
+def _sqlite(place: StorePlace, broker: LocalBroker) -> Vacuumed:
     database = cast(SqliteDatabase, database_of(broker))
     files = [place.path, place.path.with_name(f"{place.path.name}-wal")]
     before = sum(file.stat().st_size for file in files if file.exists())
@@ -54,14 +54,14 @@ def _sqlite(place: Place, broker: LocalBroker) -> Vacuumed:
     return Vacuumed(max(0, before - after), database.pragma("freelist_count") * database.pragma("page_size"))
 
 
-def _postgresql(place: Place, broker: LocalBroker) -> Vacuumed:  # noqa: ARG001
+def _postgresql(place: StorePlace, broker: LocalBroker) -> Vacuumed:  # noqa: ARG001
     before = _ask(broker, SIZE)
     for table in TABLES:
         _ask(broker, f"VACUUM (TRUNCATE) penstock_{table}")
     return Vacuumed(max(0, before - _ask(broker, SIZE)))
 
 
-def _mysql(place: Place, broker: LocalBroker) -> Vacuumed:  # noqa: ARG001
+def _mysql(place: StorePlace, broker: LocalBroker) -> Vacuumed:  # noqa: ARG001
     for table in TABLES:
         _ask(broker, f"OPTIMIZE TABLE penstock_{table}")
     return Vacuumed(None)
@@ -79,14 +79,14 @@ SIZE = (
 )
 
 
-def _files(place: Place, broker: LocalBroker) -> Vacuumed:  # noqa: ARG001
+def _files(place: StorePlace, broker: LocalBroker) -> Vacuumed:  # noqa: ARG001
     format = cast(FileStore, broker.store).format
     if isinstance(format, Spool):
         format.reap()
     return Vacuumed(None)
 
 
-KINDS: dict[str, Callable[[Place, LocalBroker], Vacuumed]] = {
+KINDS: dict[str, Callable[[StorePlace, LocalBroker], Vacuumed]] = {
     "sqlite": _sqlite,
     "postgresql": _postgresql,
     "mysql": _mysql,

@@ -112,7 +112,7 @@ class HeldFiles:
         before = folder.received(id) if hidden is not None else None
         if aside and before is None and hidden is not None:  # found damaged before anybody has received it
             message = folder.read(id, hidden)
-            before = message and Received(0, 0, message.sent_at, 0, 0, hidden, 1)
+            before = None if message is None else Received(0, 0, message.sent_at, 0, 0, hidden, 1)
         if hidden is None or before is None or (before.released and not aside):
             return False
         until = layout.writable(until)
