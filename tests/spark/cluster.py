@@ -17,6 +17,7 @@ from typing import Self
 import pyspark
 
 import penstock
+from penstock.spark import worker
 from penstock.spark.java import find_java
 from penstock.testing.servers import QUICK_JAVA
 
@@ -58,8 +59,15 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """For a driver: its executors get the package as a zip, because their Python has every library except Penstock."""
         python = self.folder / "python"
+        # As in worker-python, a worker for which Spark waits ten seconds connects before it imports PySpark.
         python.write_text(
-            f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{Path(pyspark.__file__).parents[1]}"\nexec {sys.executable} -S "$@"\n'
+            f"""#!/bin/sh
+export PYTHONPATH="$PYTHONPATH:{Path(pyspark.__file__).parents[1]}"
+if [ "$1" = -m ] && [ -n "$PYTHON_WORKER_FACTORY_PORT" ] && [ -n "$PYTHON_WORKER_FACTORY_SECRET" ]; then
+    set -- "{worker.__file__}" "$@"
+fi
+exec {sys.executable} -S "$@"
+"""
         )
         python.chmod(0o755)
         return {

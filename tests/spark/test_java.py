@@ -26,7 +26,7 @@ def test_the_java_of_the_wheel_runs_spark(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment |= {"PATH": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
-        [sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split()[0] == "10"

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 import penstock
+from penstock.spark.pipelines.checks import counts_of
 from penstock.spark.pipelines.progress import Watch, rows_of
 
 
@@ -183,3 +184,20 @@ def test_if_one_fails_the_others_are_stopped_and_its_error_is_raised() -> None:
     with pytest.raises(RuntimeError, match="it broke"):
         Watch("run").follow(good, bad)  # type: ignore[arg-type]
     assert good.stopped
+
+
+@pytest.mark.parametrize("connect", [False, True])
+def test_observations_are_counted_as_spark_and_as_spark_connect_tell_them(connect: bool) -> None:
+    def told(**fields: int) -> Row:
+        schema = {"type": "struct", "fields": [{"name": name, "type": "long"} for name in fields]}
+        return Row(values=[*fields.values()], schema=schema) if connect else Row(**fields)
+
+    metrics = {
+        "penstock rows": told(rows=4),
+        "penstock checks orders": told(**{"rows": 5, "failed body": 0, "failed price": 2}),
+        "penstock checks idle": Row(),
+    }
+    event = {"observedMetrics": metrics, "sources": [{"numInputRows": 9}]}
+    assert rows_of(event) == 4
+    assert counts_of(event) == {"orders.body": (5, 0), "orders.price": (5, 2)}
+    assert rows_of({"observedMetrics": {"penstock rows": Row()}, "sources": [{"numInputRows": 9}]}) == 9

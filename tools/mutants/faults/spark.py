@@ -74,6 +74,11 @@ FAULTS = [
         ("spark/pipelines/progress.py", 'return event["batchId"], event["timestamp"]', 'return event["batchId"], ""'),
     ),
     pipeline(
+        "an observation of Spark Connect is read as another's",
+        "observations_are_counted",
+        ("spark/pipelines/observed.py", 'if found.keys() == {"values", "schema"}:', "if False:"),
+    ),
+    pipeline(
         "what is archived is unsettled",
         "archived_message",
         ("spark/pipelines/report.py", '"processed" if view == "archive" else "queued"', '"queued"'),

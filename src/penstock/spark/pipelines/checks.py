@@ -19,6 +19,7 @@ from penstock.spark.pipelines.bodies import PROBLEM
 from penstock.spark.pipelines.declaration import Pipeline
 from penstock.spark.pipelines.declared_checks import DeclaredCheck
 from penstock.spark.pipelines.failures import at_line
+from penstock.spark.pipelines.observed import observed
 
 COUNTED = "penstock checks "
 """How the names of the observations begin; then the table. Their fields: ``rows``, and the rows that fail, for each check."""
@@ -106,9 +107,8 @@ def _stopped(frame: DataFrame, check: DeclaredCheck, pipeline: Pipeline) -> Colu
 def counts_of(event: Any) -> dict[str, tuple[int, int]]:
     """By the full names of the checks: the rows that a batch of a query had, and those that failed."""
     found: dict[str, tuple[int, int]] = {}
-    for name, row in (event["observedMetrics"] or {}).items():
+    for name, counts in observed(event).items():
         if name.startswith(COUNTED):
-            counts = row.asDict()
             for field, failed in counts.items():
                 if field != "rows":
                     found[f"{name.removeprefix(COUNTED)}.{field.removeprefix('failed ')}"] = (counts["rows"], failed)

@@ -28,6 +28,7 @@ from penstock.spark.pipelines.checks import CheckCounts
 from penstock.spark.pipelines.exposition import Figures, exposition
 from penstock.spark.pipelines.lag import LagWatch
 from penstock.spark.pipelines.listening import ProgressAnswer, ProgressServer, told
+from penstock.spark.pipelines.observed import observed
 from penstock.spark.pipelines.reporting import REPORT_EVERY, Reporter, ReportPlace
 
 if TYPE_CHECKING:
@@ -325,8 +326,8 @@ def _key(event: Any) -> tuple[int, str]:
 
 def rows_of(event: Any) -> int:
     """How many rows a batch has written, if its query counts them as `COUNTED`; else how many it has read."""
-    counted: Any = (event["observedMetrics"] or {}).get(COUNTED) or ()  # without fields if nothing ran
-    return counted.rows if "rows" in counted else sum(source["numInputRows"] for source in event["sources"])
+    counted = observed(event).get(COUNTED, {})
+    return int(counted["rows"]) if "rows" in counted else sum(source["numInputRows"] for source in event["sources"])
 
 
 def _waiting(offset: Any) -> dict[str, Any] | None:
