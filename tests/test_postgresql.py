@@ -398,7 +398,7 @@ class TestNotifications:
     def test_a_message_of_another_process_wakes_by_its_notification(self, postgresql: PostgresqlServer) -> None:
         url = postgresql.new_url()
         with open_local(url) as broker, penstock.open(url) as other:
-            broker.create("orders")
+            broker.create("orders", visibility=600)  # who waits looks again when a message comes back
             for _ in range(3):
                 self.wait_and_listen(broker)
                 until(lambda: not broker.waiting.is_empty())

@@ -68,25 +68,35 @@ def test_at_most_once_what_was_taken_is_run_even_when_it_is_told_to_stop(broker:
 def test_what_has_not_begun_is_given_back_at_once_however_long_the_rest_takes(broker: Broker, queue: Queue, how: str) -> None:
     queue.send_many([b"%d" % number for number in range(6)])
     consumer = broker.consumer("orders", workers=2)
-    begun, go = threading.Semaphore(0), Event()
+    begun, go, submitted = threading.Semaphore(0), Event(), Event()
+    land = consumer._land
+
+    def note_and_land(*arguments: Any) -> None:
+        submitted.set()
+        land(*arguments)
+
+    consumer._land = note_and_land  # type: ignore[method-assign]
 
     def handle(payload: bytes, message: Message) -> None:
         begun.release()
-        go.wait(30)
+        go.wait(300)
 
     async def handle_async(payload: bytes, message: Message) -> None:
         begun.release()
-        await asyncio.to_thread(go.wait, 30)
+        await asyncio.to_thread(go.wait, 300)
 
     consumer.process(handle if how == "threads" else handle_async)
     working = threading.Thread(target=consumer.run)
     working.start()
     for _ in range(2):
         begun.acquire()
+    submitted.wait(30)  # otherwise those that were not are given back before any waits for a worker
     consumer.stop()
-    until(lambda: queue.stats().visible == 4)
-    assert queue.stats().in_flight == 2
-    go.set()
+    try:
+        until(lambda: queue.stats().visible == 4)
+        assert queue.stats().in_flight == 2
+    finally:
+        go.set()
     working.join(30)
     assert (consumer.tally.processed, consumer.tally.given_back) == (2, 4)
 
