@@ -173,6 +173,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = any(words in item.name for words in SLOW)
         if "spark" in item.path.parts:
             item.add_marker(pytest.mark.spark)
+            # A timeout in the middle of a call leaves Spark's connection with an answer unread: all later tests would fail.
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(900))
             shares = "spark" in needed
             group, weight = (f"spark {zlib.crc32(module.encode()) % 2}", 4) if shares else (module, 3)
         elif module in CONTRACTS:

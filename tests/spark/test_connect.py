@@ -89,7 +89,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert process.wait(60) == 0, (folder / "log").read_text()[-4000:]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_queue_flows_into_another(server: Server) -> None:
     assert server.seen == 3
     with penstock.open(server.queues) as broker:
@@ -99,7 +99,7 @@ def test_a_queue_flows_into_another(server: Server) -> None:
         assert broker["in"].stats().messages == 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_pipelines_run_where_the_client_has_no_java(server: Server, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/queues.db"
     (tmp_path / "pipeline.toml").write_text(PIPELINE)
@@ -119,7 +119,7 @@ def test_pipelines_run_where_the_client_has_no_java(server: Server, tmp_path: Pa
         assert broker["orders"].stats().messages == broker["dead"].stats().messages == 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_declarative_pipeline_reads_a_queue_and_writes_one(server: Server, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "pipeline")
     spec = tmp_path / "pipeline/spark-pipeline.yml"
