@@ -105,6 +105,7 @@ def test_create_makes_a_queue_with_the_settings_given(shell: Shell) -> None:
         "mode": "at_most_once",
         "history": 7,
         "labels": {},
+        "paused": False,
     }
 
 
@@ -148,13 +149,25 @@ def test_a_listing_can_be_had_in_parts(shell: Shell) -> None:
 def test_settings_are_shown_and_changed(jobs: Shell) -> None:
     jobs("create dead")
     assert jobs("settings jobs --visibility 7 --redrive dead:2 --deduplicate on") == 0
-    changed = "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0"
+    changed = (
+        "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0 paused off"
+    )
     assert " ".join(jobs.out.split()) == changed
     assert jobs("settings jobs --no-redrive --deduplicate off --json") == 0
     assert jobs("settings jobs --json") == 0
     assert (jobs.json["visibility"], jobs.json["redrive"], jobs.json["deduplicate"]) == (7, None, False)
     assert jobs("settings jobs --groups") == 2
     assert "fixed when the queue is created" in jobs.err
+
+
+def test_a_queue_is_paused_and_resumed(jobs: Shell) -> None:
+    jobs("send jobs x")
+    assert (jobs("pause jobs"), jobs.out) == (0, "jobs is paused\n")
+    assert jobs("receive jobs") == 1
+    assert jobs("pause jobs --json") == 0
+    assert jobs.json == {"name": "jobs", "paused": True}
+    assert (jobs("resume jobs"), jobs.out) == (0, "jobs is not paused\n")
+    assert jobs("receive jobs") == 0
 
 
 def test_labels_are_set_shown_and_removed(shell: Shell) -> None:

@@ -121,6 +121,11 @@ def test_a_queue_is_created_changed_with_the_same_checks_and_deleted(url: str, b
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".pairs")).to_contain_text("7 days")
     assert made.settings.retention == 7 * 86400
+    page.get_by_role("button", name="Edit settings").click()
+    page.get_by_label("Paused").check()
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".pairs")).to_contain_text("Paused")
+    assert made.settings.paused is True
 
     page.get_by_role("button", name="Delete queue").click()
     sure = page.get_by_role("dialog").get_by_role("button", name="Delete")

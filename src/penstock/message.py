@@ -110,6 +110,7 @@ class Settings:
     mode         whether a received message must be deleted, or is settled at once
     history      seconds for which settled messages stay readable; 0: they are deleted at once
     labels       texts by name, which the queue keeps for its users and which no rule reads
+    paused       nobody receives from the queue; everything else goes on
     """
 
     visibility: float = 30
@@ -121,6 +122,7 @@ class Settings:
     mode: Mode = Mode.AT_LEAST_ONCE
     history: float = 0
     labels: Mapping[str, str] = field(default=NO_LABELS, hash=False)  # each send and receive hashes the settings
+    paused: bool = False
 
     def __post_init__(self) -> None:
         if self.labels is not NO_LABELS:
@@ -135,7 +137,9 @@ class Settings:
         return _fields(self) == _fields(other) and (self.deduplicate is True) == (other.deduplicate is True)
 
 
-_fields = attrgetter("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels")
+_fields = attrgetter(
+    "visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused"
+)
 
 
 @dataclass(slots=True)

@@ -140,8 +140,9 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     check_seconds(settings.retention, "retention", 1, error=BadSetting)
     check_seconds(settings.delay, "delay", error=BadSetting)
     check_seconds(settings.history, "history", error=BadSetting)
-    if not isinstance(settings.groups, bool):
-        raise BadSetting(f"groups must be True or False, not {shown(settings.groups)}")
+    for name in ("groups", "paused"):
+        if not isinstance(getattr(settings, name), bool):
+            raise BadSetting(f"{name} must be True or False, not {shown(getattr(settings, name))}")
     if base is not None and settings.groups != base.groups:
         raise BadSetting("groups cannot be changed: it is fixed when the queue is created")
     if not isinstance(settings.deduplicate, bool):

@@ -208,6 +208,12 @@ class AsyncQueue:
         settings: Settings = await self._call("update", **changes)
         return settings
 
+    async def pause(self) -> Settings:
+        return await self.update(paused=True)
+
+    async def resume(self) -> Settings:
+        return await self.update(paused=False)
+
     async def purge(self) -> int:
         return int(await self._call("purge"))
 

@@ -101,7 +101,7 @@ class Taking:
         shares = self._receive(how, asked)
         due = None
         if any(poll.waits and not share for poll, share in zip(asked, shares, strict=True)):
-            due = self._broker.store.queue(how.queue).due()
+            due = self._commits.queue(how.queue).pulse().due_at
         return [share if isinstance(share, BaseException) else Taken(share, events, due) for share in shares]
 
     def _receive(self, how: How, polls: Sequence[Asked]) -> list[list[Message] | BaseException]:

@@ -23,7 +23,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.parser import Commands, Parser, deduplication, label, redrive, seconds
 from penstock.errors import BadInput, QueueExists, QueueNotFound
-from penstock.message import Claim, Mode, Stats
+from penstock.message import Claim, Mode, Settings, Stats
 
 READER_HEADS = ("reader", "settled epoch", "confirmed", "tentative", "lapses")
 HEADS = ("name", "messages", "visible", "in flight", "delayed", "oldest")
@@ -45,6 +45,12 @@ def add(command: Commands) -> None:
         "--no-redrive", action="store_true", help="remove the dead letter queue from the settings"
     )
     parser.add_argument("--no-label", metavar="NAME", action="append", default=[], help="remove a label; may be repeated")
+
+    parser = command("pause", run_pause, "let nobody receive from a queue; messages can still be sent, and held ones settled")
+    parser.add_argument("name", metavar="NAME")
+
+    parser = command("resume", run_resume, "let receivers have a paused queue's messages again")
+    parser.add_argument("name", metavar="NAME")
 
     parser = command("delete-queue", run_delete_queue, "delete a queue with all its messages")
     parser.add_argument("name", metavar="NAME")
@@ -156,6 +162,22 @@ def run_settings(args: Namespace, broker: Broker) -> int:
         emit({"name": args.name, **settings_json(settings)})
     else:
         print_settings(settings)
+    return 0
+
+
+def run_pause(args: Namespace, broker: Broker) -> int:
+    return _paused(args, broker.queue(args.name).pause())
+
+
+def run_resume(args: Namespace, broker: Broker) -> int:
+    return _paused(args, broker.queue(args.name).resume())
+
+
+def _paused(args: Namespace, settings: Settings) -> int:
+    if args.json:
+        emit({"name": args.name, "paused": settings.paused})
+    else:
+        print(f"{args.name} is paused" if settings.paused else f"{args.name} is not paused")
     return 0
 
 

@@ -60,14 +60,14 @@ class NamedClaims:
                     self._readers.give_back(reader, epoch, min(now, claim.lapses_at))
             lapses_at, settings = now + micros(ttl), self._queue.read_settings()
             readers = self._readers
-            if max_bytes is None and isinstance(readers, ClaimingReaders):
+            if max_bytes is None and isinstance(readers, ClaimingReaders) and not settings.paused:
                 since = now if visible_by is None else min(now, visible_by)
                 size = readers.hold_visible(reader, epoch, limit, now, since, lapses_at, policy.certain(settings, now))
                 if size:
                     return Claim(reader, epoch, size, False, lapses_at)
             messages: list[Message] = []
             limit, terms = min(limit, policy.MAX_BATCH), Terms(ttl, Mode.AT_LEAST_ONCE, holder=reader)
-            more, part = True, limit if max_bytes is None else 1
+            more, part = not settings.paused, limit if max_bytes is None else 1
             while more and part:
                 delivered, more, _ = self._receiving.claim(part, self._queue.read_settings(), terms, now, visible_by)
                 messages += delivered

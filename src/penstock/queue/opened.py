@@ -39,6 +39,16 @@ class OpenQueue:
             raise QueueNotFound(self.name)
         return settings
 
+    def due(self) -> int | None:
+        """When there is, or was, a message to look for; None if there is nothing to wait for, or the queue is paused."""
+        due = self.stored.due()
+        return None if due is None or self.is_paused() else due
+
+    def is_paused(self) -> bool:
+        """A paused queue is asked again each time, as another process may resume it. That a queue was paused is seen by the
+        claim, which the store refuses."""
+        return self.known is not None and self.known.paused and self.read_settings().paused
+
     def decide(self, act: Callable[[Settings], Answer | None]) -> tuple[Answer, Settings]:
         """Act on the settings we know, and again on new ones if the store answers None: they have changed. Returns the answer
         and the settings that it is for."""

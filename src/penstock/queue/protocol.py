@@ -177,6 +177,15 @@ class Queue(ABC):
     def update(self, **changes: Any) -> Settings:
         """Change settings. Messages already in the queue are affected when they are next received."""
 
+    def pause(self) -> Settings:
+        """Let nobody receive: receivers wait as in an empty queue, wherever they are. Messages can be sent, and those that are
+        held extended and settled; a named claim can be read and settled, but a new one is empty."""
+        return self.update(paused=True)
+
+    def resume(self) -> Settings:
+        """Let receivers have messages again; those that wait have them at once."""
+        return self.update(paused=False)
+
     @abstractmethod
     def purge(self) -> int:
         """Remove all messages, received or not, except those of named claims. Returns how many. A queue with groups also

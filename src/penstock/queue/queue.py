@@ -209,7 +209,7 @@ class LocalQueue(Queue):
         return stored.history.scan(start, stop, limit) if settled else self._let_lapse(stored.scan(start, stop, limit))
 
     def pulse(self) -> Pulse:
-        due_at = self._opened.stored.due()
+        due_at = self._opened.due()
         return Pulse(self._opened.clock(), due_at)
 
     def stats(self) -> Stats:

@@ -17,6 +17,7 @@ from penstock.message import SECOND, Held, Home, Message, Mode, Receipt, Setting
 from penstock.policy import Verdict, settlement
 from penstock.queue.dead_letters import DeadLetters
 from penstock.queue.opened import OpenQueue
+from penstock.queue.settling import settle
 from penstock.stores.requests import Claiming, Deleting
 
 logger = logging.getLogger("penstock")
@@ -56,7 +57,7 @@ class Receiving:
             messages = self.take(limit, terms)
             if messages or time.monotonic() >= give_up_at:
                 return messages
-            due = queue.stored.due()
+            due = queue.due()
             resume_at = give_up_at
             if due is not None:
                 pause = max((due - queue.clock()) / SECOND, 0 if terms.share is None else SHARE_PAUSE)
@@ -82,10 +83,13 @@ class Receiving:
         """Up to ``limit`` messages to deliver, and whether to continue."""
         queue = self._queue
         if not self._busy:
-            due = queue.stored.due()
+            due = queue.due()
             if due is None or due > queue.clock():  # checked without a write lock
                 return [], False
         settings = queue.known or queue.read_settings()
+        if settings.paused:
+            self._busy = False
+            return [], not queue.is_paused()
         chosen = terms.mode or settings.mode
         with queue.store.batch(durable=chosen is Mode.AT_MOST_ONCE):
             now = queue.clock()  # read the clock only now: we may have waited for the lock
@@ -134,6 +138,8 @@ class Receiving:
         queue = self._queue
         settings = queue.known or queue.read_settings()
         while True:
+            if settings.paused:
+                return self._settle_and_take(held, limit, Terms(visibility, Mode.AT_LEAST_ONCE, share, holder))
             now = queue.clock()
             lease = micros(settings.visibility if visibility is None else visibility)
             deleting = Deleting(held, settlement(settings, State.PROCESSED, None, now))
@@ -162,6 +168,15 @@ class Receiving:
             queue.tell(settings)
         self._tend(now)
         return settled, delivered
+
+    def _settle_and_take(self, held: Sequence[Held], limit: int, terms: Terms) -> tuple[list[bool], list[Message]]:
+        """In two commits, for a queue that does not give its messages to whoever asks."""
+        settled = settle(self._queue, held, State.PROCESSED, None)
+        try:
+            return settled, self.take(limit, terms)
+        except (StoreError, QueueNotFound) as error:  # the deletion is done
+            logger.warning("no messages could be claimed from queue %r: %s", self._queue.name, error)
+            return settled, []
 
     def _judge(
         self, claimed: list[Message], settings: Settings, visibility: float | None, mode: Mode, now: int, until: int | None

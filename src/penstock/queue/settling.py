@@ -26,9 +26,9 @@ class Settling:
 
     def settle(self, held: Sequence[Held], state: State, reason: str | None, connection: object = None) -> list[bool]:
         if connection is None:
-            return _settle(self._queue, held, state, reason)
+            return settle(self._queue, held, state, reason)
         with self._queue.joining(connection) as joined:
-            return _settle(joined, held, state, reason)
+            return settle(joined, held, state, reason)
 
     def extend(self, held: Sequence[Held], visibilities: Sequence[float]) -> list[bool]:
         """Hide each message for so many seconds from now."""
@@ -54,7 +54,7 @@ class Settling:
         return released
 
 
-def _settle(queue: OpenQueue, held: Sequence[Held], state: State, reason: str | None) -> list[bool]:
+def settle(queue: OpenQueue, held: Sequence[Held], state: State, reason: str | None) -> list[bool]:
     if not held:
         return []
     now = queue.clock()

@@ -85,12 +85,14 @@ add_body = crc32
 """A message's checksum, from its body and from the checksum it would have with an empty body."""
 
 
+LATER: dict[str, Any] = {"labels": {}, "paused": False}
+"""Settings that are stored only where they differ from this: other queues are stored as they were before there were any."""
+
+
 @lru_cache(maxsize=1024)
 def pack_settings(settings: Settings) -> str:
-    """A queue without labels is stored as it was before there were labels."""
-    fields = asdict(settings)
-    labels = dict(fields.pop("labels"))
-    return json.dumps(fields | {"labels": labels} if labels else fields)
+    fields = asdict(settings) | {"labels": dict(settings.labels)}
+    return json.dumps({name: value for name, value in fields.items() if name not in LATER or value != LATER[name]})
 
 
 @lru_cache(maxsize=1024)

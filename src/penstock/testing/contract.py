@@ -21,6 +21,7 @@ from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import HistoryChapter
 from penstock.testing.holding import Holding
 from penstock.testing.model import Model
+from penstock.testing.pausing import Pausing, PausingAcross, PausingInside, PausingLive
 from penstock.testing.power import PowerLoss
 from penstock.testing.publish_crashes import PublishCrashes
 from penstock.testing.publishing import PublishingChapter, StagedSegments
@@ -58,6 +59,9 @@ class _Contract(
     ReceivingChapter,
     SettlingChapter,
     Holding,
+    Pausing,
+    PausingLive,
+    PausingInside,
     Duplicates,
     SetsChapter,
     Redriving,
@@ -87,7 +91,7 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
     """The contract of a store that does not support ordered groups."""
 
 
-class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, SchedulesAcross, SteppingAcross):
+class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, PausingAcross, SchedulesAcross, SteppingAcross):
     """The contract of a store that several processes may open at the same ``url``."""
 
 

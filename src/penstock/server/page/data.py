@@ -237,6 +237,7 @@ class PageData:
             "mode": settings.mode.value,
             "history": settings.history,
             "labels": dict(settings.labels),
+            "paused": settings.paused,
         }
 
     def _readers(self, queue: str, visible: int) -> list[QueueRow]:

@@ -241,7 +241,8 @@ class FileQueue(StoredQueue):
             return list(self.folder.index)
 
     def stamp(self) -> Stamp | None:
+        """A value that changes when the messages or the settings do."""
         try:
-            return self.folder.layout.stamp()
+            return *self.folder.layout.stamp(), *self.sidecar.stamp()
         except OSError:  # the queue was dropped, or the disk fails: a closer look reports it
             return None

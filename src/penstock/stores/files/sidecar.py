@@ -206,6 +206,14 @@ class Sidecar:
         self._fresh = True
         return self._record
 
+    def stamp(self) -> tuple[int, ...]:
+        """A value that changes when the settings do: the file is replaced each time."""
+        try:
+            status = os.stat(self._settings_at)
+        except FileNotFoundError:  # another program made the queue
+            return ()
+        return status.st_ino, status.st_mtime_ns
+
     def _parsed(self, content: bytes) -> Any:
         try:
             return _parse(content)

@@ -1,4 +1,4 @@
-// The settings of a queue: shown, changed, and given to a new one. The server checks them, as for every other client.
+// The settings of a queue: shown, changed, and given to a new one. The server checks them.
 
 import { call, callBroker } from "./api.js";
 import { go } from "./app.js";
@@ -7,7 +7,7 @@ import { span } from "./format.js";
 import { act, dialog, field, linkTo, named, pairs, queueLink, toast, words } from "./ui.js";
 
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
-const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once", labels: {} };
+const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once", labels: {}, paused: false };
 const TIMES = [
   ["visibility", "Visibility", "how long a received message stays hidden"],
   ["retention", "Retention", "how long a message is kept"],
@@ -16,14 +16,15 @@ const TIMES = [
 ];
 
 export function settingsPairs(settings) {
-  const { redrive, deduplicate, mode, groups, labels = {} } = settings;
+  const { redrive, deduplicate, mode, groups, paused, labels = {} } = settings;
   const names = Object.keys(labels ?? {});
   return pairs([
     ...TIMES.map(([key, told]) => [told, key === "history" && !settings[key] ? "none" : span(settings[key])]),
     ["Equal messages", deduplicate === true ? "refused while one is in the queue" : deduplicate === false ? "taken" : `refused for ${span(deduplicate)}`],
-    ["Dead letters", redrive ? ["to ", redrive.dead_letter_queue === ":hidden" ? "a queue that you may not see" : queueLink(redrive.dead_letter_queue), ` after ${redrive.max_receives === 1 ? "1 receive" : `${redrive.max_receives} receives`}`] : "none: a message is delivered until it is deleted"],
+    ["Dead letters", redrive ? ["to ", redrive.dead_letter_queue === ":hidden" ? "a queue that you may not see" : queueLink(redrive.dead_letter_queue), ` after ${redrive.max_receives === 1 ? "1 receive" : `${redrive.max_receives} receives`}`] : "none"],
     ["Delivery", mode === "at_most_once" ? "at most once" : "at least once"],
     ["Groups", groups ? "kept in order" : "no"],
+    paused ? ["Paused", "yes"] : null,
     names.length ? ["Labels", names.map((name) => el("div", {}, named(name), ": ", named(labels[name])))] : null,
   ]);
 }
@@ -31,11 +32,11 @@ export function settingsPairs(settings) {
 /** "90", "90 s", "1.5 h", "4 days" as seconds. */
 function seconds(told, label) {
   const found = /^\s*(\d+(?:\.\d+)?)\s*((s|m|h|d|w)|sec|min|(second|minute|hour|day|week)s?|)\s*$/i.exec(told);
-  if (!found) throw new Error(`${label}: "${told}" is not a duration. Write 30, 30 s, 5 min, 12 h or 4 days.`);
+  if (!found) throw new Error(`${label}: "${told}" is no duration. Write 30 s, 5 min, 12 h or 4 days.`);
   return Number(found[1]) * (UNITS[found[2].charAt(0).toLowerCase()] ?? 1);
 }
 
-/** The controls of all settings, and what they say. */
+/** The controls. */
 function controls(settings, queues, fresh) {
   const input = (value, more = {}) => el("input", { type: "text", autocomplete: "off", spellcheck: "false", value, ...more });
   const choose = (options, chosen) => el("select", {}, options.map(([value, told]) => el("option", { value, selected: value === chosen }, told)));
@@ -46,7 +47,8 @@ function controls(settings, queues, fresh) {
   const dead = input(settings.redrive?.dead_letter_queue ?? "", { list: "known-queues", placeholder: "none" });
   const most = el("input", { type: "number", min: 1, value: settings.redrive?.max_receives ?? 5 });
   const mode = choose([["at_least_once", "at least once"], ["at_most_once", "at most once"]], settings.mode);
-  const groups = el("input", { type: "checkbox", checked: settings.groups });
+  const check = (checked) => el("input", { type: "checkbox", checked });
+  const [groups, paused] = [check(settings.groups), check(settings.paused)];
   const window_field = field("Refused for", span_of_equal);
   const most_field = field("Receives before that", most);
   const see = () => {
@@ -58,6 +60,7 @@ function controls(settings, queues, fresh) {
   see();
   const node = el("div", { class: "fields" }, TIMES.map(([key, told, hint]) => field(told, times[key], hint)),
     field("Delivery", mode), field("Equal messages", equal), window_field, field("Dead letter queue", dead), most_field, known,
+    el("label", { class: "check" }, paused, "Paused"),
     fresh ? el("label", { class: "check" }, groups, "Keep the order within groups") : null);
 
   function read() {
@@ -65,6 +68,7 @@ function controls(settings, queues, fresh) {
     chosen.deduplicate = { no: false, yes: true }[equal.value] ?? seconds(span_of_equal.value, "Refused for");
     chosen.redrive = dead.value ? [dead.value, Number(most.value)] : null;
     chosen.mode = mode.value;
+    chosen.paused = paused.checked;
     if (fresh) chosen.groups = groups.checked;
     return chosen;
   }
@@ -72,20 +76,20 @@ function controls(settings, queues, fresh) {
   return { node, read };
 }
 
-/** What differs from `settings`; the server is asked to change nothing else. */
+/** What differs from `settings`. */
 function changes(chosen, settings) {
   const before = { ...settings, redrive: settings.redrive ? [settings.redrive.dead_letter_queue, settings.redrive.max_receives] : null };
   return Object.fromEntries(Object.entries(chosen).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(before[key])));
 }
 
-/** The dialog that changes the settings of a queue; `done` is called after a change. */
+/** `done` is called after a change. */
 export function editSettings(queue, settings, queues, done) {
   const form = controls(settings, queues, false);
   ask(["Settings of ", named(queue)], form.node, "Save", async () => {
     const changed = changes(form.read(), settings);
     if (!Object.keys(changed).length) return;
     await call(queue, "update", changed);
-    toast("The settings are changed.", "good");
+    toast("Settings changed.", "good");
     done();
   });
 }
@@ -99,7 +103,7 @@ export function createQueue(queues) {
   });
 }
 
-/** A dialog that stays open, and says what is wrong, until the work has succeeded. */
+/** A dialog that stays open until the work has succeeded. */
 function ask(title, content, told, work) {
   const wrong = el("p", { class: "bad", role: "alert" });
   const submit = el("button", { type: "submit", class: "btn primary" }, told);
