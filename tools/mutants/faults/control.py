@@ -44,8 +44,9 @@ FAULTS = [
     ),
     controlled(
         "a receiver does not ask whether its queue was resumed",
-        "rests_until_its_queue_is_resumed or sees_that_it_is_paused",
+        "another_process_pauses",
         ("queue/opened.py", "and self.known.paused and self.read_settings().paused", "and self.known.paused"),
+        files=("tests/test_sqlite.py",),
     ),
     controlled(
         "a receiver looks again and again at a paused queue",

@@ -704,12 +704,12 @@ FAULTS = [
     mutant(
         "a queue without labels is stored in a new way",
         "versions_without_labels",
-        ("stores/encoding.py", '{"labels": labels} if labels else fields', '{"labels": labels}'),
+        ("stores/encoding.py", "if name not in LATER or value != LATER[name]", "if True"),
     ),
     mutant(
         "settings that differ only in their labels count as equal",
         "keeps_its_labels or only_the_labels",
-        (MESSAGE, '"mode", "history", "labels")', '"mode", "history")'),
+        (MESSAGE, '"history", "labels", "paused")', '"history", "paused")'),
     ),
     mutant(
         "equal labels are stored in the order in which they were given",
