@@ -709,7 +709,7 @@ FAULTS = [
     mutant(
         "settings that differ only in their labels count as equal",
         "keeps_its_labels or only_the_labels",
-        (MESSAGE, '"history", "labels", "paused")', '"history", "paused")'),
+        (MESSAGE, '"history", "labels", "paused"', '"history", "paused"'),
     ),
     mutant(
         "equal labels are stored in the order in which they were given",
