@@ -10,13 +10,10 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from penstock.errors import BadInput, BadMessage, MissingExtra
-from penstock.message import Attribute, Death, Message
+import pyarrow as pa
 
-try:
-    import pyarrow as pa
-except ImportError as error:
-    raise MissingExtra("messages as Arrow", "arrow") from error
+from penstock.errors import BadInput, BadMessage
+from penstock.message import Attribute, Death, Message
 
 INSTANT = pa.timestamp("us", tz="UTC")
 TEXTS = pa.map_(pa.string(), pa.string())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.frame import Frame, Pipelines, absolute
 from penstock.cli.output import complain
+from penstock.errors import BadInput
 from penstock.spark.options import check_queues
 from penstock.urls import without_password
 
@@ -42,10 +44,17 @@ def add(pipeline: Pipelines) -> None:
         help="parse JSON bodies into a column data, with this schema or an inferred one",
     )
     parser.add_argument("--batch", metavar="N", type=int, help="at most N messages at a time (100000)")
+    parser.add_argument(
+        "--from-history",
+        action="store_true",
+        help="copy the history that the queues keep, which stays, instead of draining them; ends when that is done",
+    )
 
     parser = pipeline("load", run_load, "send the rows of files to a queue, each once")
     parser.add_argument("files", metavar="FILE", nargs="+", help="files, folders or patterns: Parquet, JSON lines, CSV or text")
-    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument(
+        "queue", metavar="QUEUE", nargs="?", help="where they go; without it, each message of an archive goes back"
+    )
     parser.add_argument(
         "--format", choices=["parquet", "json", "csv", "text"], help="the format of the files; else taken from their names"
     )
@@ -60,6 +69,11 @@ def add(pipeline: Pipelines) -> None:
         "--bad-file", metavar="FILE", help="rows that cannot be messages go here as JSON lines, with the reason"
     )
     either.add_argument("--bad-queue", metavar="QUEUE", help="or to this queue")
+    again = parser.add_argument_group("replaying an archive")
+    again.add_argument("--since", metavar="TIME", type=instant, help="only what was sent at this time or later (UTC)")
+    again.add_argument("--until", metavar="TIME", type=instant, help="only what was sent before this time")
+    again.add_argument("--where", metavar="SQL", help="only these: over the archive's columns, and text and json, the body")
+    again.add_argument("--name", metavar="NAME", help="the name of the replay: under each, a message is sent once")
 
     parser = pipeline("move", run_move, "move a queue to another store, and prove it by counts and checksums")
     parser.add_argument("from_url", metavar="FROM_URL")
@@ -89,8 +103,18 @@ def mapping(text: str) -> dict[str, str]:
     return found
 
 
+def instant(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a time such as 2030-01-31 or 2030-01-31T12:00Z") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def run_archive(args: Namespace, frame: Frame) -> int:
     check_queues(frame.url, ",".join(args.queues), patterns=True)
+    if args.from_history:
+        return _run_archive_history(args, frame)
     from penstock.spark.pipelines.archive import archive
 
     limits = {} if args.batch is None else {"maxMessagesPerTrigger": str(args.batch)}
@@ -109,7 +133,28 @@ def run_archive(args: Namespace, frame: Frame) -> int:
     return _answer(frame, f"archived {_count(done.rows)} to {args.folder}", done, {"folder": args.folder})
 
 
+def _run_archive_history(args: Namespace, frame: Frame) -> int:
+    if args.batch is not None:
+        raise BadInput("--batch is for draining; --from-history takes the whole history")
+    from penstock.spark.pipelines.settled import archive_history
+
+    done = archive_history(
+        frame.spark,
+        frame.url,
+        args.queues,
+        args.folder,
+        checkpoint=args.checkpoint,
+        compression=args.compression,
+        columns=args.json_columns,
+    )
+    return _answer(frame, f"archived {_count(done.rows)} of the history to {args.folder}", done, {"folder": args.folder})
+
+
 def run_load(args: Namespace, frame: Frame) -> int:
+    if args.queue is None and len(args.files) > 1:  # argparse gives all names to the files
+        args.queue = args.files.pop()
+    if args.queue is None or any(getattr(args, name) is not None for name in ("since", "until", "where", "name")):
+        return _run_replay(args, frame)
     check_queues(frame.url, args.queue, *([args.bad_queue] if args.bad_queue else []))
     from penstock.spark.pipelines.load import load
 
@@ -133,6 +178,35 @@ def run_load(args: Namespace, frame: Frame) -> int:
         complain(f"there was nothing new: {checkpoint} knows what was loaded before (another --checkpoint loads it again)")
     figures = {"queue": args.queue, "checkpoint": checkpoint, "bad": done.bad}
     return _answer(frame, _loaded(args, done), done, figures)
+
+
+def _run_replay(args: Namespace, frame: Frame) -> int:
+    for name in ("format", "body", "schema", "map", "bad_file"):
+        if getattr(args, name):
+            raise BadInput(f"a replay of an archive sends its messages as they were: it takes no --{name.replace('_', '-')}")
+    if len(args.files) > 1:
+        raise BadInput(f"a replay has one archive, not {len(args.files)}")
+    check_queues(frame.url, *(name for name in (args.queue, args.bad_queue) if name))
+    from penstock.spark.pipelines.replay import replay
+
+    done = replay(
+        frame.spark,
+        args.files[0],
+        frame.url,
+        args.queue,
+        name=args.name,
+        since=args.since,
+        until=args.until,
+        where=args.where,
+        rate=args.rate,
+        bad_queue=args.bad_queue,
+        checkpoint=args.checkpoint,
+        watch=frame.watch,
+    )
+    if not done.rows and not done.stopped:
+        complain("nothing was sent: nothing was chosen, or this replay was done before (another --name sends it again)")
+    text = f"sent {_count(done.rows)} again, to {args.queue or 'the queues they came from'}"
+    return _answer(frame, text, done, {"queue": args.queue, "archive": args.files[0]})
 
 
 def _loaded(args: Namespace, done: Totals) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -27,4 +29,5 @@ def chosen(given: StructType) -> StructType:
 
 
 def arrow_schema(chosen: StructType) -> pa.Schema:
-    return to_arrow_schema(chosen, timezone="UTC")
+    zoned = "timezone" in signature(to_arrow_schema).parameters  # older versions of Spark always say UTC
+    return to_arrow_schema(chosen, timezone="UTC") if zoned else to_arrow_schema(chosen)

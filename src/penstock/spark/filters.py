@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from penstock.arrow import END, INSTANT
 from penstock.message import from_datetime
 from penstock.stores.ids import Ids
 
-COMPARISONS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-}
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+COMPARISONS = {"EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<="}
+"""By the names of Spark's classes, which Spark 4.0 does not have."""
 OPERATORS: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     "=": pc.equal,
     ">": pc.greater,
@@ -43,15 +40,14 @@ class Wanted:
 
     def narrowed(self, given: Filter) -> Wanted | None:
         """With one more filter; None if Spark has to evaluate it."""
-        column: str = ".".join(getattr(given, "attribute", ()))
-        if column in ("queue", "id") and isinstance(given, EqualTo | In):
-            values = given.value if isinstance(given, In) else (given.value,)
+        column, kind, value = ".".join(getattr(given, "attribute", ())), type(given).__name__, getattr(given, "value", None)
+        if column in ("queue", "id") and kind in ("EqualTo", "In"):
+            values: Any = value if kind == "In" else (value,)
             known = self.queues if column == "queue" else self.ids
             left = frozenset(value for value in values if value is not None and (known is None or value in known))
             return replace(self, queues=left) if column == "queue" else replace(self, ids=left)
-        if column in INSTANTS and type(given) in COMPARISONS and _is_instant(given.value):  # type: ignore[attr-defined]
-            at = from_datetime(given.value)  # type: ignore[attr-defined]
-            return replace(self, times=(*self.times, (column, COMPARISONS[type(given)], at)))
+        if column in INSTANTS and kind in COMPARISONS and isinstance(value, datetime) and value.tzinfo is not None:
+            return replace(self, times=(*self.times, (column, COMPARISONS[kind], from_datetime(value))))
         return None
 
     def conditions(self, ids: Ids) -> list[str]:
@@ -72,7 +68,3 @@ class Wanted:
         for column, sign, at in self.times:
             batch = batch.filter(OPERATORS[sign](batch.column(column), pa.scalar(at, INSTANT)))  # drops nulls too
         return batch
-
-
-def _is_instant(value: Any) -> bool:
-    return isinstance(value, datetime) and value.tzinfo is not None

@@ -41,6 +41,7 @@ class ReadOptions:
     failOnDataLoss          false: a checkpoint that was set back or whose claims are gone is skipped, with a warning
     includeAttributes       false: without the columns attributes and attribute_types
     claimTimeout            seconds after which a claim that Spark never logged is given back
+    reader, epoch           for batches: claim what is visible under this name and number; a repeated read has the same rows
     readerPrefix            how the name of a new checkpoint's reader begins
     settle                  false: messages stay claimed when Spark has committed them, and somebody else settles them
     pauseFile               a file: as long as it exists, a stream claims nothing more
@@ -61,6 +62,8 @@ class ReadOptions:
     reader_prefix: str = "spark-"
     settle: bool = True
     pause_file: str | None = None
+    reader: str | None = None
+    epoch: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -81,7 +84,15 @@ class ReadOptions:
             reader_prefix=given.text("readerPrefix") or "spark-",
             settle=given.flag("settle", True),
             pause_file=given.text("pauseFile") or None,
+            reader=given.text("reader") or None,
+            epoch=given.count("epoch", 0, 2**62),
         )
+        if (chosen.reader is None) != (chosen.epoch is None):
+            raise BadInput("the options reader and epoch belong together: a read that can be repeated has both")
+        if chosen.reader is not None:
+            check_name(chosen.reader, "reader name")
+            if chosen.view != "messages":
+                raise BadInput(f"the options reader and epoch claim messages; the view {chosen.view!r} has none to claim")
         given.done()
         check_name(f"{chosen.reader_prefix}{uuid.UUID(int=0)}", "reader name")
         return chosen

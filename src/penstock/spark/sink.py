@@ -22,11 +22,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.broker import open_desk
@@ -36,6 +37,11 @@ from penstock.spark.digests import WRAP, digest_of
 from penstock.spark.insisting import insist
 from penstock.spark.options import WriteOptions, check_shared
 from penstock.spark.rows import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:  # Spark 4.0 has none, and is refused: see versions.py
+    DataSourceStreamArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", object)
 
 logger = logging.getLogger("penstock.spark")
 

@@ -58,6 +58,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.view != "messages":
             raise BadInput(f"a stream reads messages; the view {options.view!r} is for batches (spark.read)")
+        if options.reader is not None:
+            raise BadInput("the options reader and epoch are for batches (spark.read); a stream's checkpoint has its own")
         self._options = options
         self._schema = schema
         self._first: Offset = {"reader": f"{options.reader_prefix}{uuid.uuid4()}", "epoch": 0, "claims": {}}

@@ -90,6 +90,35 @@ def test_a_move_tells_what_stays_and_a_load_what_could_not_be_loaded(shell: Shel
     assert shell.out == "read 3 rows for jobs; those that cannot be messages are in bad\n"
 
 
+def test_an_archive_is_replayed_by_its_name_and_the_history_is_archived(shell: Shell) -> None:
+    with penstock.open("sqlite:///queues.db") as broker:
+        jobs = broker.create("jobs", history=600)
+        broker.create("other")
+        jobs.send_many([b"1", b"2"])
+        for message in jobs.receive(2):
+            jobs.delete(message)
+        assert shell("archive", "jobs", "lake", "--from-history") == 0
+        assert shell.out == "archived 2 messages of the history to lake\n"
+        assert shell("load", "lake", "--since", "2026-01-01", "--name", "first") == 0
+        assert (shell.out, shell.err) == ("sent 2 messages again, to the queues they came from\n", "")
+        assert shell.json("load", "lake", "other", "--where", "text = '2'")["rows"] == 1
+        assert shell("load", "lake", "--since", "2026-01-01", "--name", "first") == 0
+        assert shell.err.startswith("penstock: nothing was sent: nothing was chosen, or this replay was done before")
+        assert [message.body for message in jobs.peek(9)] == [b"1", b"2"]
+        assert [message.body for message in broker["other"].peek(9)] == [b"2"]
+
+    for words, told in [
+        (["lake", "--since", "yesterday"], "argument --since: 'yesterday' is not a time such as 2030-01-31"),
+        (["lake", "--map", "key=id"], "penstock: a replay of an archive sends its messages as they were: it takes no --map\n"),
+        (["lake", "lake", "jobs", "--name", "x"], "penstock: a replay has one archive, not 2\n"),
+        (["queues.db"], "is not an archive: it is not a folder with files of Parquet; to load other files, name the QUEUE\n"),
+    ]:
+        assert shell("load", *words) == 2
+        assert told in shell.err
+    assert shell("archive", "jobs", "lake", "--from-history", "--batch", "3") == 2
+    assert shell.err == "penstock: --batch is for draining; --from-history takes the whole history\n"
+
+
 def test_a_missing_queue_is_told_before_spark_starts(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def start(_: Frame) -> None:
         raise AssertionError("Spark was started")

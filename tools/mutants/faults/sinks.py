@@ -29,6 +29,14 @@ def archived(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/pipelines/test_archive.py",))
 
 
+def replayed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/pipelines/test_replay.py",))
+
+
+def claimed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, tests, changes, ("tests/spark/test_claimed.py",))
+
+
 def service(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/spark/pipelines/test_service.py", "tests/spark/test_source.py"))
 
@@ -37,7 +45,29 @@ ARCHIVE = "spark/pipelines/archive.py"
 LANDING, TAKING = "spark/pipelines/landing.py", "spark/pipelines/taking.py"
 CHECKS, LIMITS = "spark/pipelines/checks.py", "spark/pipelines/limits.py"
 
+REPLAY, SETTLED = "spark/pipelines/replay.py", "spark/pipelines/settled.py"
+
+CLAIMED = "spark/claimed.py"
+
 FAULTS = [
+    claimed(
+        "a repeated read claims what has come since",
+        "(same_rows or died_before) and sqlite",
+        (CLAIMED, "if not any(claim.confirmed for claim in claims.values()):", "if True:"),
+    ),
+    claimed(
+        "a repeated read is never confirmed",
+        "given_up and sqlite",
+        (CLAIMED, "queue.confirm(self._reader, self._epoch).size", "queue.claim(self._reader, self._epoch, 1).size"),
+    ),
+    replayed(
+        "a replay chooses anew when it goes on", "whatever_becomes", (REPLAY, "if notes.read(CHOSEN) is None:", "if True:")
+    ),
+    replayed(
+        "a replay that is done runs again", "once_under_each_name", (REPLAY, "if notes.read(SENT) is not None:", "if False:")
+    ),
+    replayed("a replay sends both copies of a message", "two_files_have", (REPLAY, '.dropDuplicates(["queue", "id"])', "")),
+    replayed("the history is archived again", "history_is_archived", (SETTLED, "if not home.files():", "if True:")),
     sink("the sink gives no digest", "set_back", ("spark/sink.py", "None if once else f", "None if True else f")),
     sink(
         "what each task wrote is not counted",

@@ -72,17 +72,15 @@ def archive(
     """Drain queues (names, or patterns with * and ?) into ``folder``: forever, or with ``once`` what is there now.
 
     ``columns``: parse JSON bodies into a column ``data`` of this schema (DDL), or ``infer`` it. ``options``: the source's."""
-    if compression not in COMPRESSIONS:
-        raise BadInput(f"compression {compression!r:.80} is not one of {', '.join(COMPRESSIONS)}")
+    check_compression(compression)
     if once and url.startswith("sqlite:"):  # a large claim costs little there, and speeds up the batches
         options.setdefault("maxMessagesPerTrigger", str(MAX_CLAIM))
     names = queues if isinstance(queues, str) else ",".join(queues)
     home = DataFolder(folder)
     check_no_pattern(home.url)  # merging reads its small files again
     if columns is not None:
-        _fix_columns(spark, home, columns)
-    known = hashlib.sha256(json.dumps([without_password(url), names]).encode()).hexdigest()[:12]
-    notes = DataFolder(checkpoint) if checkpoint else home / f"{OURS}/checkpoints/{known}"
+        fix_columns(spark, home, columns)
+    notes = DataFolder(checkpoint) if checkpoint else notes_of(home, url, names)
     with notes.locked():
         run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
         _finish(home, run)
@@ -97,6 +95,16 @@ def archive(
     return done
 
 
+def check_compression(compression: str) -> None:
+    if compression not in COMPRESSIONS:
+        raise BadInput(f"compression {compression!r:.80} is not one of {', '.join(COMPRESSIONS)}")
+
+
+def notes_of(home: DataFolder, *about: str) -> DataFolder:
+    known = hashlib.sha256(json.dumps([without_password(each) for each in about]).encode()).hexdigest()[:12]
+    return home / f"{OURS}/checkpoints/{known}"
+
+
 @dataclass
 class ArchivePlace:
     """Writes each batch into its place; Spark may pickle it to another process."""
@@ -105,6 +113,8 @@ class ArchivePlace:
     run: str
     compression: str
     infer: bool
+    more: tuple[str, ...] = ()
+    """Columns of the messages to keep beside the usual ones."""
     begun: bool = False
     """It has placed a batch, so the remains of an earlier run are cleared away."""
 
@@ -120,7 +130,7 @@ class ArchivePlace:
         if fixed is None and self.infer:
             frame = frame.persist()  # it is used twice, and would be read twice
             fixed = _infer(frame, home)
-        rows = shaped(frame, fixed)
+        rows = shaped(frame, fixed, self.more)
         with home.syncing(staged):
             rows.write.partitionBy("queue", "day").option("compression", self.compression).parquet(f"{home.url}/{staged}")
         moves = self._moves(home.files(staged), staged, batch)
@@ -162,12 +172,13 @@ def _infer(frame: DataFrame, home: DataFolder) -> str:
     return fixed
 
 
-def shaped(frame: DataFrame, columns: str | None = None) -> DataFrame:
+def shaped(frame: DataFrame, columns: str | None = None, more: Sequence[str] = ()) -> DataFrame:
     """Messages as the rows of an archive; the day is the UTC day of sent_at, whatever the session's time zone."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = frame.select(
         *KEPT,
+        *more,
         F.current_timestamp().alias("archived_at"),
         F.expr(f"date_from_unix_date(cast(floor(unix_micros(sent_at) / {DAY}) AS int))").alias("day"),
     )
@@ -240,7 +251,7 @@ def _name(run: str, batch: int, rest: str) -> str:
     return f"{run}-{batch:08}-{rest}"
 
 
-def _fix_columns(spark: SparkSession, home: DataFolder, columns: str) -> None:
+def fix_columns(spark: SparkSession, home: DataFolder, columns: str) -> None:
     if columns == "infer":
         return
     wanted = spark.createDataFrame([], columns).schema.simpleString()

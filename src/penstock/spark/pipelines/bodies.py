@@ -33,6 +33,12 @@ def parsed(stream: DataFrame, ddl: str) -> DataFrame:
     )
 
 
+def readable_bodies(frame: DataFrame) -> DataFrame:
+    """With the body as the column ``text``, and as the variant ``json``, null if it is no JSON: json:customer.name::string."""
+    text = "cast(body AS string)"
+    return frame.withColumns({"text": f.expr(text), "json": f.expr(f"try_parse_json({text})")})
+
+
 def messages(frame: DataFrame) -> DataFrame:
     if "body" in frame.columns:
         return frame.select(*[name for name in MESSAGE if name in frame.columns])

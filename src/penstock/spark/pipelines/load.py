@@ -122,7 +122,12 @@ def _slowly(spark: SparkSession, rows: DataFrame, rate: int, sink: dict[str, str
     check_no_pattern(notes.url)
     cut = rows.writeStream.format("parquet").option("path", f"{notes.url}/rows").option("maxRecordsPerFile", str(rate))
     cut.option("checkpointLocation", f"{notes.url}/cut").trigger(availableNow=True).start().awaitTermination()
-    parts = spark.readStream.schema(rows.schema).options(**READ).option("maxFilesPerTrigger", "1").parquet(f"{notes.url}/rows")
+    return send_slowly(spark, rows.schema, sink, notes, watch)
+
+
+def send_slowly(spark: SparkSession, schema: StructType, sink: dict[str, str], notes: DataFolder, watch: Watch) -> Totals:
+    """Send the rows that were cut into CHECKPOINT/rows, one file a second."""
+    parts = spark.readStream.schema(schema).options(**READ).option("maxFilesPerTrigger", "1").parquet(f"{notes.url}/rows")
     writer = parts.writeStream.format("penstock").options(**sink).option("checkpointLocation", f"{notes.url}/load")
     query = writer.trigger(processingTime="1 second").start()
 

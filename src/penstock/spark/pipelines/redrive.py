@@ -29,6 +29,7 @@ from pyspark.sql import functions as f
 import penstock
 from penstock.errors import BadInput, QueueNotFound
 from penstock.spark.pipelines.access import source_options
+from penstock.spark.pipelines.bodies import readable_bodies
 from penstock.spark.pipelines.failures import readable
 
 BATCH = 500
@@ -65,11 +66,9 @@ def letters(spark: SparkSession, url: str, queue: str, *, where: str | None = No
             "source": f.coalesce("death.queue", f.col("attributes")["queue"]),
             "tries": f.coalesce("death.receives", "receives"),
             "died_at": f.coalesce("death.died_at", "sent_at"),
-            "text": f.col("body").cast("string"),
-            "json": f.expr("try_parse_json(cast(body AS string))"),
         }
     )
-    frame = frame.withColumn("age", (f.unix_micros(now) - f.unix_micros("died_at")) / 1_000_000)
+    frame = readable_bodies(frame).withColumn("age", (f.unix_micros(now) - f.unix_micros("died_at")) / 1_000_000)
     if where is None:
         return frame
     try:

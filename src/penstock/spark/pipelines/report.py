@@ -42,7 +42,7 @@ def report(
     frames = []
     for each in what:
         if Path(each).is_dir():
-            known = known_types(spark.read.parquet(str(each)).schema)
+            known = known_types(spark.read.option("mergeSchema", "true").parquet(str(each)).schema)
             frames.append(_normal(spark.read.schema(known).parquet(str(each)), producer, view="archive"))
         elif isinstance(each, Path) or "/" in each:
             raise BadInput(f"there is no folder {str(each)!r}")
@@ -77,7 +77,8 @@ def _normal(frame: DataFrame, producer: str, *, view: str) -> DataFrame:
     """The counted columns of each message, without bodies; columns that a frame lacks are null."""
     known = from_arrow_schema(arrow.SETTLED)
     if "archived_at" in frame.columns:
-        frame = frame.withColumn("settled_at", f.col("archived_at"))
+        known_at = "settled_at" if "settled_at" in frame.columns else "archived_at"  # the history's, if it comes from there
+        frame = frame.withColumn("settled_at", f.coalesce(known_at, "archived_at"))
     has = set(frame.columns)
     given = {field.name: f.col(f"`{field.name}`") if field.name in has else f.lit(None).cast(field.dataType) for field in known}
     size = f.length("body") if "body" in has else f.lit(None)
