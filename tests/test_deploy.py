@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -12,13 +13,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
 
 import penstock
 from penstock.cli import BAD, NOT_FOUND, build
+from penstock.server import BackgroundServer, ServerSettings
 from penstock.spark.pipelines import declaration
+from penstock.spark.pipelines.checks import CheckFigures
+from penstock.spark.pipelines.exposition import Figures, exposition
+from penstock.spark.pipelines.lag import QueueLag
 from penstock.testing.http import Http
 
 ROOT = Path(__file__).parent.parent
@@ -194,3 +200,37 @@ def test_the_image_of_pipelines_holds_what_the_lock_says_and_runs_without_root()
     assert "pip install" not in final
     assert final.index("USER penstock") < final.index("ENTRYPOINT")
     assert re.findall(r"^COPY (.*)$", final, re.M) == ["--from=build /app /app"]
+
+
+def test_the_dashboard_shows_only_metrics_that_there_are(tmp_path: Path) -> None:
+    with (
+        penstock.open(f"sqlite:///{tmp_path}/queue.db") as broker,
+        BackgroundServer(broker, ServerSettings(port=0, access_log=False)) as server,
+    ):
+        broker.create("jobs")
+        with penstock.open(server.url) as remote:
+            remote["jobs"].send(b"job")
+        with urlopen(f"{server.url}/metrics") as answer:
+            told = answer.read().decode()
+    told += exposition("p", Figures(lag=1, oldest_seconds=1), {"c": CheckFigures(1, 1)}, {"jobs": QueueLag(1, 1)})
+    known: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^(penstock_\w+)(?:\{(.*)\})? \S+$", told, re.M):
+        known.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    board = json.loads((ROOT / "deploy/grafana.json").read_text())
+    targets = [target for panel in board["panels"] for target in panel.get("targets", ())]
+    assert len(targets) > 20
+    for target in targets:
+        names = re.findall(r"penstock_\w+", target["expr"])
+        assert names, target
+        by = re.search(r"by \(([^)]*)\)", target["expr"])
+        labels = set(re.findall(r"\w+", by[1])) if by else set()
+        labels |= set(re.findall(r"(\w+)=~", target["expr"]))
+        for name in names:
+            assert name in known, f"no such metric: {target['expr']}"
+            assert labels <= known[name], f"{name} has no such label: {target['expr']}"
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels, target
+    for variable in board["templating"]["list"][1:]:
+        metric, label = re.findall(r"\w+", variable["query"]["query"])[1:]
+        assert label in known[metric]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]]
+    assert len(set(places)) == len(places)
