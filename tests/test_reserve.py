@@ -1,8 +1,11 @@
 """A store whose disk is completely full, or out of inodes, can be drained with the space that it keeps in reserve."""
 
 import os
+import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import penstock
 from penstock.errors import StoreFull
 from penstock.stores.reserve import Reserve
 from penstock.stores.sql.store import SqlStore
+from penstock.testing import FakeClock
 from penstock.testing.power import need_mounts
 
 Mount = Callable[[str, int], Path]
@@ -164,6 +168,58 @@ def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount)
         ballast.unlink()
         queue.send(b"x")
         assert reserve_of(store).size() == size
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+@pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
+def test_a_queue_that_filled_its_disk_and_was_drained_takes_messages_again(scheme: str, kept: int, mount: Mount) -> None:
+    """Although nobody receives any more. SQLite keeps the space of deleted messages in its file until it is cleared."""
+    disk = mount("tmpfs", 24)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        queue = broker.create("orders", visibility=3600)
+        sent = fill_until_refused(queue)
+    clock = FakeClock(int(time.time() * 10**6))
+    with penstock.open(url_of(scheme, disk), clock=clock) as broker:
+        queue = broker["orders"]
+        while sent > kept:  # those that are kept are at the end of the file
+            sent -= sum(queue.delete_many(queue.receive(min(20, sent - kept))))
+        clock.advance(60)
+        with suppress(StoreFull):
+            queue.send(b"again")  # asks for clearing
+        queue.send(b"again")
+        store: Any = broker.store
+        assert reserve_of(store).size()
+
+
+def test_pages_are_returned_while_the_reserve_is_given_up_although_they_are_few(mount: Mount) -> None:
+    """A quarter of a large file may be more than the whole reserve."""
+    disk = mount("tmpfs", 24)
+    with penstock.open(url_of("sqlite", disk), clock=FakeClock(int(time.time() * 10**6))) as broker:
+        queue = broker.create("orders")
+        fill_until_refused(queue)
+        for _ in range(20):
+            queue.delete_many(queue.receive(20))
+        store: Any = broker.store
+        assert reserve_of(store).size() == 0
+        database = store.database
+        free = database.pragma("freelist_count")
+        assert 0 < free < 1024
+        while database.maintain():
+            pass
+        assert database.pragma("freelist_count") == 0 or reserve_of(store).size()
+
+
+def test_clearing_a_file_without_means_to_return_space_comes_to_an_end(tmp_path: Path) -> None:
+    """Another program has made the file."""
+    with closing(sqlite3.connect(tmp_path / "queue")) as own:
+        own.execute("CREATE TABLE invoices (number INTEGER)")
+    with penstock.open(url_of("sqlite", tmp_path)) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"x" * 100_000] * 100)
+        assert len(drain(queue)) == 100
+        store: Any = broker.store
+        assert store.database.pragma("freelist_count") > 1024
+        assert not store.database.maintain()
 
 
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
