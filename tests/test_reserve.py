@@ -170,14 +170,14 @@ def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount)
         assert reserve_of(store).size() == size
 
 
-@pytest.mark.parametrize("kept", [0, 100])
+@pytest.mark.parametrize("kept", [0, 1000])
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
 def test_a_queue_that_filled_its_disk_and_was_drained_takes_messages_again(scheme: str, kept: int, mount: Mount) -> None:
     """Although nobody receives any more. SQLite keeps the space of deleted messages in its file until it is cleared."""
     disk = mount("tmpfs", 24)
     with penstock.open(url_of(scheme, disk)) as broker:
-        queue = broker.create("orders", visibility=3600)
-        sent = fill_until_refused(queue)
+        sent = fill_until_refused(broker.create("orders"))
+    fill(disk)
     clock = FakeClock(int(time.time() * 10**6))
     with penstock.open(url_of(scheme, disk), clock=clock) as broker:
         queue = broker["orders"]
