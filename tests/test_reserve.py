@@ -170,9 +170,18 @@ def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount)
         assert reserve_of(store).size() == size
 
 
-@pytest.mark.parametrize("kept", [0, 1000])
+SENDS: dict[str, Callable[[penstock.Queue], object]] = {
+    "send": lambda queue: queue.send(b"again"),
+    "send_many": lambda queue: queue.send_many([b"again", b"and again"]),
+    "sadd": lambda queue: queue.sadd(b"again"),
+}
+
+
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
-def test_a_queue_that_filled_its_disk_and_was_drained_takes_messages_again(scheme: str, kept: int, mount: Mount) -> None:
+@pytest.mark.parametrize(("verb", "kept"), [("send", 1000), ("send", 0), ("send_many", 0), ("sadd", 0)])
+def test_a_queue_that_filled_its_disk_and_was_drained_takes_messages_again(
+    scheme: str, verb: str, kept: int, mount: Mount
+) -> None:
     """Although nobody receives any more. SQLite keeps the space of deleted messages in its file until it is cleared."""
     disk = mount("tmpfs", 24)
     with penstock.open(url_of(scheme, disk)) as broker:
@@ -185,8 +194,8 @@ def test_a_queue_that_filled_its_disk_and_was_drained_takes_messages_again(schem
             sent -= sum(queue.delete_many(queue.receive(min(20, sent - kept))))
         clock.advance(60)
         with suppress(StoreFull):
-            queue.send(b"again")  # asks for clearing
-        queue.send(b"again")
+            SENDS[verb](queue)  # asks for clearing
+        SENDS[verb](queue)
         store: Any = broker.store
         assert reserve_of(store).size()
 

@@ -72,8 +72,13 @@ class OpenQueue:
             self.waiting.notify(self.name, redrive.dead_letter_queue)
 
     def tend(self) -> None:
-        """Have the queue cleared. Call this when `Retention.due_at` has passed."""
+        """Have the queue cleared."""
         self._tender.ask(self.retention, self.clock())
+
+    def tend_if_due(self, now: int) -> None:
+        """A send that finds no space asks for this too: clearing makes some, and perhaps nobody receives any more."""
+        if now >= self.retention.due_at:
+            self.tend()
 
     def tend_after_settling(self) -> None:
         self._tender.ask_after_settling(self.retention, self.clock())

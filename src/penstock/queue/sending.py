@@ -46,7 +46,7 @@ class Sending:
         try:
             sent = queue.stored.insert(policy.admit_all((body,), known, now), now, known)
         except StoreFull:
-            self._tend(now)
+            self._queue.tend_if_due(now)
             raise
         if sent is None:
             return None
@@ -72,19 +72,14 @@ class Sending:
         try:
             added = _insert(self._queue, batches, now)
         except StoreFull:
-            self._tend(now)
+            self._queue.tend_if_due(now)
             raise
         self._sent(now)
         return added
 
     def _sent(self, now: int) -> None:
         self._queue.waiting.notify(self._queue.name)
-        self._tend(now)
-
-    def _tend(self, now: int) -> None:
-        """A send that finds no space asks for this too: clearing makes some, and perhaps nobody receives any more."""
-        if now >= self._queue.retention.due_at:
-            self._queue.tend()
+        self._queue.tend_if_due(now)
 
 
 def _check_size(batch: Sequence[Draft | bytes]) -> None:

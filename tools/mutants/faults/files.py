@@ -232,7 +232,16 @@ FAULTS = [
     reserved(
         "a send that finds no space does not ask for clearing",
         "drained_takes_messages_again",
-        ("queue/sending.py", "        except StoreFull:\n            self._tend(now)\n", "        except StoreFull:\n"),
+        (
+            "queue/sending.py",
+            "        except StoreFull:\n            self._queue.tend_if_due(now)\n",
+            "        except StoreFull:\n",
+        ),
+    ),
+    reserved(
+        "a new member that finds no space does not ask for clearing",
+        "drained_takes_messages_again",
+        ("queue/sets.py", "            queue.tend_if_due(now)\n", ""),
     ),
     reserved(
         "few pages are kept although the reserve is given up",
