@@ -1,11 +1,12 @@
 """A store whose disk is completely full, or out of inodes, can be drained with the space that it keeps in reserve."""
 
+import io
 import os
 import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ import pytest
 
 import penstock
 from penstock.errors import StoreFull
+from penstock.queue import retention
+from penstock.server import BackgroundServer, ServerSettings
 from penstock.stores.reserve import Reserve
 from penstock.stores.sql.store import SqlStore
 from penstock.testing import FakeClock
+from penstock.testing.http import Http
 from penstock.testing.power import need_mounts
+from penstock.testing.serving import until
 
 Mount = Callable[[str, int], Path]
 
@@ -60,11 +65,11 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def fill_until_refused(queue: penstock.Queue) -> int:
+def fill_until_refused(queue: penstock.Queue, repeats: int = 500) -> int:
     sent = 0
     with pytest.raises(StoreFull, match="no space left"):
         while True:
-            queue.send_many([b"%08d" % number * 500 for number in range(sent, sent + 10)])
+            queue.send_many([b"%08d" % number * repeats for number in range(sent, sent + 10)])
             sent += 10
     return sent
 
@@ -198,6 +203,35 @@ def test_a_queue_that_filled_its_disk_and_was_drained_takes_messages_again(
         SENDS[verb](queue)
         store: Any = broker.store
         assert reserve_of(store).size()
+
+
+@pytest.mark.parametrize("token", ["", "sixteen characters"])
+def test_a_service_whose_disk_is_full_can_be_drained_and_takes_messages_again(
+    token: str, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "TEND_EVERY", 0)
+    disk = mount("tmpfs", 24)
+    log = io.StringIO()
+    with ExitStack() as stack:
+        broker = stack.enter_context(penstock.open(url_of("sqlite", disk)))
+        broker.create("orders")
+        server = stack.enter_context(BackgroundServer(broker, ServerSettings(port=0, token=token), log=log))
+        remote = stack.enter_context(penstock.open(server.url, **({"token": token} if token else {})))
+        queue = remote["orders"]
+        sent = fill_until_refused(queue, 5000)
+        fill(disk)
+        with pytest.raises(StoreFull):
+            queue.send(b"x")
+        assert Http(server.url)("GET", "/health").status == 200
+        assert len(drain(queue)) == sent
+
+        def takes_messages() -> bool:
+            with suppress(StoreFull):
+                queue.send(b"again")
+            return queue.stats().messages > 0
+
+        until(takes_messages)
+    assert "Traceback" not in log.getvalue()
 
 
 def test_pages_are_returned_while_the_reserve_is_given_up_although_they_are_few(mount: Mount) -> None:
