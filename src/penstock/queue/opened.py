@@ -72,11 +72,11 @@ class OpenQueue:
             self.waiting.notify(self.name, redrive.dead_letter_queue)
 
     def tend(self) -> None:
-        """Have the queue cleared."""
+        """Have the queue cleared. Call this when `Retention.due_at` has passed."""
         self._tender.ask(self.retention, self.clock())
 
-    def tend_if_due(self, now: int) -> None:
-        """A send that finds no space asks for this too: clearing makes some, and perhaps nobody receives any more."""
+    def tend_for_space(self, now: int) -> None:
+        """Call this when a send has found no space: clearing makes some, and perhaps nobody receives any more."""
         if now >= self.retention.due_at:
             self.tend()
 

@@ -76,7 +76,7 @@ class Receiving:
                     raise
                 break  # deliver what we have; the next receive will report the error
             kept += delivered
-        self._queue.tend_if_due(self._queue.clock())
+        self._tend(self._queue.clock())
         return kept
 
     def _round(self, limit: int, terms: Terms) -> tuple[list[Message], bool]:
@@ -166,7 +166,7 @@ class Receiving:
         self._busy = bool(delivered)
         if settings.groups or len(delivered) < len(claimed):
             queue.tell(settings)
-        self._queue.tend_if_due(now)
+        self._tend(now)
         return settled, delivered
 
     def _settle_and_take(self, held: Sequence[Held], limit: int, terms: Terms) -> tuple[list[bool], list[Message]]:
@@ -200,6 +200,10 @@ class Receiving:
             elif verdict is Verdict.SET_ASIDE:
                 self.set_aside(message)
         return delivered
+
+    def _tend(self, now: int) -> None:
+        if now >= self._queue.retention.due_at:
+            self._queue.tend()
 
     def set_aside(self, message: Message) -> None:
         """Keep a damaged message where no receive finds it."""

@@ -46,7 +46,7 @@ class Sending:
         try:
             sent = queue.stored.insert(policy.admit_all((body,), known, now), now, known)
         except StoreFull:
-            self._queue.tend_if_due(now)
+            self._queue.tend_for_space(now)
             raise
         if sent is None:
             return None
@@ -72,14 +72,16 @@ class Sending:
         try:
             added = _insert(self._queue, batches, now)
         except StoreFull:
-            self._queue.tend_if_due(now)
+            self._queue.tend_for_space(now)
             raise
         self._sent(now)
         return added
 
     def _sent(self, now: int) -> None:
-        self._queue.waiting.notify(self._queue.name)
-        self._queue.tend_if_due(now)
+        queue = self._queue
+        queue.waiting.notify(queue.name)
+        if now >= queue.retention.due_at:
+            queue.tend()
 
 
 def _check_size(batch: Sequence[Draft | bytes]) -> None:

@@ -22,7 +22,7 @@ class Sets:
         try:
             sent, _ = queue.decide(lambda known: queue.stored.insert([policy.admit_member(member, known, now)], now, known))
         except StoreFull:
-            queue.tend_if_due(now)
+            queue.tend_for_space(now)
             raise
         queue.tell()
         return not sent[0].duplicate

@@ -234,14 +234,14 @@ FAULTS = [
         "drained_takes_messages_again",
         (
             "queue/sending.py",
-            "        except StoreFull:\n            self._queue.tend_if_due(now)\n",
+            "        except StoreFull:\n            self._queue.tend_for_space(now)\n",
             "        except StoreFull:\n",
         ),
     ),
     reserved(
         "a new member that finds no space does not ask for clearing",
         "drained_takes_messages_again",
-        ("queue/sets.py", "            queue.tend_if_due(now)\n", ""),
+        ("queue/sets.py", "            queue.tend_for_space(now)\n", ""),
     ),
     reserved(
         "few pages are kept although the reserve is given up",
