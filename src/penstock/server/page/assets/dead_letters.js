@@ -9,7 +9,7 @@ import { age, ago, count, number, rate, shown } from "./format.js";
 import { list as jobList } from "./jobs.js";
 import { follow } from "./live.js";
 import { messageList } from "./messages.js";
-import { button, choices, empty, field, head, linkTo, moment, named, queueLink, table, words } from "./ui.js";
+import { button, choices, empty, field, head, input, linkTo, moment, named, queueLink, table, words } from "./ui.js";
 
 const WAYS = [["reason", "Reason"], ["source", "Queue"], ["age", "Age"], ["field", "JSON field"]];
 const KEYS = { reason: ["reason"], source: ["source"], age: ["older_than", "younger_than"], field: ["field", "equals"] };
@@ -49,7 +49,6 @@ function links(names) {
   return names.map((name, place) => [place ? ", " : "", queueLink(name)]);
 }
 
-/** The letters of one queue. */
 async function showOne(root, { queue, query, signal }) {
   const { may, dead_letter_of: of = [] } = await get(at(queue, "summary"), { signal });
   const actions = allowed(may, { dead: true });
@@ -62,7 +61,7 @@ async function showOne(root, { queue, query, signal }) {
     root.append(empty("Your token may not read the messages of this queue."));
     return;
   }
-  const path = el("input", { type: "text", value: query.get("path") ?? filter.field ?? "", placeholder: "order.items.0.sku", autocomplete: "off", spellcheck: "false", on: { change: () => { remember({ path: path.value }); recount(); } } });
+  const path = input({ value: query.get("path") ?? filter.field ?? "", placeholder: "order.items.0.sku", on: { change: () => { remember({ path: path.value }); recount(); } } });
   const asked = field("Field", path, "Keys and places with dots between them");
   const groups = el("ul", { class: "groups", on: { click: ({ target }) => { const one = target.closest("button"); if (one) choose(JSON.parse(one.dataset.filter)); } } });
   const far = el("span", { class: "soft", role: "status" });
