@@ -189,9 +189,8 @@ FAULTS = [
     ),
     scheduled(
         "the attributes of a schedule are unlimited",
-        "cannot_be_a_schedule",
+        "refused_and_changes_nothing and InMemory",
         (RULES, "for text in (draft.body, *texts)", "for text in (draft.body,)"),
-        files=("tests/test_memory.py",),
     ),
     scheduled(
         "the list of schedules has no budget",
