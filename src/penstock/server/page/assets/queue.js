@@ -7,7 +7,7 @@ import { el, patch, replace, text } from "./dom.js";
 import { age, ago, count, duration, hear, number, rate, short } from "./format.js";
 import { every, follow } from "./live.js";
 import { editSettings, settingsPairs } from "./settings.js";
-import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, soft, table, tiles, toast } from "./ui.js";
+import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, queueLinks, soft, table, tiles, toast } from "./ui.js";
 
 const SPANS = [["minute", "Minute"], ["hour", "Hour"], ["day", "Day"]];
 const TILES = [["messages", "messages", short], ["visible", "visible", short], ["in_flight", "in flight", short], ["delayed", "delayed", short], ["damaged", "damaged", short], ["oldest_age", "oldest", age], ["rate_in", "in / s", rate], ["rate_out", "out / s", rate]];
@@ -124,7 +124,7 @@ function notes({ name, paused, dead_letter_queue, dead_letters, dead_letter_of, 
     lines.push(el("p", {}, `A message that was received ${settings.redrive ? count(settings.redrive.max_receives, "time") : "too often"} goes to `, queueLink(dead_letter_queue), ", which has ", there, "."));
   }
   if (dead_letter_of?.length) {
-    lines.push(el("p", {}, "This queue has the dead letters of ", dead_letter_of.map((one, place) => [place ? ", " : "", queueLink(one)]), ". ", el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(name)}` }, "Look at them by reason"), "."));
+    lines.push(el("p", {}, "This queue has the dead letters of ", queueLinks(dead_letter_of), ". ", el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(name)}` }, "Look at them by reason"), "."));
   }
   return lines.length ? el("div", { class: "card note" }, lines) : null;
 }

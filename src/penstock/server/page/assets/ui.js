@@ -30,6 +30,10 @@ export function queueLink(queue, properties = {}) {
   return el("a", { href: linkTo(queue), title: queue, ...properties }, named(queue));
 }
 
+export function queueLinks(names) {
+  return names.map((name, place) => [place ? ", " : "", queueLink(name)]);
+}
+
 /** An instant: how long ago, with the full time at hand. */
 export function moment(at, properties = {}) {
   if (at == null) return el("span", properties, "–");
