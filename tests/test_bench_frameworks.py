@@ -173,7 +173,7 @@ def test_the_acceptance_lines_say_met_not_met_or_not_measured() -> None:
     assert found[f"{CELERY_SQLITE}: within 1.5 × of the fastest"] == ("2.00 × (huey sqlite)", False)
     assert found[f"{CELERY_SQLITE}: within 1.5 × of the fastest of Celery's brokers"] == ("1.40 × (celery redis)", True)
     assert found[f"{CELERY_POSTGRESQL}: within 1.5 × of the fastest"] == ("", None)
-    assert found["first among those that lose nothing"] == (CELERY_SQLITE, True)
+    assert found["the first of those that lose nothing is on Penstock"] == (CELERY_SQLITE, True)
     assert acceptance(results_of({"huey sqlite": [(1, 1)]}))[-1].met is None
 
 
@@ -184,4 +184,4 @@ def test_one_that_syncs_too_seldom_can_lose_what_was_sent_last() -> None:
     page = markdown(results, FACTS)
     assert "**celery rabbitmq is not as durable as the others" in page
     assert f"**{CELERY_SQLITE} is not as durable" not in page
-    assert f"first among those that lose nothing: {CELERY_SQLITE}: **met**" in page
+    assert f"the first of those that lose nothing is on Penstock: {CELERY_SQLITE}: **met**" in page
