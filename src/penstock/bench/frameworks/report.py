@@ -117,8 +117,8 @@ def acceptance(results: Results) -> list[AcceptanceLine]:
     if safe and any(target.name in OURS for target in safe):
         celery = [target for target in safe if target.name.startswith("celery")]
         for words, group in {"those": safe, "Celery's brokers": celery}.items():
-            first = fastest(results, group).name
-            lines.append(AcceptanceLine(f"the first of {words} that lose nothing is on Penstock", first, PENSTOCK in first))
+            leads = fastest(results, group).name
+            lines.append(AcceptanceLine(f"the first of {words} that lose nothing is on Penstock", leads, PENSTOCK in leads))
     return lines
 
 
