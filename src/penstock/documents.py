@@ -16,7 +16,7 @@ from typing import Any
 from penstock.errors import BadMessage
 from penstock.message import SECOND, Attribute, Draft, Message, MessageFields, to_datetime
 
-GIVEN = ("content_type", "delay", "deadline", "visibility", "group")
+GIVEN = ("content_type", "delay", "deadline", "visibility", "group", "retry")
 """What a draft takes as it is."""
 CHECKED = {*GIVEN, "body", "body_base64", "key", "key_base64", "attributes", "visible_at", "deadline_at", "state"}
 KNOWN = CHECKED | {"receipt"} | {field.name for field in fields(MessageFields)} - {"blocked"}
@@ -37,8 +37,8 @@ def to_document(message: Message | Draft) -> dict[str, Any]:
                 document["attributes"] = {name: _from_attribute(attribute) for name, attribute in value.items()}
             case "state":
                 document["state"] = value.name.lower()
-            case "death":
-                document["death"] = value and asdict(value)
+            case "death" | "retry":
+                document[field.name] = value and asdict(value)
             case _:
                 document[field.name] = value
     return document

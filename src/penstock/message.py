@@ -59,6 +59,32 @@ class Mode(StrEnum):
     AT_MOST_ONCE = "at_most_once"
 
 
+class Curve(StrEnum):
+    """How the delay before an attempt grows: not at all, by itself each time, or twofold each time."""
+
+    FIXED = "fixed"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What becomes of a message whose handler has failed; `penstock.policy.check_retry` holds the ranges.
+
+    attempts    how often a handler may fail before the queue gives the message up; None: as often as it does
+    delay       seconds before the second attempt
+    curve       how the delays after it grow
+    max_delay   the longest of them
+    jitter      the part of a delay, from 0 to 1, that is random: messages that failed together do not come again together
+    """
+
+    attempts: int | None = 5
+    delay: float = 1
+    curve: Curve = Curve.EXPONENTIAL
+    max_delay: float = 3600
+    jitter: float = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Redrive:
     """A message received more often than ``max_receives`` goes to ``dead_letter_queue`` instead of being delivered."""
@@ -111,6 +137,7 @@ class Settings:
     history      seconds for which settled messages stay readable; 0: they are deleted at once
     labels       texts by name, which the queue keeps for its users and which no rule reads
     paused       nobody receives from the queue; everything else goes on
+    retry        when a message comes again whose handler has failed, and how often; None: as its consumer says
     """
 
     visibility: float = 30
@@ -123,6 +150,7 @@ class Settings:
     history: float = 0
     labels: Mapping[str, str] = field(default=NO_LABELS, hash=False)  # each send and receive hashes the settings
     paused: bool = False
+    retry: RetryPolicy | None = None
 
     def __post_init__(self) -> None:
         if self.labels is not NO_LABELS:
@@ -138,7 +166,7 @@ class Settings:
 
 
 _fields = attrgetter(
-    "visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused"
+    "visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused", "retry"
 )
 
 
@@ -154,6 +182,7 @@ class Draft:
     deadline: float | datetime | None = None
     key: str | bytes | None = None
     group: str | None = None
+    retry: RetryPolicy | None = None
 
 
 class Entry(NamedTuple):
@@ -174,6 +203,7 @@ class Entry(NamedTuple):
     group: str | None
     mark: bytes | None
     mark_until: int
+    retry: RetryPolicy | None = None
 
 
 def weigh(message: Entry | Message) -> int:
@@ -277,6 +307,8 @@ class MessageFields:
     """The name that its receiver gave; None if nobody holds it, or without a name. In the history, the last holder's."""
     blocked: bool = field(default=False, compare=False)
     """It waits behind another message of its group; only those who look at the queue are told."""
+    retry: RetryPolicy | None = None
+    """Its own policy, which its sender gave; else the queue's applies."""
 
     @property
     def place(self) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from penstock.message import (
     SECOND,
     Attribute,
     Certainty,
+    Curve,
     Death,
     Draft,
     Entry,
@@ -35,6 +36,7 @@ from penstock.message import (
     Mode,
     Readmission,
     Redrive,
+    RetryPolicy,
     Settings,
     Settlement,
     State,
@@ -151,7 +153,8 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
         mode = Mode(settings.mode)
     except ValueError:
         raise BadSetting(f"mode {shown(settings.mode)} is not one of {', '.join(Mode)}") from None
-    return dataclasses.replace(settings, mode=mode, redrive=_check_redrive(settings.redrive))
+    redrive, retry = _check_redrive(settings.redrive), check_retry(settings.retry, BadSetting)
+    return dataclasses.replace(settings, mode=mode, redrive=redrive, retry=retry)
 
 
 def _check_labels(changes: object, labels: Mapping[str, str]) -> dict[str, str]:
@@ -184,6 +187,31 @@ def _check_redrive(redrive: object) -> Redrive | None:
     check_name(redrive.dead_letter_queue, "dead letter queue")
     check_count(redrive.max_receives, "max_receives", 1, MAX_NUMBER, BadSetting)
     return redrive
+
+
+def check_retry(retry: object, error: type[ValueError] = BadMessage) -> RetryPolicy | None:
+    """A policy, or None, as a caller writes it: a mapping of its fields will do."""
+    if retry is None:
+        return None
+    if isinstance(retry, Mapping):
+        known = {field.name for field in dataclasses.fields(RetryPolicy)}
+        for name in retry:
+            if name not in known:
+                raise error(f"a retry policy has no {shown(name)}; it has {', '.join(sorted(known))}")
+        retry = RetryPolicy(**retry)
+    if not isinstance(retry, RetryPolicy):
+        raise error(f"retry must be a RetryPolicy, or None, not {shown(retry)}")
+    if retry.attempts is not None:
+        check_count(retry.attempts, "the attempts of retry", 1, MAX_NUMBER, error)
+    check_seconds(retry.delay, "the delay of retry", error=error)
+    check_seconds(retry.max_delay, "the max_delay of retry", error=error)
+    jitter = retry.jitter
+    if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:  # NaN fails this too
+        raise error(f"the jitter of retry must be a number from 0 to 1, not {shown(jitter)}")
+    try:
+        return dataclasses.replace(retry, curve=Curve(retry.curve))
+    except ValueError:
+        raise error(f"the curve of retry {shown(retry.curve)} is not one of {', '.join(Curve)}") from None
 
 
 def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int, content_type: str = OCTETS) -> list[Entry]:
@@ -240,6 +268,7 @@ def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_
         draft.group,
         mark,
         mark_until,
+        None if draft.retry is None else check_retry(draft.retry),
     )
 
 
@@ -389,6 +418,11 @@ def check_reason(reason: object) -> str | None:
     return reason
 
 
+def cut_reason(text: str) -> str:
+    """A text that nobody chose for the purpose, such as an exception's, as a reason."""
+    return text.encode("utf-8", "replace")[:MAX_REASON].decode("utf-8", "ignore")
+
+
 def _size(name: str, value: Attribute) -> int:
     if isinstance(value, bytes):
         return len(value)
@@ -434,6 +468,22 @@ def certain(settings: Settings, now: int) -> Certainty:
     """What a store can compare by itself, instead of asking `judge` about each message."""
     most = settings.redrive.max_receives if settings.redrive else FOREVER
     return Certainty(now - micros(settings.retention), most)
+
+
+def next_attempt(retry: RetryPolicy, failures: int, chance: float) -> float | None:
+    """Seconds until a message whose handler has failed so often comes again; None if that was its last attempt.
+
+    ``chance`` is a random number, at least 0 and below 1: the part of the jitter by which the delay is shorter."""
+    if retry.attempts is not None and failures >= retry.attempts:
+        return None
+    match retry.curve:
+        case Curve.FIXED:
+            grown = retry.delay
+        case Curve.LINEAR:
+            grown = retry.delay * failures
+        case Curve.EXPONENTIAL:
+            grown = retry.delay * 2.0 ** min(failures - 1, 60)
+    return min(grown, retry.max_delay) * (1 - retry.jitter * chance)
 
 
 def back_off(receives: int, first: float, most: float) -> float:

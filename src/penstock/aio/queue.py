@@ -26,6 +26,7 @@ from penstock.message import (
     Pulse,
     Receipt,
     Redriven,
+    RetryPolicy,
     Sent,
     Settings,
     State,
@@ -67,8 +68,9 @@ class AsyncQueue:
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
         return (await self.send_many([draft]))[0]
 
     async def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:

@@ -22,6 +22,7 @@ from penstock.message import (
     Pulse,
     Receipt,
     Redriven,
+    RetryPolicy,
     Sent,
     Settings,
     State,
@@ -91,9 +92,10 @@ class RemoteQueue(Queue):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        retry: RetryPolicy | None = None,
         connection: object = None,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
         return self.send_many([draft], connection=connection)[0]
 
     def _admitted(self, drafts: Iterable[Draft | bytes], verb: str) -> list[Draft | bytes]:

@@ -21,6 +21,7 @@ from penstock.message import (
     Pulse,
     Receipt,
     Redriven,
+    RetryPolicy,
     Sent,
     Settings,
     State,
@@ -54,13 +55,14 @@ class Queue(ABC):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        retry: RetryPolicy | None = None,
         connection: object = None,
     ) -> Sent:
         """Send a message. When this returns, the message is safe.
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` identifies duplicates instead of the
-        content; ``delay`` and ``visibility`` override the queue's settings. With your own ``connection`` to the same database,
-        the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
+        content; ``delay``, ``visibility`` and ``retry`` override the queue's settings. With your own ``connection`` to the same
+        database, the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
 
     @abstractmethod
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:

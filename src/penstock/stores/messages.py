@@ -28,6 +28,7 @@ def inserted(entry: Entry, queue: str, number: int, id: str) -> Message:
         visibility=entry.visibility,
         group=entry.group,
         key=key_of(entry.mark),
+        retry=entry.retry,
     )
 
 

@@ -286,7 +286,7 @@ class Consumer:
     def _after(self, message: Message, error: BaseException) -> None:
         logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
         self._let_go(message)
-        reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
+        reason = policy.cut_reason(reads(error))
         if self._mode is Mode.AT_MOST_ONCE:
             self._fail(message, reason)
             return

@@ -137,6 +137,7 @@ class Folder:
             death=extra.head.death,
             holder=received.holder if received and ours else None,
             intact=extra.intact,
+            retry=extra.head.retry,
         )
         return message, head
 

@@ -85,8 +85,10 @@ class FileHistory(History):
         return at.isdecimal() and self._folder.layout.number(id) > 0
 
     def add(self, message: Message, settlement: Settlement) -> None:
-        fields = asdict(replace(message, body=b"", attributes={}, death=None, key=None, state=settlement.state))
-        extra = Extra(Head(message.content_type, message.attributes, message.visibility, message.death), mark=message.key)
+        fields = asdict(replace(message, body=b"", attributes={}, death=None, key=None, retry=None, state=settlement.state))
+        extra = Extra(
+            Head(message.content_type, message.attributes, message.visibility, message.death, message.retry), mark=message.key
+        )
         fields |= {"settled_at": settlement.settled_at, "reason": settlement.reason}
         record = {
             "fields": {name: fields[name] for name in fields if name not in ("body", "attributes", "home")},
@@ -130,7 +132,7 @@ class FileHistory(History):
             extra = Extra.unpack(record["extra"])
             check_head(extra.head)
             fields = record["fields"] | {"state": State(record["fields"]["state"]), "death": extra.head.death}
-            fields |= {"key": extra.mark, "attributes": extra.head.attributes, "body": body}
+            fields |= {"key": extra.mark, "attributes": extra.head.attributes, "body": body, "retry": extra.head.retry}
             message = Message(**fields)
             check_settled(message)
         except DAMAGE:

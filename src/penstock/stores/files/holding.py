@@ -201,7 +201,7 @@ class HeldFiles:
         taken = there._folder.find(receipt.id) is not None
         id = there._layout.take_ids(1, now)[0] if taken else receipt.id
         extra = Extra(
-            Head(message.content_type, message.attributes, message.visibility, death),
+            Head(message.content_type, message.attributes, message.visibility, death, message.retry),
             sent_at=message.sent_at,
             visible_at=now,
             expires_at=moving.expires_at,

@@ -69,7 +69,7 @@ class Record(NamedTuple):
             entry.expires_at,
             entry.deadline_at,
             mark_until=entry.mark_until,
-            head=pack_head(Head(entry.content_type, entry.attributes, entry.visibility)),
+            head=pack_head(Head(entry.content_type, entry.attributes, entry.visibility, retry=entry.retry)),
             group=entry.group,
             mark=entry.mark,
             body=entry.body,
@@ -265,6 +265,7 @@ class Page:
             death=head.death,
             intact=record.intact,
             holder=self.holders.get(slot),
+            retry=head.retry,
         )
 
 

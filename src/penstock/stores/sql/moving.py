@@ -41,7 +41,7 @@ class SqlMover:
             return Moved.DUPLICATE
         grouped = group is not None and there.settings.groups
         blocked = grouped and database.rows("in_group", {"queue": there.number, "grp": group})
-        head = pack_head(Head(message.content_type, message.attributes, message.visibility, death))
+        head = pack_head(Head(message.content_type, message.attributes, message.visibility, death, message.retry))
         fields = {
             "number": number,
             "queue": there.number,
