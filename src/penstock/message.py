@@ -309,6 +309,10 @@ class MessageFields:
     """It waits behind another message of its group; only those who look at the queue are told."""
     retry: RetryPolicy | None = None
     """Its own policy, which its sender gave; else the queue's applies."""
+    failures: int = 0
+    """How often its handler has failed in this queue, after which it was to come again."""
+    error: str | None = None
+    """What the last of these failures was."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -377,16 +381,18 @@ class Redriven(int):
 
 
 class Readmission(NamedTuple):
-    """What a message keeps or gets when it is moved to another queue.
+    """What a message keeps or gets when it is moved to another queue. It begins there without failures.
 
     mark         what makes it a duplicate, or None
     mark_until   FOREVER: the mark counts as long as the message is in its new queue; 0: it is known, but does not count there
     deadline_at  its deadline, if it still has one
+    death        why it was moved to a dead letter queue, or None
     """
 
     mark: bytes | None
     mark_until: int
     deadline_at: int | None
+    death: Death | None = None
 
 
 class Certainty(NamedTuple):

@@ -61,6 +61,7 @@ MAX_REASON = 4096
 MAX_HOLDER = 200
 MAX_BATCH = 100_000
 MAX_CLAIM = 1_000_000
+AS_COUNTED = -1
 UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
@@ -285,10 +286,13 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
     A message that dies (``death``) may always enter its dead letter queue: its mark does not count there, but its
     key, and the fact that it is the member of a set, are kept. A redriven one is in its queue as if it had never left: its
     mark counts if the queue refuses equal messages, or if it is a member. A window of deduplication counts from the send, and a
-    redrive is not a send. A redrive is a new life: a deadline that has passed is dropped."""
+    redrive is not a send. A redrive is a new life: a deadline that has passed is dropped.
+
+    A death with `AS_COUNTED` receives gets those of the message."""
     known = mark if mark and (marks.key_of(mark) or _is_member(message, mark, old)) else None
     if death is not None:
-        return Readmission(known, 0, message.deadline_at)
+        receives = message.receives if death.receives == AS_COUNTED else death.receives
+        return Readmission(known, 0, message.deadline_at, dataclasses.replace(death, receives=receives))
     deadline_at = message.deadline_at if message.deadline_at is not None and message.deadline_at > now else None
     if known and marks.is_content(known):
         return Readmission(known, FOREVER, deadline_at)

@@ -2,7 +2,8 @@
 
 head      JSON, absent if all are defaults:   {"type": content type, "attributes": {name: value}, "visibility": seconds,
                                                "death": [queue, reason, receives, died_at],
-                                               "retry": [attempts, delay, curve, max_delay, jitter]}
+                                               "retry": [attempts, delay, curve, max_delay, jitter],
+                                               "failed": [failures, error]}
           an attribute of bytes is {"b": base64}; text and numbers are themselves
 checksum  CRC-32 over all immutable parts of the message, the body last
 """
@@ -16,7 +17,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from penstock.message import OCTETS, Attribute, Attributes, Curve, Death, Mode, Redrive, RetryPolicy, Settings
+from penstock.message import OCTETS, Attribute, Attributes, Curve, Death, Message, Mode, Redrive, RetryPolicy, Settings
+
+PLAIN_HEAD = (None, None, None, 0, None)
 
 
 class Head(NamedTuple):
@@ -25,10 +28,12 @@ class Head(NamedTuple):
     visibility: float | None = None
     death: Death | None = None
     retry: RetryPolicy | None = None
+    failures: int = 0
+    error: str | None = None
 
 
 def pack_head(head: Head) -> bytes | None:
-    if not head.attributes and head[2:] == (None, None, None):
+    if not head.attributes and head[2:] == PLAIN_HEAD:
         return pack_type(head.content_type)
     fields: dict[str, Any] = {}
     if head.content_type != OCTETS:
@@ -44,6 +49,8 @@ def pack_head(head: Head) -> bytes | None:
         fields["death"] = [head.death.queue, head.death.reason, head.death.receives, head.death.died_at]
     if head.retry is not None:
         fields["retry"] = astuple(head.retry)
+    if head.failures:
+        fields["failed"] = [head.failures, head.error]
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -61,13 +68,26 @@ def unpack_head(packed: bytes | None) -> Head:
         name: base64.b64decode(value["b"]) if isinstance(value, dict) else value
         for name, value in fields.get("attributes", {}).items()
     }
-    death, retry = fields.get("death"), fields.get("retry")
+    death, retry, failed = fields.get("death"), fields.get("retry"), fields.get("failed", (0, None))
     return Head(
         fields.get("type", OCTETS),
         attributes,
         fields.get("visibility"),
         Death(*death) if death else None,
         _unpack_retry(*retry) if retry else None,
+        *failed,
+    )
+
+
+def head_of(message: Message) -> Head:
+    return Head(
+        message.content_type,
+        message.attributes,
+        message.visibility,
+        message.death,
+        message.retry,
+        message.failures,
+        message.error,
     )
 
 

@@ -138,6 +138,8 @@ class Folder:
             holder=received.holder if received and ours else None,
             intact=extra.intact,
             retry=extra.head.retry,
+            failures=extra.head.failures,
+            error=extra.head.error,
         )
         return message, head
 

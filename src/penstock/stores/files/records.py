@@ -116,6 +116,7 @@ def check_head(head: Head) -> None:
         _check_death(head.death)
     if head.retry is not None:
         _check_retry(head.retry)
+    need(is_instant(head.failures) and (head.error is None or type(head.error) is str))
 
 
 def _check_death(death: Death) -> None:

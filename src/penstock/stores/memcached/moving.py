@@ -78,7 +78,7 @@ class Mover:
         message = self._contents.message(page, number, record)
         new = moving.readmit(message, record.own_mark, moving.death, keys.settings, target.keys.settings, moving.now)
         return record._replace(
-            head=pack_head(head._replace(death=moving.death)),
+            head=pack_head(head._replace(death=new.death)),
             visible_at=moving.now,
             expires_at=moving.expires_at,
             moved_at=moving.now,
