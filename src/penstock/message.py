@@ -265,7 +265,7 @@ class Home(Protocol):
 
     def extend(self, message: Message, visibility: float) -> bool: ...
 
-    def release(self, message: Message, delay: float = 0) -> bool: ...
+    def release(self, message: Message, delay: float = 0, error: str | None = None) -> bool: ...
 
     def delete(self, message: Message) -> bool: ...
 
@@ -342,9 +342,10 @@ class Message(MessageFields):
         """Hide it for this many seconds from now; False if another consumer may hold it by now."""
         return self._home().extend(self, visibility)
 
-    def release(self, delay: float = 0) -> bool:
-        """Return it to the queue, visible after ``delay`` seconds; False if another consumer may hold it by now."""
-        return self._home().release(self, delay)
+    def release(self, delay: float = 0, error: str | None = None) -> bool:
+        """Return it to the queue, visible after ``delay`` seconds; False if another consumer may hold it by now. With an
+        ``error``, its handler has failed: the message keeps the error, and counts the failure."""
+        return self._home().release(self, delay, error)
 
     def delete(self) -> bool:
         """Delete it: it was processed. False if another consumer may hold it by now."""
@@ -354,6 +355,17 @@ class Message(MessageFields):
         if self.home is None:
             raise BadMessage(f"message {self.id} was not received, only looked at: only a receiver can settle it")
         return self.home
+
+
+class Retried(IntEnum):
+    """What became of a message whose handler has failed."""
+
+    STALE = 0
+    """Nothing: another receiver may hold it by now."""
+    AGAIN = 1
+    """It will come again."""
+    GIVEN_UP = 2
+    """It is in the dead letter queue or, where there is none, settled as failed."""
 
 
 class Moved(IntEnum):

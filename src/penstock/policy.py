@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from penstock import marks
 from penstock.errors import BadMessage, BadName, BadSetting
@@ -33,6 +33,7 @@ from penstock.message import (
     Draft,
     Entry,
     Message,
+    MessageFields,
     Mode,
     Readmission,
     Redrive,
@@ -62,6 +63,8 @@ MAX_HOLDER = 200
 MAX_BATCH = 100_000
 MAX_CLAIM = 1_000_000
 AS_COUNTED = -1
+BACK_OFF = RetryPolicy(None, 1, Curve.EXPONENTIAL, 300, 0)
+"""What applies where neither the message nor its queue nor its consumer has a policy."""
 UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
@@ -422,6 +425,12 @@ def check_reason(reason: object) -> str | None:
     return reason
 
 
+def check_given_reason(reason: object) -> str:
+    if reason is None:
+        raise BadMessage("a message is not buried without a reason")
+    return str(check_reason(reason))
+
+
 def cut_reason(text: str) -> str:
     """A text that nobody chose for the purpose, such as an exception's, as a reason."""
     return text.encode("utf-8", "replace")[:MAX_REASON].decode("utf-8", "ignore")
@@ -464,7 +473,7 @@ def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[V
     if overdue(message, mode, now):
         return Verdict.EXPIRE, "deadline"
     if settings.redrive is not None and message.receives > settings.redrive.max_receives:
-        return Verdict.BURY, "max_receives"
+        return Verdict.BURY, "max_receives" if message.error is None else cut_reason(f"max_receives: {message.error}")
     return Verdict.DELIVER, ""
 
 
@@ -490,16 +499,35 @@ def next_attempt(retry: RetryPolicy, failures: int, chance: float) -> float | No
     return min(grown, retry.max_delay) * (1 - retry.jitter * chance)
 
 
-def back_off(receives: int, first: float, most: float) -> float:
-    """Seconds until a message whose handler has failed is visible again: twice as long each time, up to a limit."""
-    return min(most, first * 2.0 ** min(receives - 1, 60))
+class Failed(NamedTuple):
+    """How a handler has failed: with this error. It may ask to be called again ``after`` so many seconds, or never."""
+
+    error: str
+    after: float | None = None
+    rejects: bool = False
 
 
-def after_error(message: Message, now: int, first: float, most: float) -> float | None:
-    """The back-off of a message whose handler has failed (gq); None if its deadline has passed, so that it has failed."""
+def rejected(error: str) -> str:
+    return cut_reason(f"rejected: {error}")
+
+
+def after_failure(
+    message: MessageFields, settings: Settings, retry: RetryPolicy, failed: Failed, now: int, chance: float
+) -> tuple[Verdict, str, float]:
+    """What happens to a message whose handler has failed, why, and if it is delivered again, after how many seconds.
+
+    Its own policy counts, else its queue's, else ``retry``. The queue's ``max_receives`` counts too: a message that would be
+    buried when it comes again is buried now, while its error is known."""
+    if failed.rejects:
+        return Verdict.BURY, rejected(failed.error), 0
     if message.deadline_at is not None and message.deadline_at <= now:
-        return None
-    return back_off(message.receives, first, most)
+        return Verdict.EXPIRE, failed.error, 0
+    delay = next_attempt(message.retry or settings.retry or retry, message.failures + 1, chance)
+    if delay is None:
+        return Verdict.BURY, cut_reason(f"attempts: {failed.error}"), 0
+    if settings.redrive is not None and message.receives >= settings.redrive.max_receives:
+        return Verdict.BURY, cut_reason(f"max_receives: {failed.error}"), 0
+    return Verdict.DELIVER, failed.error, delay if failed.after is None else failed.after
 
 
 def renewal(message: Message, until: int, now: int) -> int | None:

@@ -175,9 +175,12 @@ class LocalQueue(Queue):
         held = check_held(self.name, check_many(messages, "extend_many", "extend"))
         return self._settling.extend(held, check_each(visibility, len(held))) if held else []
 
-    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
+    def release(self, message: Message | Receipt | str, delay: float = 0, error: str | None = None) -> bool:
         check_seconds(delay, "delay")
-        return self._settling.release(check_held(self.name, [message]), delay)[0]
+        return self._settling.release(check_held(self.name, [message]), delay, policy.check_reason(error))[0]
+
+    def bury(self, message: Message | Receipt | str, reason: str) -> bool:
+        return self._dead_letters.give_up(check_held(self.name, [message])[0], policy.check_given_reason(reason))
 
     # looking
 
