@@ -7,7 +7,7 @@ duration in seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from operator import attrgetter
@@ -83,6 +83,10 @@ class RetryPolicy:
     curve: Curve = Curve.EXPONENTIAL
     max_delay: float = 3600
     jitter: float = 0.1
+
+    def __str__(self) -> str:
+        """As the command line takes it: attempts=5,delay=1,…"""
+        return ",".join(f"{name}={'none' if value is None else value}" for name, value in asdict(self).items())
 
 
 @dataclass(frozen=True, slots=True)

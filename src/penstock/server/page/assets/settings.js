@@ -1,4 +1,4 @@
-// The settings of a queue: shown, changed, and given to a new one. The server checks them.
+// The settings of a queue: shown, changed, given to a new one. The server checks them.
 
 import { call, callBroker } from "./api.js";
 import { go } from "./app.js";
@@ -16,7 +16,7 @@ const TIMES = [
 ];
 
 export function settingsPairs(settings) {
-  const { redrive, deduplicate, mode, groups, paused, labels = {} } = settings;
+  const { redrive, deduplicate, mode, groups, paused, retry, labels = {} } = settings;
   const names = Object.keys(labels ?? {});
   return pairs([
     ...TIMES.map(([key, told]) => [told, key === "history" && !settings[key] ? "none" : span(settings[key])]),
@@ -25,6 +25,7 @@ export function settingsPairs(settings) {
     ["Delivery", mode === "at_most_once" ? "at most once" : "at least once"],
     ["Groups", groups ? "kept in order" : "no"],
     paused ? ["Paused", "yes"] : null,
+    retry && ["Retries", retry],
     names.length ? ["Labels", names.map((name) => el("div", {}, named(name), ": ", named(labels[name])))] : null,
   ]);
 }
@@ -36,7 +37,6 @@ function seconds(told, label) {
   return Number(found[1]) * (UNITS[found[2].charAt(0).toLowerCase()] ?? 1);
 }
 
-/** The controls. */
 function controls(settings, queues, fresh) {
   const input = (value, more = {}) => el("input", { type: "text", autocomplete: "off", spellcheck: "false", value, ...more });
   const choose = (options, chosen) => el("select", {}, options.map(([value, told]) => el("option", { value, selected: value === chosen }, told)));
@@ -76,13 +76,11 @@ function controls(settings, queues, fresh) {
   return { node, read };
 }
 
-/** What differs from `settings`. */
 function changes(chosen, settings) {
   const before = { ...settings, redrive: settings.redrive ? [settings.redrive.dead_letter_queue, settings.redrive.max_receives] : null };
   return Object.fromEntries(Object.entries(chosen).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(before[key])));
 }
 
-/** `done` is called after a change. */
 export function editSettings(queue, settings, queues, done) {
   const form = controls(settings, queues, false);
   ask(["Settings of ", named(queue)], form.node, "Save", async () => {
@@ -103,7 +101,7 @@ export function createQueue(queues) {
   });
 }
 
-/** A dialog that stays open until the work has succeeded. */
+/** Stays open until the work has succeeded. */
 function ask(title, content, told, work) {
   const wrong = el("p", { class: "bad", role: "alert" });
   const submit = el("button", { type: "submit", class: "btn primary" }, told);
