@@ -59,11 +59,11 @@ class Table(NamedTuple):
         if self.marks.get(mark) == (message.id, FOREVER):
             del self.marks[mark]
 
-    def extend(self, receipt: Held, until: int, *, release: bool) -> bool:
+    def extend(self, receipt: Held, until: int, *, release: bool, error: str | None = None) -> bool:
         message = self.message(receipt)
         if message is None or message.state is not State.CONSUMED:
             return False
-        self.messages[message.id] = messages.extended(message, until, release=release)
+        self.messages[message.id] = messages.extended(message, until, release=release, error=error)
         return True
 
     def delete(self, receipt: Held, settlement: Settlement) -> bool:
@@ -185,9 +185,9 @@ class OwnQueue(StoredQueue):
             table.messages.update((each.id, each) for each in claimed)
             return Claimed(list(map(messages.answered, claimed, visible)), deleted)
 
-    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False, error: str | None = None) -> list[bool]:
         with self._store.table(self._name) as table:
-            return [table.extend(receipt, until, release=release) for receipt in receipts]
+            return [table.extend(receipt, until, release=release, error=error) for receipt in receipts]
 
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
         with self._store.table(self._name) as table:

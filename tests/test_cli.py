@@ -106,6 +106,7 @@ def test_create_makes_a_queue_with_the_settings_given(shell: Shell) -> None:
         "history": 7,
         "labels": {},
         "paused": False,
+        "retry": None,
     }
 
 
@@ -150,7 +151,8 @@ def test_settings_are_shown_and_changed(jobs: Shell) -> None:
     jobs("create dead")
     assert jobs("settings jobs --visibility 7 --redrive dead:2 --deduplicate on") == 0
     changed = (
-        "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0 paused off"
+        "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0 "
+        "paused off retry none"
     )
     assert " ".join(jobs.out.split()) == changed
     assert jobs("settings jobs --no-redrive --deduplicate off --json") == 0
@@ -492,6 +494,46 @@ def test_a_stale_receipt_exits_1(jobs: Shell) -> None:
     assert jobs(["release", "jobs", stale]) == 1
     assert jobs("delete jobs nobody") == 1
     assert jobs.err == "penstock: nobody was not deleted: there is no such message\n"
+
+
+def test_a_retry_policy_is_set_shown_and_removed(jobs: Shell) -> None:
+    assert jobs("create mails --retry attempts=3,delay=2,curve=linear") == 0
+    jobs("settings mails")
+    assert "retry        attempts=3,delay=2,curve=linear,max_delay=3600,jitter=0.1" in jobs.out
+    jobs("settings mails --retry attempts=none")
+    assert "attempts=none,delay=1,curve=exponential" in jobs.out
+    assert jobs("settings mails --retry attempts=1 --no-retry") == 2
+    jobs("settings mails --no-retry --json")
+    assert jobs.json["retry"] is None
+    for wrong, words in [
+        ("attempts", "is not NAME=VALUE"),
+        ("attempts=1,attempts=2", "is not NAME=VALUE"),
+        ("delay=soon", "'soon' is not a number"),
+        ("tries=3", "a retry policy has no 'tries'"),
+        ("curve=steep", "'steep' is not one of fixed, linear, exponential"),
+    ]:
+        assert jobs(f"settings mails --retry {wrong}") == 2
+        assert words in jobs.err
+
+
+def test_a_message_s_failures_are_shown_and_it_is_buried(jobs: Shell) -> None:
+    jobs("create jobs-dead")
+    jobs("settings jobs --redrive jobs-dead:9")
+    jobs("send jobs resize --retry attempts=4")
+    jobs("receive jobs --json")
+    receipt = jobs.json["receipt"]
+    assert jobs(["release", "jobs", receipt, "--error", "OSError: no\nroom"]) == 0
+    jobs("peek jobs --json")
+    assert (jobs.json["failures"], jobs.json["error"], jobs.json["retry"]["attempts"]) == (1, "OSError: no\nroom", 4)
+    jobs("peek jobs")
+    assert re.search(r"^failures  1, last: OSError: no\n +room\nretry     attempts=4,", jobs.out, re.MULTILINE)
+    jobs("receive jobs --json")
+    assert jobs(["bury", "jobs", jobs.json["receipt"], "--reason", "no use"]) == 0
+    assert jobs.out.startswith("buried ")
+    jobs("peek jobs-dead")
+    assert "in jobs, no use after 2 receives" in jobs.out
+    assert jobs(["bury", "jobs", receipt, "--reason", "no use"]) == 1
+    assert "was not buried: the receipt is stale" in jobs.err
 
 
 def test_a_released_message_is_received_again(jobs: Shell) -> None:

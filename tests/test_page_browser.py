@@ -14,8 +14,8 @@ from playwright.sync_api import Page, expect
 from test_serve import serving
 
 import penstock
-from penstock import Broker
-from penstock.message import Redrive, Settings
+from penstock import Broker, RetryPolicy
+from penstock.message import Curve, Redrive, Settings
 
 SCRIPT = "<script>window.hacked = 1</script>"
 PIXEL = base64.b64decode(
@@ -191,6 +191,20 @@ def test_a_message_is_sent_with_all_that_it_can_have(url: str, broker: Broker, w
     (message,) = queue.peek()
     assert (message.body, message.content_type) == (b'{"pizza": "margherita"}', "application/json")
     assert (message.attributes, message.group) == ({"waiter": "Zoë", "tip": "a=b"}, "table 4")
+
+
+def test_a_message_that_has_failed_says_how_often_and_why_and_its_queue_how_it_is_retried(
+    url: str, broker: Broker, windows: Windows
+) -> None:
+    queue = broker.create("failing", retry={"attempts": 7})
+    sent = queue.send(b"x", retry=RetryPolicy(3, curve=Curve.LINEAR))
+    for error in ("OSError: no", "<b>the last one</b>"):
+        queue.receive()[0].release(0, error)
+    page = windows.open(f"{url}/dashboard/queues/failing/messages/{sent.id}")
+    for words in ("2 times: <b>the last one</b>", "attempts=3,delay=1,curve=linear"):
+        expect(page.locator(".pairs").first).to_contain_text(words)
+    page.goto(f"{url}/dashboard/queues/failing")
+    expect(page.get_by_text("attempts=7,delay=1,curve=exponential")).to_be_visible()
 
 
 def test_a_message_is_shown_as_json_text_and_bytes_and_is_searchable(url: str, broker: Broker, windows: Windows) -> None:

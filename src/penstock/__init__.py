@@ -32,8 +32,23 @@ from penstock.errors import (
     Unsupported,
     WriterSetBack,
 )
-from penstock.message import Claim, Death, Draft, Message, Mode, Receipt, Redrive, Redriven, Sent, Settings, State, Stats
+from penstock.message import (
+    Claim,
+    Death,
+    Draft,
+    Message,
+    Mode,
+    Receipt,
+    Redrive,
+    Redriven,
+    RetryPolicy,
+    Sent,
+    Settings,
+    State,
+    Stats,
+)
 from penstock.queue.protocol import Queue
+from penstock.retries import Reject, Retry
 from penstock.workers.consumer import Consumer
 from penstock.workers.producer import Producer
 
@@ -75,6 +90,9 @@ __all__ = [
     "Receipt",
     "Redrive",
     "Redriven",
+    "Reject",
+    "Retry",
+    "RetryPolicy",
     "Schedule",
     "ScheduleNotFound",
     "SegmentLost",

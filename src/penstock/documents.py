@@ -15,10 +15,11 @@ from typing import Any
 
 from penstock.errors import BadMessage
 from penstock.message import SECOND, Attribute, Draft, Message, MessageFields, to_datetime
+from penstock.policy import check_retry
 
 GIVEN = ("content_type", "delay", "deadline", "visibility", "group")
 """What a draft takes as it is."""
-CHECKED = {*GIVEN, "body", "body_base64", "key", "key_base64", "attributes", "visible_at", "deadline_at", "state"}
+CHECKED = {*GIVEN, "retry", "body", "body_base64", "key", "key_base64", "attributes", "visible_at", "deadline_at", "state"}
 KNOWN = CHECKED | {"receipt"} | {field.name for field in fields(MessageFields)} - {"blocked"}
 """All names in a document. The others tell what became of a message that is in a queue, and say nothing to one that is sent."""
 
@@ -37,8 +38,8 @@ def to_document(message: Message | Draft) -> dict[str, Any]:
                 document["attributes"] = {name: _from_attribute(attribute) for name, attribute in value.items()}
             case "state":
                 document["state"] = value.name.lower()
-            case "death":
-                document["death"] = value and asdict(value)
+            case "death" | "retry":
+                document[field.name] = value and asdict(value)
             case _:
                 document[field.name] = value
     return document
@@ -76,7 +77,8 @@ def to_draft(document: object, now: int) -> Draft:
         left = _instant(document, "visible_at") - now
         if left > 0:
             given["delay"] = left / SECOND
-    return Draft(body, **given, attributes=_to_attributes(document.get("attributes")), key=_to_bytes(document, "key"))
+    attributes, retry = _to_attributes(document.get("attributes")), check_retry(document.get("retry"))
+    return Draft(body, **given, attributes=attributes, key=_to_bytes(document, "key"), retry=retry)
 
 
 def _to_bytes(document: Mapping[str, Any], name: str) -> bytes | None:

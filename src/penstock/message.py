@@ -7,7 +7,7 @@ duration in seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from operator import attrgetter
@@ -57,6 +57,36 @@ class State(IntEnum):
 class Mode(StrEnum):
     AT_LEAST_ONCE = "at_least_once"
     AT_MOST_ONCE = "at_most_once"
+
+
+class Curve(StrEnum):
+    """How the delay before an attempt grows: not at all, by itself each time, or twofold each time."""
+
+    FIXED = "fixed"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What becomes of a message whose handler has failed; `penstock.policy.check_retry` holds the ranges.
+
+    attempts    how often a handler may fail before the queue gives the message up; None: as often as it does
+    delay       seconds before the second attempt
+    curve       how the delays after it grow
+    max_delay   the longest of them
+    jitter      the part of a delay, from 0 to 1, that is random: messages that failed together do not come again together
+    """
+
+    attempts: int | None = 5
+    delay: float = 1
+    curve: Curve = Curve.EXPONENTIAL
+    max_delay: float = 3600
+    jitter: float = 0.1
+
+    def __str__(self) -> str:
+        """As the command line takes it: attempts=5,delay=1,…"""
+        return ",".join(f"{name}={'none' if value is None else value}" for name, value in asdict(self).items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +141,7 @@ class Settings:
     history      seconds for which settled messages stay readable; 0: they are deleted at once
     labels       texts by name, which the queue keeps for its users and which no rule reads
     paused       nobody receives from the queue; everything else goes on
+    retry        when a message comes again whose handler has failed, and how often; None: as its consumer says
     """
 
     visibility: float = 30
@@ -123,6 +154,7 @@ class Settings:
     history: float = 0
     labels: Mapping[str, str] = field(default=NO_LABELS, hash=False)  # each send and receive hashes the settings
     paused: bool = False
+    retry: RetryPolicy | None = None
 
     def __post_init__(self) -> None:
         if self.labels is not NO_LABELS:
@@ -138,7 +170,7 @@ class Settings:
 
 
 _fields = attrgetter(
-    "visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused"
+    "visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused", "retry"
 )
 
 
@@ -154,6 +186,7 @@ class Draft:
     deadline: float | datetime | None = None
     key: str | bytes | None = None
     group: str | None = None
+    retry: RetryPolicy | None = None
 
 
 class Entry(NamedTuple):
@@ -174,6 +207,7 @@ class Entry(NamedTuple):
     group: str | None
     mark: bytes | None
     mark_until: int
+    retry: RetryPolicy | None = None
 
 
 def weigh(message: Entry | Message) -> int:
@@ -235,7 +269,7 @@ class Home(Protocol):
 
     def extend(self, message: Message, visibility: float) -> bool: ...
 
-    def release(self, message: Message, delay: float = 0) -> bool: ...
+    def release(self, message: Message, delay: float = 0, error: str | None = None) -> bool: ...
 
     def delete(self, message: Message) -> bool: ...
 
@@ -277,6 +311,12 @@ class MessageFields:
     """The name that its receiver gave; None if nobody holds it, or without a name. In the history, the last holder's."""
     blocked: bool = field(default=False, compare=False)
     """It waits behind another message of its group; only those who look at the queue are told."""
+    retry: RetryPolicy | None = None
+    """Its own policy, which its sender gave; else the queue's applies."""
+    failures: int = 0
+    """How often its handler has failed in this queue, after which it was to come again."""
+    error: str | None = None
+    """What the last of these failures was."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -306,9 +346,10 @@ class Message(MessageFields):
         """Hide it for this many seconds from now; False if another consumer may hold it by now."""
         return self._home().extend(self, visibility)
 
-    def release(self, delay: float = 0) -> bool:
-        """Return it to the queue, visible after ``delay`` seconds; False if another consumer may hold it by now."""
-        return self._home().release(self, delay)
+    def release(self, delay: float = 0, error: str | None = None) -> bool:
+        """Return it to the queue, visible after ``delay`` seconds; False if another consumer may hold it by now. With an
+        ``error``, its handler has failed: the message keeps the error, and counts the failure."""
+        return self._home().release(self, delay, error)
 
     def delete(self) -> bool:
         """Delete it: it was processed. False if another consumer may hold it by now."""
@@ -318,6 +359,17 @@ class Message(MessageFields):
         if self.home is None:
             raise BadMessage(f"message {self.id} was not received, only looked at: only a receiver can settle it")
         return self.home
+
+
+class Retried(IntEnum):
+    """What became of a message whose handler has failed."""
+
+    STALE = 0
+    """Nothing: another receiver may hold it by now."""
+    AGAIN = 1
+    """It will come again."""
+    GIVEN_UP = 2
+    """It is in the dead letter queue or, where there is none, settled as failed."""
 
 
 class Moved(IntEnum):
@@ -345,16 +397,18 @@ class Redriven(int):
 
 
 class Readmission(NamedTuple):
-    """What a message keeps or gets when it is moved to another queue.
+    """What a message keeps or gets when it is moved to another queue. It begins there without failures.
 
     mark         what makes it a duplicate, or None
     mark_until   FOREVER: the mark counts as long as the message is in its new queue; 0: it is known, but does not count there
     deadline_at  its deadline, if it still has one
+    death        why it was moved to a dead letter queue, or None
     """
 
     mark: bytes | None
     mark_until: int
     deadline_at: int | None
+    death: Death | None = None
 
 
 class Certainty(NamedTuple):

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from penstock import marks
 from penstock.errors import BadMessage, BadName, BadSetting
@@ -28,13 +28,16 @@ from penstock.message import (
     SECOND,
     Attribute,
     Certainty,
+    Curve,
     Death,
     Draft,
     Entry,
     Message,
+    MessageFields,
     Mode,
     Readmission,
     Redrive,
+    RetryPolicy,
     Settings,
     Settlement,
     State,
@@ -59,6 +62,9 @@ MAX_REASON = 4096
 MAX_HOLDER = 200
 MAX_BATCH = 100_000
 MAX_CLAIM = 1_000_000
+AS_COUNTED = -1
+BACK_OFF = RetryPolicy(None, 1, Curve.EXPONENTIAL, 300, 0)
+"""What applies where neither the message nor its queue nor its consumer has a policy."""
 UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
@@ -151,7 +157,8 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
         mode = Mode(settings.mode)
     except ValueError:
         raise BadSetting(f"mode {shown(settings.mode)} is not one of {', '.join(Mode)}") from None
-    return dataclasses.replace(settings, mode=mode, redrive=_check_redrive(settings.redrive))
+    redrive, retry = _check_redrive(settings.redrive), check_retry(settings.retry, BadSetting)
+    return dataclasses.replace(settings, mode=mode, redrive=redrive, retry=retry)
 
 
 def _check_labels(changes: object, labels: Mapping[str, str]) -> dict[str, str]:
@@ -184,6 +191,31 @@ def _check_redrive(redrive: object) -> Redrive | None:
     check_name(redrive.dead_letter_queue, "dead letter queue")
     check_count(redrive.max_receives, "max_receives", 1, MAX_NUMBER, BadSetting)
     return redrive
+
+
+def check_retry(retry: object, error: type[ValueError] = BadMessage) -> RetryPolicy | None:
+    """A policy, or None, as a caller writes it: a mapping of its fields will do."""
+    if retry is None:
+        return None
+    if isinstance(retry, Mapping):
+        known = {field.name for field in dataclasses.fields(RetryPolicy)}
+        for name in retry:
+            if name not in known:
+                raise error(f"a retry policy has no {shown(name)}; it has {', '.join(sorted(known))}")
+        retry = RetryPolicy(**retry)
+    if not isinstance(retry, RetryPolicy):
+        raise error(f"retry must be a RetryPolicy, or None, not {shown(retry)}")
+    if retry.attempts is not None:
+        check_count(retry.attempts, "the attempts of retry", 1, MAX_NUMBER, error)
+    check_seconds(retry.delay, "the delay of retry", error=error)
+    check_seconds(retry.max_delay, "the max_delay of retry", error=error)
+    jitter = retry.jitter
+    if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:  # NaN fails this too
+        raise error(f"the jitter of retry must be a number from 0 to 1, not {shown(jitter)}")
+    try:
+        return dataclasses.replace(retry, curve=Curve(retry.curve))
+    except ValueError:
+        raise error(f"the curve of retry {shown(retry.curve)} is not one of {', '.join(Curve)}") from None
 
 
 def admit_all(drafts: Sequence[Draft | bytes], settings: Settings, now: int, content_type: str = OCTETS) -> list[Entry]:
@@ -240,6 +272,7 @@ def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_
         draft.group,
         mark,
         mark_until,
+        None if draft.retry is None else check_retry(draft.retry),
     )
 
 
@@ -256,10 +289,13 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
     A message that dies (``death``) may always enter its dead letter queue: its mark does not count there, but its
     key, and the fact that it is the member of a set, are kept. A redriven one is in its queue as if it had never left: its
     mark counts if the queue refuses equal messages, or if it is a member. A window of deduplication counts from the send, and a
-    redrive is not a send. A redrive is a new life: a deadline that has passed is dropped."""
+    redrive is not a send. A redrive is a new life: a deadline that has passed is dropped.
+
+    A death with `AS_COUNTED` receives gets those of the message."""
     known = mark if mark and (marks.key_of(mark) or _is_member(message, mark, old)) else None
     if death is not None:
-        return Readmission(known, 0, message.deadline_at)
+        receives = message.receives if death.receives == AS_COUNTED else death.receives
+        return Readmission(known, 0, message.deadline_at, dataclasses.replace(death, receives=receives))
     deadline_at = message.deadline_at if message.deadline_at is not None and message.deadline_at > now else None
     if known and marks.is_content(known):
         return Readmission(known, FOREVER, deadline_at)
@@ -389,6 +425,17 @@ def check_reason(reason: object) -> str | None:
     return reason
 
 
+def check_given_reason(reason: object) -> str:
+    if reason is None:
+        raise BadMessage("a message is not buried without a reason")
+    return str(check_reason(reason))
+
+
+def cut_reason(text: str) -> str:
+    """A text that nobody chose for the purpose, such as an exception's, as a reason."""
+    return text.encode("utf-8", "replace")[:MAX_REASON].decode("utf-8", "ignore")
+
+
 def _size(name: str, value: Attribute) -> int:
     if isinstance(value, bytes):
         return len(value)
@@ -426,7 +473,7 @@ def judge(message: Message, settings: Settings, mode: Mode, now: int) -> tuple[V
     if overdue(message, mode, now):
         return Verdict.EXPIRE, "deadline"
     if settings.redrive is not None and message.receives > settings.redrive.max_receives:
-        return Verdict.BURY, "max_receives"
+        return Verdict.BURY, "max_receives" if message.error is None else cut_reason(f"max_receives: {message.error}")
     return Verdict.DELIVER, ""
 
 
@@ -436,16 +483,51 @@ def certain(settings: Settings, now: int) -> Certainty:
     return Certainty(now - micros(settings.retention), most)
 
 
-def back_off(receives: int, first: float, most: float) -> float:
-    """Seconds until a message whose handler has failed is visible again: twice as long each time, up to a limit."""
-    return min(most, first * 2.0 ** min(receives - 1, 60))
+def next_attempt(retry: RetryPolicy, failures: int, chance: float) -> float | None:
+    """Seconds until a message whose handler has failed so often comes again; None if that was its last attempt.
 
-
-def after_error(message: Message, now: int, first: float, most: float) -> float | None:
-    """The back-off of a message whose handler has failed (gq); None if its deadline has passed, so that it has failed."""
-    if message.deadline_at is not None and message.deadline_at <= now:
+    ``chance`` is a random number, at least 0 and below 1: the part of the jitter by which the delay is shorter."""
+    if retry.attempts is not None and failures >= retry.attempts:
         return None
-    return back_off(message.receives, first, most)
+    match retry.curve:
+        case Curve.FIXED:
+            grown = retry.delay
+        case Curve.LINEAR:
+            grown = retry.delay * failures
+        case Curve.EXPONENTIAL:
+            grown = retry.delay * 2.0 ** min(failures - 1, 60)
+    return min(grown, retry.max_delay) * (1 - retry.jitter * chance)
+
+
+class Failed(NamedTuple):
+    """How a handler has failed: with this error. It may ask to be called again ``after`` so many seconds, or never."""
+
+    error: str
+    after: float | None = None
+    rejects: bool = False
+
+
+def rejected(error: str) -> str:
+    return cut_reason(f"rejected: {error}")
+
+
+def after_failure(
+    message: MessageFields, settings: Settings, retry: RetryPolicy, failed: Failed, now: int, chance: float
+) -> tuple[Verdict, str, float]:
+    """What happens to a message whose handler has failed, why, and if it is delivered again, after how many seconds.
+
+    Its own policy counts, else its queue's, else ``retry``. The queue's ``max_receives`` counts too: a message that would be
+    buried when it comes again is buried now, while its error is known."""
+    if failed.rejects:
+        return Verdict.BURY, rejected(failed.error), 0
+    if message.deadline_at is not None and message.deadline_at <= now:
+        return Verdict.EXPIRE, failed.error, 0
+    delay = next_attempt(message.retry or settings.retry or retry, message.failures + 1, chance)
+    if delay is None:
+        return Verdict.BURY, cut_reason(f"attempts: {failed.error}"), 0
+    if settings.redrive is not None and message.receives >= settings.redrive.max_receives:
+        return Verdict.BURY, cut_reason(f"max_receives: {failed.error}"), 0
+    return Verdict.DELIVER, failed.error, delay if failed.after is None else failed.after
 
 
 def renewal(message: Message, until: int, now: int) -> int | None:

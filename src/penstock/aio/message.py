@@ -8,12 +8,9 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Protocol, Self
 
-from penstock import policy
 from penstock.errors import BadMessage
-from penstock.message import MessageFields, Receipt
+from penstock.message import MessageFields, Receipt, Retried
 
-BACK_OFF = (1, 300)
-"""Seconds after the first error, and at most, as for a consumer."""
 _values = attrgetter(*(each.name for each in fields(MessageFields)))
 
 
@@ -22,7 +19,9 @@ class AsyncHome(Protocol):
 
     async def extend(self, message: Receipt, visibility: float) -> bool: ...
 
-    async def release(self, message: Receipt, delay: float = 0) -> bool: ...
+    async def release(self, message: Receipt, delay: float = 0, error: str | None = None) -> bool: ...
+
+    async def retry(self, message: AsyncMessage, error: BaseException | str) -> Retried: ...
 
     async def delete(self, message: Receipt) -> bool: ...
 
@@ -40,17 +39,18 @@ class AsyncMessage(MessageFields):
         """Hide it for this many seconds from now; False if another consumer may hold it by now."""
         return await self._home().extend(self.receipt, visibility)
 
-    async def release(self, delay: float = 0) -> bool:
-        """Return it to the queue, visible after ``delay`` seconds; False if another consumer may hold it by now."""
-        return await self._home().release(self.receipt, delay)
+    async def release(self, delay: float = 0, error: str | None = None) -> bool:
+        """Return it to the queue, visible after ``delay`` seconds; False if another consumer may hold it by now. With an
+        ``error``, its handler has failed: the message keeps the error, and counts the failure."""
+        return await self._home().release(self.receipt, delay, error)
 
     async def delete(self) -> bool:
         """Delete it: it was processed. False if another consumer may hold it by now."""
         return await self._home().delete(self.receipt)
 
     async def __aenter__(self) -> Self:
-        """``async with message:`` deletes it at the end of the block. If the block raises an error, the message is released
-        after a back-off, and if the task is cancelled, at once."""
+        """``async with message:`` deletes it at the end of the block. If the block raises an error, `AsyncQueue.retry` says
+        what becomes of the message; if the task is cancelled, it is released at once."""
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -59,7 +59,7 @@ class AsyncMessage(MessageFields):
         if error is None:
             await asyncio.shield(self.delete())  # it was processed, and is not to come again
         elif isinstance(error, Exception):
-            await asyncio.shield(self.release(policy.back_off(self.receives, *BACK_OFF)))
+            await asyncio.shield(self._home().retry(self, error))
         else:
             self._home().let_go(self.receipt)
 

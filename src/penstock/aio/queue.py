@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from datetime import datetime
+from random import random
 from typing import Any
 
 from penstock import policy
@@ -26,6 +27,8 @@ from penstock.message import (
     Pulse,
     Receipt,
     Redriven,
+    Retried,
+    RetryPolicy,
     Sent,
     Settings,
     State,
@@ -33,6 +36,7 @@ from penstock.message import (
 )
 from penstock.policy import check_seconds
 from penstock.queue.arguments import as_draft, check_flag, check_many, check_mode, check_taking
+from penstock.retries import plan_retry
 
 LONGEST_WAIT = 20
 """Seconds of one long poll; a longer wait is several polls."""
@@ -67,8 +71,9 @@ class AsyncQueue:
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
         return (await self.send_many([draft]))[0]
 
     async def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:
@@ -171,8 +176,23 @@ class AsyncQueue:
         extended: list[bool] = await self._call("extend_many", held, visibility)
         return extended
 
-    async def release(self, message: HeldAsync, delay: float = 0) -> bool:
-        return bool(await self._call("release", _receipt(message), delay))
+    async def release(self, message: HeldAsync, delay: float = 0, error: str | None = None) -> bool:
+        return bool(await self._call("release", _receipt(message), delay, error))
+
+    async def bury(self, message: HeldAsync, reason: str) -> bool:
+        return bool(await self._call("bury", _receipt(message), reason))
+
+    async def retry(
+        self,
+        message: AsyncMessage,
+        error: BaseException | str,
+        *,
+        otherwise: RetryPolicy = policy.BACK_OFF,
+        chance: Callable[[], float] = random,
+    ) -> Retried:
+        now = 0 if message.deadline_at is None else (await self.pulse()).at
+        verb, given, becomes = plan_retry(message, await self.settings(), otherwise, error, now, chance())
+        return becomes if await getattr(self, verb)(message, *given) else Retried.STALE
 
     def let_go(self, message: HeldAsync) -> None:
         """`release`, as soon as possible; no caller waits for it, so that a task that is being cancelled can call it."""

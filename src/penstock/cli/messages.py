@@ -1,4 +1,4 @@
-"""The commands on messages that are in a queue: receive, delete, release, extend, peek, settled."""
+"""The commands on messages that are in a queue: receive, delete, release, bury, extend, peek, settled."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def add(command: Commands) -> None:
     parser = command("release", run_release, "return received messages to the queue")
     _add_receipts(parser)
     parser.add_argument("--delay", metavar="S", type=seconds, default=0, help="make them visible after S seconds (0)")
+    parser.add_argument("--error", metavar="TEXT", help="they have failed with this error: note it, and count the failure")
+
+    parser = command("bury", run_bury, "give received messages up: to the dead letter queue, or as failed")
+    _add_receipts(parser)
+    parser.add_argument("--reason", metavar="TEXT", required=True, help="why, for the dead letter or the history")
 
     parser = command("extend", run_extend, "keep received messages hidden for longer")
     _add_receipts(parser)
@@ -113,7 +118,12 @@ def run_delete(args: Namespace, broker: Broker) -> int:
 
 def run_release(args: Namespace, broker: Broker) -> int:
     queue = broker.queue(args.name)
-    return _report(args, "released", [queue.release(receipt, args.delay) for receipt in _receipts(args)])
+    return _report(args, "released", [queue.release(receipt, args.delay, args.error) for receipt in _receipts(args)])
+
+
+def run_bury(args: Namespace, broker: Broker) -> int:
+    queue = broker.queue(args.name)
+    return _report(args, "buried", [queue.bury(receipt, args.reason) for receipt in _receipts(args)])
 
 
 def run_extend(args: Namespace, broker: Broker) -> int:

@@ -122,12 +122,16 @@ def print_message(message: Message, *, held: bool = False) -> None:
         hidden = held or message.state.name == "CONSUMED"
         pairs += [("hidden until" if hidden else "visible", time(message.visible_at)), ("expires", time(message.expires_at))]
     else:
-        pairs.append(("settled", time(message.settled_at) + (f", {message.reason}" if message.reason else "")))
+        pairs.append(("settled", time(message.settled_at) + (f", {shown(message.reason)}" if message.reason else "")))
     if message.deadline_at is not None:
         pairs.append(("deadline", time(message.deadline_at)))
+    if message.error is not None:
+        pairs.append(("failures", shown(f"{message.failures}, last: {message.error}")))
+    if message.retry is not None:
+        pairs.append(("retry", str(message.retry)))
     if message.death is not None:
         death = message.death
-        pairs.append(("died", f"{time(death.died_at)} in {death.queue}, {death.reason} after {death.receives} receives"))
+        pairs.append(("died", f"{time(death.died_at)} in {death.queue}, {shown(death.reason)} after {death.receives} receives"))
     pairs += [(name, _text(value)) for name, value in (("group", message.group), ("key", message.key)) if value is not None]
     if message.content_type != OCTETS:
         pairs.append(("content type", message.content_type))

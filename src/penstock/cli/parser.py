@@ -78,6 +78,20 @@ def redrive(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not DLQ:N, such as jobs-dead:5") from None
 
 
+def retry(text: str) -> dict[str, Any]:
+    """The fields of a retry policy; the rules check their values."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name in found:
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,…, such as attempts=5,delay=2,curve=linear")
+        try:
+            found[name] = value if name == "curve" else None if value == "none" else seconds(value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: {value!r} is not a number") from None
+    return found
+
+
 def label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:

@@ -21,11 +21,15 @@ from penstock.cli.output import (
     stays,
     time,
 )
-from penstock.cli.parser import Commands, Parser, deduplication, label, redrive, seconds
+from penstock.cli.parser import Commands, Parser, deduplication, label, redrive, retry, seconds
 from penstock.errors import BadInput, QueueExists, QueueNotFound
 from penstock.message import Claim, Mode, Settings, Stats
 
 READER_HEADS = ("reader", "settled epoch", "confirmed", "tentative", "lapses")
+RETRY = (
+    "when a message comes again whose handler has failed: "
+    "attempts=N|none,delay=S,curve=fixed|linear|exponential,max_delay=S,jitter=PART"
+)
 HEADS = ("name", "messages", "visible", "in flight", "delayed", "oldest")
 
 
@@ -44,6 +48,7 @@ def add(command: Commands) -> None:
     _add_settings(parser).add_argument(
         "--no-redrive", action="store_true", help="remove the dead letter queue from the settings"
     )
+    parser.add_argument("--no-retry", action="store_true", help="remove the retry policy from the settings")
     parser.add_argument("--no-label", metavar="NAME", action="append", default=[], help="remove a label; may be repeated")
 
     parser = command("pause", run_pause, "let nobody receive from a queue; messages can still be sent, and held ones settled")
@@ -89,6 +94,7 @@ def _add_settings(parser: Parser) -> Any:
         choices=[mode.value for mode in Mode],
         help="whether a received message must be deleted, or is settled at once",
     )
+    parser.add_argument("--retry", metavar="POLICY", type=retry, help=RETRY)
     parser.add_argument("--history", metavar="S", type=seconds, help="seconds for which settled messages stay readable")
     parser.add_argument(
         "--label", metavar="NAME=TEXT", type=label, action="append", default=[], help="set a label; may be repeated"
@@ -101,7 +107,7 @@ def _add_settings(parser: Parser) -> Any:
 
 
 def _changes(args: Namespace) -> dict[str, Any]:
-    names = ("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history")
+    names = ("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "retry")
     changes = {name: value for name in names if (value := getattr(args, name)) is not None}
     return changes | ({"labels": dict(args.label)} if args.label else {})
 
@@ -154,7 +160,10 @@ def run_queues(args: Namespace, broker: Broker) -> int:
 
 def run_settings(args: Namespace, broker: Broker) -> int:
     queue = broker.queue(args.name)
-    changes = _changes(args) | ({"redrive": None} if args.no_redrive else {})
+    if args.no_retry and args.retry:
+        raise BadInput("--retry and --no-retry exclude each other")
+    removed = {"redrive": args.no_redrive, "retry": args.no_retry}
+    changes = _changes(args) | {name: None for name, gone in removed.items() if gone}
     if args.no_label:
         changes["labels"] = {**changes.get("labels", {}), **dict.fromkeys(args.no_label)}
     settings = queue.update(**changes) if changes else queue.settings

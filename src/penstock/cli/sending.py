@@ -16,10 +16,10 @@ from typing import BinaryIO
 
 from penstock.broker import Broker
 from penstock.cli.output import complain, emit
-from penstock.cli.parser import Commands, deadline, seconds
+from penstock.cli.parser import Commands, deadline, retry, seconds
 from penstock.errors import BadInput, BadMessage, PenstockError
 from penstock.message import OCTETS, Attribute, Draft, Sent
-from penstock.policy import MAX_BODY
+from penstock.policy import MAX_BODY, check_retry
 from penstock.queue.protocol import Queue
 
 BATCH = 1000
@@ -54,6 +54,7 @@ def add(command: Commands) -> None:
     )
     parser.add_argument("--key", metavar="KEY", help="identifies duplicates instead of the content")
     parser.add_argument("--group", metavar="NAME", help="keep the message's order within this group")
+    parser.add_argument("--retry", metavar="POLICY", type=retry, help="its own retry policy, as for `create`")
 
 
 def run_send(args: Namespace, broker: Broker) -> int:
@@ -70,6 +71,7 @@ def run_send(args: Namespace, broker: Broker) -> int:
         deadline=args.deadline,
         key=None if args.key is None else os.fsencode(args.key),
         group=args.group,
+        retry=check_retry(args.retry),
     )
     queue = broker.queue(args.name)
     if args.lines:

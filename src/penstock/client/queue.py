@@ -22,6 +22,7 @@ from penstock.message import (
     Pulse,
     Receipt,
     Redriven,
+    RetryPolicy,
     Sent,
     Settings,
     State,
@@ -91,9 +92,10 @@ class RemoteQueue(Queue):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        retry: RetryPolicy | None = None,
         connection: object = None,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
         return self.send_many([draft], connection=connection)[0]
 
     def _admitted(self, drafts: Iterable[Draft | bytes], verb: str) -> list[Draft | bytes]:
@@ -192,9 +194,15 @@ class RemoteQueue(Queue):
         return list((yield from self._ask("extend_many", messages=held, visibility=list(each)))) if held else []
 
     @asks
-    def release(self, message: Message | Receipt | str, delay: float = 0) -> Asking[bool]:
+    def release(self, message: Message | Receipt | str, delay: float = 0, error: str | None = None) -> Asking[bool]:
         check_seconds(delay, "delay")
-        return bool((yield from self._ask("release", message=self._one(message), delay=delay)))
+        noted = {} if policy.check_reason(error) is None else {"error": error}
+        return bool((yield from self._ask("release", message=self._one(message), delay=delay, **noted)))
+
+    @asks
+    def bury(self, message: Message | Receipt | str, reason: str) -> Asking[bool]:
+        reason = policy.check_given_reason(reason)
+        return bool((yield from self._ask("bury", message=self._one(message), reason=reason)))
 
     def _one(self, message: Message | Receipt | str) -> Receipt:
         return _receipts(self.name, [message])[0]

@@ -27,6 +27,7 @@ from penstock import errors
 from penstock.errors import BadInput, PenstockError, QueueExists, QueueNotFound, ScheduleNotFound
 from penstock.message import (
     Claim,
+    Curve,
     Death,
     Draft,
     Labels,
@@ -36,6 +37,7 @@ from penstock.message import (
     Receipt,
     Redrive,
     Redriven,
+    RetryPolicy,
     Sent,
     Settings,
     State,
@@ -46,7 +48,8 @@ from penstock.schedules.schedule import Schedule
 CONTENT_TYPE = "application/vnd.penstock"
 LENGTH = Struct(">I")
 VALUES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Claim, Death, Draft, Message, Pulse, Receipt, Redrive, Schedule, Settings, Stats)
+    kind.__name__: kind
+    for kind in (Claim, Death, Draft, Message, Pulse, Receipt, Redrive, RetryPolicy, Schedule, Settings, Stats)
 }
 FIELDS = {kind: [field for field in dataclasses.fields(kind) if field.name != "home"] for kind in VALUES.values()}
 SHAPES = {
@@ -54,7 +57,7 @@ SHAPES = {
     for kind, fields in FIELDS.items()
 }
 """The names of each type's fields, their defaults, and what gets their values."""
-ENUMS: dict[str, type[Enum]] = {"State": State, "Mode": Mode}
+ENUMS: dict[str, type[Enum]] = {"State": State, "Mode": Mode, "Curve": Curve}
 ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PenstockError)}
 PLAIN = frozenset({type(None), bool, int, float, str})
 BYTES = (bytes, bytearray, memoryview)

@@ -42,6 +42,8 @@ def export_lines(queue: Queue) -> Iterator[Exported]:
         for message in page:
             if message.intact and message.state is not State.DAMAGED:
                 document = {name: value for name, value in to_document(message).items() if value not in (None, {})}
+                if not message.failures:  # an older version would refuse the name
+                    del document["failures"]
                 yield Exported(message.id, json.dumps(document))
             else:
                 yield Exported(message.id, None)

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from penstock import policy
 from penstock.errors import BadInput, BadMessage
-from penstock.message import FOREVER, OCTETS, Attributes, Draft, Held, Message, Mode, Receipt, State
+from penstock.message import FOREVER, OCTETS, Attributes, Draft, Held, Message, Mode, Receipt, RetryPolicy, State
 from penstock.policy import check_count, check_seconds, shown
 from penstock.stores.ports import START
 
 Item = TypeVar("Item")
-NOTHING = (None,) * 6
+NOTHING = (None,) * 7
 
 
 def check_mode(mode: Mode | str | None) -> Mode | None:
@@ -84,11 +84,16 @@ def as_draft(
     deadline: float | datetime | None,
     key: str | bytes | None,
     group: str | None,
+    retry: RetryPolicy | None,
 ) -> Draft | bytes:
     """The arguments of `Queue.send` as a draft; most are only a body, which costs less."""
-    if (attributes, delay, visibility, deadline, key, group) == NOTHING and content_type is OCTETS and type(body) is bytes:
+    if (
+        (attributes, delay, visibility, deadline, key, group, retry) == NOTHING
+        and content_type is OCTETS
+        and type(body) is bytes
+    ):
         return body
-    return Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+    return Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group, retry)
 
 
 def check_held(queue: str, messages: Sequence[Message | Receipt | str], most: int = FOREVER) -> list[Held]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock import policy
 from penstock.errors import BadInput, QueueNotFound
-from penstock.message import Death, Message, Moved, Redriven, Settings, micros, weigh
+from penstock.message import Death, Held, Message, Moved, Redriven, Settings, State, micros, weigh
 from penstock.queue.bulk import IsWanted
 from penstock.queue.opened import OpenQueue
 from penstock.stores.ports import START, Store
@@ -62,6 +62,23 @@ class DeadLetters:
         death = Death(self._queue.name, reason, message.receives - 1, now)
         self._queue.stored.move([message], Moving(target, now, now + micros(beyond.retention), death, policy.readmit))
         return True
+
+    def give_up(self, held: Held, reason: str) -> bool:
+        """Move a message to the dead letter queue or, where there is none, settle it as failed. Returns False if the receipt is
+        stale."""
+        queue = self._queue
+        with queue.store.batch():
+            settings, now = queue.read_settings(), queue.clock()
+            target = settings.redrive.dead_letter_queue if settings.redrive else None
+            beyond = None if target is None else queue.store.load(target)
+            if target is None or beyond is None:
+                done = queue.settle([held], settings, State.FAILED, reason, now)[0]
+            else:
+                death = Death(queue.name, reason, policy.AS_COUNTED, now)
+                moving = Moving(target, now, now + micros(beyond.retention), death, policy.readmit)
+                done = queue.stored.move([held], moving)[0] is Moved.DONE
+        queue.tell(settings)
+        return done
 
     def redrive(
         self, limit: int | None, to: str | None, ids: set[str] | None, since_at: int | None, allow: Callable[[str], bool]

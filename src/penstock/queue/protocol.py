@@ -6,8 +6,9 @@ Consumers, producers, the command line and Spark are written against this class,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from random import random
 from typing import Any
 
 from penstock import policy
@@ -21,11 +22,14 @@ from penstock.message import (
     Pulse,
     Receipt,
     Redriven,
+    Retried,
+    RetryPolicy,
     Sent,
     Settings,
     State,
     Stats,
 )
+from penstock.retries import plan_retry
 
 
 class Queue(ABC):
@@ -54,13 +58,14 @@ class Queue(ABC):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        retry: RetryPolicy | None = None,
         connection: object = None,
     ) -> Sent:
         """Send a message. When this returns, the message is safe.
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` identifies duplicates instead of the
-        content; ``delay`` and ``visibility`` override the queue's settings. With your own ``connection`` to the same database,
-        the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
+        content; ``delay``, ``visibility`` and ``retry`` override the queue's settings. With your own ``connection`` to the same
+        database, the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
 
     @abstractmethod
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
@@ -145,8 +150,30 @@ class Queue(ABC):
         """`extend` all of these messages in one commit, by the same time or each by its own."""
 
     @abstractmethod
-    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
-        """Give a received message back, visible after ``delay`` seconds. Returns False if the receiver no longer holds it."""
+    def release(self, message: Message | Receipt | str, delay: float = 0, error: str | None = None) -> bool:
+        """Give a received message back, visible after ``delay`` seconds. Returns False if the receiver no longer holds it.
+
+        With an ``error``, its handler has failed: the message keeps the error, and counts the failure (`Message.failures`)."""
+
+    @abstractmethod
+    def bury(self, message: Message | Receipt | str, reason: str) -> bool:
+        """Give a received message up: it goes to the dead letter queue of the queue's ``redrive`` setting with this reason. If
+        there is none, it is settled as failed. Returns False if the receiver no longer holds it."""
+
+    def retry(
+        self,
+        message: Message,
+        error: BaseException | policy.Failed | str,
+        *,
+        otherwise: RetryPolicy = policy.BACK_OFF,
+        chance: Callable[[], float] = random,
+    ) -> Retried:
+        """Say that the handler of a received message has failed, as a consumer does: by the message's retry policy, else its
+        queue's, else ``otherwise``, it comes again after a while, or is given up. A `Retry` or `Reject` as the ``error`` has
+        its meaning. ``chance`` gives the random number for the jitter."""
+        now = 0 if message.deadline_at is None else self.pulse().at
+        verb, given, becomes = plan_retry(message, self.settings, otherwise, error, now, chance())
+        return becomes if getattr(self, verb)(message, *given) else Retried.STALE
 
     # looking
 

@@ -21,6 +21,7 @@ from penstock.message import (
     Pulse,
     Receipt,
     Redriven,
+    RetryPolicy,
     Sent,
     Settings,
     State,
@@ -94,12 +95,13 @@ class LocalQueue(Queue):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        retry: RetryPolicy | None = None,
         connection: object = None,
     ) -> Sent:
-        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group) == NOTHING:
+        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group, retry) == NOTHING:
             sent = self._sending.send(body) if connection is None else None  # the common case, kept as short as possible
             return sent or self.send_many([body], connection=connection)[0]
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
         return self.send_many([draft], connection=connection)[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
@@ -173,9 +175,12 @@ class LocalQueue(Queue):
         held = check_held(self.name, check_many(messages, "extend_many", "extend"))
         return self._settling.extend(held, check_each(visibility, len(held))) if held else []
 
-    def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
+    def release(self, message: Message | Receipt | str, delay: float = 0, error: str | None = None) -> bool:
         check_seconds(delay, "delay")
-        return self._settling.release(check_held(self.name, [message]), delay)[0]
+        return self._settling.release(check_held(self.name, [message]), delay, policy.check_reason(error))[0]
+
+    def bury(self, message: Message | Receipt | str, reason: str) -> bool:
+        return self._dead_letters.give_up(check_held(self.name, [message])[0], policy.check_given_reason(reason))
 
     # looking
 

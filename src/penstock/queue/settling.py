@@ -48,8 +48,8 @@ class Settling:
         queue.tell()
         return extended
 
-    def release(self, held: Sequence[Held], delay: float) -> list[bool]:
-        released = self._queue.stored.extend(held, self._queue.clock() + micros(delay), release=True)
+    def release(self, held: Sequence[Held], delay: float, error: str | None = None) -> list[bool]:
+        released = self._queue.stored.extend(held, self._queue.clock() + micros(delay), release=True, error=error)
         self._queue.tell()
         return released
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -156,6 +156,9 @@ def _options(draft: Draft) -> dict[str, Any]:
         default = each.default if each.default is not MISSING else None
         if each.name not in WHOLE and getattr(draft, each.name) != default:
             found[each.name] = getattr(draft, each.name)
+    retry = policy.check_retry(draft.retry)
+    if retry is not None:
+        found["retry"] = asdict(retry)
     return found
 
 
@@ -165,6 +168,8 @@ def read_kept(message: Message) -> KeptSchedule | None:
     try:
         told = json.loads(attributes.pop(DEFINITION))  # type: ignore[arg-type]
         options, since, revision = told.pop("options"), told.pop("since"), told.pop("revision")
+        if "retry" in options:
+            options["retry"] = policy.check_retry(options["retry"])
         draft = Draft(message.body, message.content_type, attributes, **options)
         schedule = Schedule(draft=draft, **told)
         texts = (schedule.name, schedule.queue, schedule.zone, schedule.cron or "", revision)

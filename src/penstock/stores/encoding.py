@@ -1,7 +1,9 @@
 """How stores encode values without a column of their own: a message's head and checksum, and a queue's settings.
 
 head      JSON, absent if all are defaults:   {"type": content type, "attributes": {name: value}, "visibility": seconds,
-                                               "death": [queue, reason, receives, died_at]}
+                                               "death": [queue, reason, receives, died_at],
+                                               "retry": [attempts, delay, curve, max_delay, jitter],
+                                               "failed": [failures, error]}
           an attribute of bytes is {"b": base64}; text and numbers are themselves
 checksum  CRC-32 over all immutable parts of the message, the body last
 """
@@ -10,12 +12,14 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from penstock.message import OCTETS, Attribute, Attributes, Death, Mode, Redrive, Settings
+from penstock.message import OCTETS, Attribute, Attributes, Curve, Death, Message, Mode, Redrive, RetryPolicy, Settings
+
+PLAIN_HEAD = (None, None, None, 0, None)
 
 
 class Head(NamedTuple):
@@ -23,10 +27,13 @@ class Head(NamedTuple):
     attributes: Attributes
     visibility: float | None = None
     death: Death | None = None
+    retry: RetryPolicy | None = None
+    failures: int = 0
+    error: str | None = None
 
 
 def pack_head(head: Head) -> bytes | None:
-    if not head.attributes and head.visibility is None and head.death is None:
+    if not head.attributes and head[2:] == PLAIN_HEAD:
         return pack_type(head.content_type)
     fields: dict[str, Any] = {}
     if head.content_type != OCTETS:
@@ -40,6 +47,10 @@ def pack_head(head: Head) -> bytes | None:
         fields["visibility"] = head.visibility
     if head.death is not None:
         fields["death"] = [head.death.queue, head.death.reason, head.death.receives, head.death.died_at]
+    if head.retry is not None:
+        fields["retry"] = astuple(head.retry)
+    if head.failures:
+        fields["failed"] = [head.failures, head.error]
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -57,8 +68,31 @@ def unpack_head(packed: bytes | None) -> Head:
         name: base64.b64decode(value["b"]) if isinstance(value, dict) else value
         for name, value in fields.get("attributes", {}).items()
     }
-    death = fields.get("death")
-    return Head(fields.get("type", OCTETS), attributes, fields.get("visibility"), Death(*death) if death else None)
+    death, retry, failed = fields.get("death"), fields.get("retry"), fields.get("failed", (0, None))
+    return Head(
+        fields.get("type", OCTETS),
+        attributes,
+        fields.get("visibility"),
+        Death(*death) if death else None,
+        _unpack_retry(*retry) if retry else None,
+        *failed,
+    )
+
+
+def head_of(message: Message) -> Head:
+    return Head(
+        message.content_type,
+        message.attributes,
+        message.visibility,
+        message.death,
+        message.retry,
+        message.failures,
+        message.error,
+    )
+
+
+def _unpack_retry(attempts: int | None, delay: float, curve: str, max_delay: float, jitter: float) -> RetryPolicy:
+    return RetryPolicy(attempts, delay, Curve(curve), max_delay, jitter)
 
 
 def checksum(
@@ -85,7 +119,7 @@ add_body = crc32
 """A message's checksum, from its body and from the checksum it would have with an empty body."""
 
 
-LATER: dict[str, Any] = {"labels": {}, "paused": False}
+LATER: dict[str, Any] = {"labels": {}, "paused": False, "retry": None}
 """Settings that are stored only where they differ from this: other queues are stored as they were before there were any."""
 
 
@@ -98,5 +132,12 @@ def pack_settings(settings: Settings) -> str:
 @lru_cache(maxsize=1024)
 def unpack_settings(packed: str) -> Settings:
     fields = json.loads(packed)
-    redrive = fields.pop("redrive")
-    return Settings(**fields | {"mode": Mode(fields["mode"]), "redrive": Redrive(**redrive) if redrive else None})
+    redrive, retry = fields.pop("redrive"), fields.get("retry")
+    return Settings(
+        **fields
+        | {
+            "mode": Mode(fields["mode"]),
+            "redrive": Redrive(**redrive) if redrive else None,
+            "retry": _unpack_retry(**retry) if retry else None,
+        }
+    )

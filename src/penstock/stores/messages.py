@@ -28,6 +28,7 @@ def inserted(entry: Entry, queue: str, number: int, id: str) -> Message:
         visibility=entry.visibility,
         group=entry.group,
         key=key_of(entry.mark),
+        retry=entry.retry,
     )
 
 
@@ -49,9 +50,10 @@ def answered(message: Message, before: Message) -> Message:
     return replace(message, attributes=dict(message.attributes), lapsed=before.state is State.CONSUMED)
 
 
-def extended(message: Message, until: int, *, release: bool) -> Message:
+def extended(message: Message, until: int, *, release: bool, error: str | None = None) -> Message:
     state, holder = (State.QUEUED, None) if release else (message.state, message.holder)
-    return replace(message, visible_at=until, state=state, holder=holder)
+    failures, error = (message.failures, message.error) if error is None else (message.failures + 1, error)
+    return replace(message, visible_at=until, state=state, holder=holder, failures=failures, error=error)
 
 
 def settled(message: Message, settlement: Settlement) -> Message:
@@ -69,8 +71,10 @@ def moved(message: Message, moving: Moving, new: Readmission) -> Message:
         expires_at=moving.expires_at,
         deadline_at=new.deadline_at,
         key=key_of(new.mark),
-        death=moving.death,
+        death=new.death,
         holder=None,
+        failures=0,
+        error=None,
     )
 
 

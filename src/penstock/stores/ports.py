@@ -224,8 +224,10 @@ class StoredQueue(ABC):
         claim. An error means that nothing was deleted, as far as that can be known."""
 
     @abstractmethod
-    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
-        """Hide held messages until ``until``; ``release`` also queues them, without a holder. False for each stale receipt."""
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False, error: str | None = None) -> list[bool]:
+        """Hide held messages until ``until``; ``release`` also queues them, without a holder. False for each stale receipt.
+
+        With an ``error``, a release also notes it, and counts one failure more (`Message.failures`, `Message.error`)."""
 
     @abstractmethod
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:

@@ -29,6 +29,7 @@ from penstock.testing.races import ProcessRaces, ThreadRaces
 from penstock.testing.receiving import ReceivingChapter
 from penstock.testing.redriving import Redriving, RedrivingGroups
 from penstock.testing.refusals import Refusals
+from penstock.testing.retrying import Retrying, RetryingAcross, RetryingGroups
 from penstock.testing.scheduling import SchedulesAcross, Scheduling
 from penstock.testing.sending import SendingChapter
 from penstock.testing.settling import SettlingChapter
@@ -76,6 +77,7 @@ class _Contract(
     Model,
     Producing,
     Consuming,
+    Retrying,
     Scheduling,
     Stepping,
     Fixtures,
@@ -83,7 +85,7 @@ class _Contract(
     """What every store does."""
 
 
-class StoreContract(_Contract, Groups, Together, RedrivingGroups):
+class StoreContract(_Contract, Groups, Together, RedrivingGroups, RetryingGroups):
     """The whole contract; give it a fixture ``url`` that names a new, empty store."""
 
 
@@ -91,7 +93,7 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
     """The contract of a store that does not support ordered groups."""
 
 
-class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, PausingAcross, SchedulesAcross, SteppingAcross):
+class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, PausingAcross, RetryingAcross, SchedulesAcross, SteppingAcross):
     """The contract of a store that several processes may open at the same ``url``."""
 
 

@@ -16,8 +16,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from penstock import Broker, Claim, Draft, Message, PenstockError, Queue
+from penstock import Broker, Claim, Draft, Message, PenstockError, Queue, Reject, Retry, RetryPolicy
 from penstock.broker import LocalBroker, open_local
+from penstock.message import Curve
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import FakeClock
 
@@ -40,6 +41,7 @@ drafts = st.builds(
     deadline=st.none() | seconds,
     key=st.none() | st.sampled_from(["k", "l"]),
     group=st.none() | st.sampled_from(["g", "h"]),
+    retry=st.none() | st.just(RetryPolicy(2, 5, Curve.LINEAR, 8, 0.5)),
 )
 queues = st.sampled_from(["main", "dead"])
 sends = st.tuples(st.just("send"), queues, st.lists(drafts, min_size=1, max_size=4))
@@ -54,6 +56,7 @@ receives = st.tuples(
 members = st.sampled_from(["a", b"b"])
 updates = st.one_of(
     st.sampled_from([{"visibility": 0}, {"retention": 20}, {"redrive": None}, {"history": 0}]),
+    st.sampled_from([{"retry": {"attempts": 1}}, {"retry": {"attempts": None, "delay": 5, "curve": "fixed"}}]),
     st.sampled_from([{"deduplicate": False}, {"deduplicate": True}, {"deduplicate": 20}]),
     st.sampled_from([{"labels": {"a": "1"}}, {"labels": {"a": None}}, {"labels": {"b": "2", "a": "3"}, "delay": 0}]),
 )
@@ -66,7 +69,8 @@ steps = st.one_of(
     receives.map(lambda step: ("receive", "main", 4, 0, *step[4:])),
     st.tuples(st.just("delete"), st.lists(small, min_size=1, max_size=3)),
     st.tuples(st.just("extend"), small, seconds),
-    st.tuples(st.just("release"), small, seconds),
+    st.tuples(st.just("release"), small, seconds, st.none() | st.sampled_from(["late", "ö\n"])),
+    st.tuples(st.just("retry"), small, st.sampled_from([Retry(3, "busy"), Reject("no"), "late", "late"])),
     st.tuples(st.just("fail"), small),
     st.tuples(st.just("advance"), seconds),
     st.tuples(st.just("update"), updates),
@@ -145,8 +149,12 @@ class Player:
     def play_extend(self, place: int, visibility: float) -> object:
         return [message.extend(visibility) for message in self.hands[place : place + 1]]
 
-    def play_release(self, place: int, delay: float) -> object:
-        return [message.release(delay) for message in self.hands[place : place + 1]]
+    def play_release(self, place: int, delay: float, error: str | None) -> object:
+        return [message.release(delay, error) for message in self.hands[place : place + 1]]
+
+    def play_retry(self, place: int, error: Retry | Reject | str) -> object:
+        held = [(getattr(self, each.queue.removesuffix(self.suffix)), each) for each in self.hands[place : place + 1]]
+        return [int(queue.retry(message, error, chance=lambda: 0.5)) for queue, message in held]
 
     def play_fail(self, place: int) -> object:
         return [self.main.fail(message, "no") for message in self.hands[place : place + 1] if message.queue == self.main.name]

@@ -43,7 +43,7 @@ steps = st.one_of(
     ),
     st.tuples(st.just("take"), queues, st.integers(1, 3), st.booleans()),
     st.tuples(st.just("refuse"), queues),
-    st.tuples(st.just("extend"), queues, places, moments, st.booleans()),
+    st.tuples(st.just("extend"), queues, places, moments, st.booleans(), st.none() | st.sampled_from(["late", "ö\u2028\\"])),
     st.tuples(st.just("delete"), queues, places, st.none() | moments, st.booleans()),
     st.tuples(st.just("move"), queues, places, st.booleans()),
     st.tuples(st.just("set_aside"), queues, places),
@@ -127,8 +127,9 @@ class PortPlayer:
             answers.append(queue.delete(self.hands[name], self.settlement(None), self.stale))
         return answers
 
-    def extend(self, name: str, places: list[int], hidden: int, release: bool) -> object:
-        return self.queues[name].extend(self.chosen(name, places), self.at(hidden), release=release)
+    def extend(self, name: str, places: list[int], hidden: int, release: bool, error: str | None) -> object:
+        error = error if release else None
+        return self.queues[name].extend(self.chosen(name, places), self.at(hidden), release=release, error=error)
 
     def delete(self, name: str, places: list[int], keep: int | None, knows: bool) -> object:
         return self.queues[name].delete(self.chosen(name, places), self.settlement(keep), self.known if knows else None)
@@ -148,7 +149,8 @@ class PortPlayer:
         return self.queues[name].history.amend(self.chosen(name, places), State.FAILED, "late")
 
     def purge(self, name: str, limit: int) -> object:
-        return self.queues[name].purge(99 if self.known.groups else limit)  # where some are blocked, no order is promised
+        """A part, and then the rest: no order is promised."""
+        return self.queues[name].purge(limit), self.queues[name].purge(99)
 
     def sweep(self, name: str) -> object:
         while self.queues[name].sweep(self.now).more:

@@ -1,7 +1,8 @@
 """A consumer takes its share of a queue and hands each message to a callback, whose outcome settles it (gq).
 
     callback returns      processed: settled within a few milliseconds, independently of its batch
-    callback raises       queued again after a back-off; past its deadline, failed
+    callback raises       by the message's retry policy, else its queue's, else our back-off: queued again, or given up;
+                          past its deadline, failed. `penstock.Retry` and `penstock.Reject` say it themselves
     too late to start     its lease or deadline has passed: left to others; at most once, failed
     the consumer dies     its leases lapse, and other consumers take what it held (at least once)
 
@@ -20,7 +21,8 @@ from typing import Any
 
 from penstock import policy
 from penstock.errors import BadInput, PenstockError, QueueNotFound
-from penstock.message import MAX_NUMBER, SECOND, Message, Mode
+from penstock.message import MAX_NUMBER, SECOND, Curve, Message, Mode, Retried, RetryPolicy
+from penstock.policy import Failed
 from penstock.queue.protocol import Queue
 from penstock.stores.ports import Roster
 from penstock.workers.executors import KINDS, Ended, MessageHandler, Outcome, Runner, TooLate, make_runner, reads
@@ -94,7 +96,7 @@ class Consumer:
         self._kind = kind
         self._helping = helping
         self._beside = beside
-        self._back_off = (back_off, max_back_off)
+        self._retry = RetryPolicy(None, back_off, Curve.EXPONENTIAL, max_back_off, 0)
         self._handler: MessageHandler | None = None
         self._stopping = Event()
         self._counting = Lock()
@@ -231,12 +233,9 @@ class Consumer:
         elif isinstance(error, TooLate):
             self._leave(message, error)
         elif runner.broke(error):
-            self._let_go(message)  # nobody knows how far the callback came: let its lease lapse
-            if self._mode is Mode.AT_MOST_ONCE:
-                self._fail(message, "took its process down")
-            logger.error("the process that handled message %s of queue %r died", message.id, self.queue.name)
+            self._broke(message)
         else:
-            self._after(message, error)
+            self._after(message, reads(error))
 
     def _settle(self, messages: list[Message]) -> None:
         """Called from the consumer's own thread or the settler's."""
@@ -283,20 +282,30 @@ class Consumer:
         except Exception as error:
             logger.warning("the history of queue %r has %d messages as unfinished: %s", self.queue.name, len(told), error)
 
-    def _after(self, message: Message, error: BaseException) -> None:
-        logger.warning("message %s of queue %r: %s", message.id, self.queue.name, reads(error))
-        self._let_go(message)
-        reason = reads(error).encode("utf-8", "replace")[: policy.MAX_REASON].decode("utf-8", "ignore")
-        if self._mode is Mode.AT_MOST_ONCE:
-            self._fail(message, reason)
-            return
-        delay = policy.after_error(message, self._clock(), *self._back_off)
+    def _broke(self, message: Message) -> None:
+        """The callback's process died. Nobody knows how far the callback came: without a policy, its lease lapses."""
+        logger.error("the process that handled message %s of queue %r died", message.id, self.queue.name)
         try:
-            ours = self.queue.fail(message, reason) if delay is None else self.queue.release(message, delay)
+            counts = self._mode is Mode.AT_MOST_ONCE or bool(message.retry or self.queue.settings.retry)
+        except PenstockError:  # the next call reports it
+            counts = False
+        if counts:
+            self._after(message, Failed("took its process down"))
+        else:
+            self._let_go(message)
+
+    def _after(self, message: Message, failed: Failed) -> None:
+        logger.warning("message %s of queue %r: %s", message.id, self.queue.name, failed.error)
+        self._let_go(message)
+        if self._mode is Mode.AT_MOST_ONCE:  # it cannot come again
+            self._fail(message, policy.rejected(failed.error) if failed.rejects else failed.error)
+            return
+        try:
+            done = self.queue.retry(message, failed, otherwise=self._retry)
         except PenstockError as trouble:
             logger.warning("message %s could not be given back: %s", message.id, trouble)
-            ours = False
-        self._count(lost=not ours, failed=ours and delay is None, retried=ours and delay is not None)
+            done = Retried.STALE
+        self._count(lost=done is Retried.STALE, failed=done is Retried.GIVEN_UP, retried=done is Retried.AGAIN)
 
     def _let_go(self, *messages: Message) -> None:
         if self._heart.leases is not None:

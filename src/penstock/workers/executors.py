@@ -15,6 +15,8 @@ from threading import Thread
 from typing import Any, Protocol
 
 from penstock.message import Message
+from penstock.policy import Failed
+from penstock.retries import read_failure
 
 KINDS = ("threads", "processes")
 LAND_EVERY = 0.1
@@ -63,18 +65,19 @@ class TooLate(Exception):
 
 
 class Failure(Exception):
-    """Stands in for an exception that cannot be pickled; it carries the exception's text."""
+    """Stands in for an exception of a callback that cannot be raised here; it carries what that says."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.error)
+        self.failed = failed
 
 
-def reads(error: BaseException) -> str:
-    try:
-        return str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
-    except Exception as second:
-        return f"{type(error).__name__}, which cannot be told ({type(second).__name__})"
+def reads(error: BaseException) -> Failed:
+    return error.failed if isinstance(error, Failure) else read_failure(error)
 
 
-def call_apart(handler: MessageHandler, payload: bytes, message: Message) -> str | None:
-    """Run a callback in another process; if it fails, return its exception as text. An exception that cannot be pickled would
+def call_apart(handler: MessageHandler, payload: bytes, message: Message) -> Failed | None:
+    """Run a callback in another process; if it fails, return what its exception says. An exception that cannot be pickled would
     break the pool."""
     try:
         call(handler, payload, message)
@@ -168,7 +171,7 @@ class ProcessRunner(PoolRunner):
         if failure is not None:
             raise Failure(failure)
 
-    def _begin(self, place: int, message: Message) -> Future[str | None]:
+    def _begin(self, place: int, message: Message) -> Future[Failed | None]:
         if place in self._processes:
             try:
                 return self._call_in(place, message)
@@ -178,7 +181,7 @@ class ProcessRunner(PoolRunner):
         process.submit(int).result()  # wait for the process to start; the message may become too late meanwhile
         return self._call_in(place, message)
 
-    def _call_in(self, place: int, message: Message) -> Future[str | None]:
+    def _call_in(self, place: int, message: Message) -> Future[Failed | None]:
         self._check(message)
         return self._processes[place].submit(call_apart, self._handler, message.body, dataclasses.replace(message, home=None))
 

@@ -59,6 +59,7 @@ VERBS: dict[str, Scope] = {
     "extend": Scope.RECEIVE,
     "extend_many": Scope.RECEIVE,
     "release": Scope.RECEIVE,
+    "bury": Scope.RECEIVE,
     "claim": Scope.RECEIVE,
     "confirm": Scope.RECEIVE,
     "read": Scope.RECEIVE,
@@ -82,7 +83,7 @@ VERBS: dict[str, Scope] = {
 BROKER_VERBS = ("create", "delete", "describe", "names", "publish", "unstage", *SCHEDULING)
 PUBLISHED = 24 * 1024 * 1024
 """Bytes that a publication takes: a segment at a time, its columns, and the messages of its next rows."""
-SETTLING = {"delete_many", "exchange", "fail", "finish", "extend", "extend_many", "release"}
+SETTLING = {"delete_many", "exchange", "fail", "finish", "extend", "extend_many", "release", "bury"}
 LONG = {"redrive"}
 """Done in parts, so that other operations get a turn in between."""
 

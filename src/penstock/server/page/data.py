@@ -250,6 +250,7 @@ class PageData:
             "history": settings.history,
             "labels": dict(settings.labels),
             "paused": settings.paused,
+            "retry": settings.retry and str(settings.retry),
         }
 
     def _readers(self, queue: str, visible: int) -> list[QueueRow]:

@@ -137,6 +137,9 @@ class Folder:
             death=extra.head.death,
             holder=received.holder if received and ours else None,
             intact=extra.intact,
+            retry=extra.head.retry,
+            failures=extra.head.failures,
+            error=extra.head.error,
         )
         return message, head
 

@@ -11,10 +11,13 @@ from dataclasses import asdict, replace
 
 from penstock.message import Held, Message, Settlement, State
 from penstock.stores.disk import read_whole, write_whole
-from penstock.stores.encoding import Head
+from penstock.stores.encoding import head_of
 from penstock.stores.files.opening import Opening
 from penstock.stores.files.records import DAMAGE, Extra, check_head, check_settled, is_instant, need
 from penstock.stores.ports import START, History
+
+IN_HEAD = ("body", "attributes", "home", "retry", "failures", "error")
+"""What is not among the fields: it is in the head, or after the line."""
 
 
 class FileHistory(History):
@@ -85,11 +88,11 @@ class FileHistory(History):
         return at.isdecimal() and self._folder.layout.number(id) > 0
 
     def add(self, message: Message, settlement: Settlement) -> None:
-        fields = asdict(replace(message, body=b"", attributes={}, death=None, key=None, state=settlement.state))
-        extra = Extra(Head(message.content_type, message.attributes, message.visibility, message.death), mark=message.key)
+        fields = asdict(replace(message, body=b"", attributes={}, death=None, key=None, retry=None, state=settlement.state))
+        extra = Extra(head_of(message), mark=message.key)
         fields |= {"settled_at": settlement.settled_at, "reason": settlement.reason}
         record = {
-            "fields": {name: fields[name] for name in fields if name not in ("body", "attributes", "home")},
+            "fields": {name: fields[name] for name in fields if name not in IN_HEAD},
             "extra": extra.pack(),
             "keep_until": settlement.keep_until,
             "size": len(message.body),
@@ -130,7 +133,8 @@ class FileHistory(History):
             extra = Extra.unpack(record["extra"])
             check_head(extra.head)
             fields = record["fields"] | {"state": State(record["fields"]["state"]), "death": extra.head.death}
-            fields |= {"key": extra.mark, "attributes": extra.head.attributes, "body": body}
+            fields |= {"key": extra.mark, "attributes": extra.head.attributes, "body": body, "retry": extra.head.retry}
+            fields |= {"failures": extra.head.failures, "error": extra.head.error}
             message = Message(**fields)
             check_settled(message)
         except DAMAGE:

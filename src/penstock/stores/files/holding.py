@@ -106,7 +106,9 @@ class HeldFiles:
         folder.changes = False
         return found
 
-    def extend(self, receipt: Held, until: int, *, release: bool = False, aside: bool = False) -> bool:
+    def extend(
+        self, receipt: Held, until: int, *, release: bool = False, aside: bool = False, error: str | None = None
+    ) -> bool:
         folder, layout, id = self._folder, self._layout, receipt.id
         hidden = self._locate(receipt)
         before = folder.received(id) if hidden is not None else None
@@ -119,6 +121,8 @@ class HeldFiles:
         received = before._replace(hidden_until=until, hidden_before=hidden, released=ASIDE if aside else int(release))
         if release:
             received = received._replace(holder=None)
+        if error is not None:
+            self._note_failure(id, error)
         lasting = until >= FOREVER  # without its record, nobody could settle what is hidden for ever
         try:
             folder.write_received(id, received, durable=lasting)
@@ -137,6 +141,11 @@ class HeldFiles:
         folder.note(id, until)
         self._transactions.dirty.update(layout.touched())
         return True
+
+    def _note_failure(self, id: str, error: str) -> None:
+        extra = Extra.unpack(self._sidecar.read_json("head", id))
+        head = extra.head._replace(failures=extra.head.failures + 1, error=error)
+        self._sidecar.write_json(extra._replace(head=head).pack(), "head", id)
 
     def _keep_receipt(self, id: str, received: Received) -> None:
         """After a failed extension: the receipt stays valid, wherever the message is."""
@@ -193,15 +202,15 @@ class HeldFiles:
         message = None if hidden is None else self._folder.read(receipt.id, hidden)
         if hidden is None or message is None or not message.intact:
             return Moved.STALE
-        now, death, mark = moving.now, moving.death, Extra.unpack(self._sidecar.read_json("head", receipt.id)).mark
-        new = moving.readmit(message, mark, death, self._opening.settings(), there._opening.settings(), now)
+        now, mark = moving.now, Extra.unpack(self._sidecar.read_json("head", receipt.id)).mark
+        new = moving.readmit(message, mark, moving.death, self._opening.settings(), there._opening.settings(), now)
         lasting = new.mark if new.mark_until else None
         if lasting and there._marks.is_marked(lasting):
             return Moved.DUPLICATE
         taken = there._folder.find(receipt.id) is not None
         id = there._layout.take_ids(1, now)[0] if taken else receipt.id
         extra = Extra(
-            Head(message.content_type, message.attributes, message.visibility, death),
+            Head(message.content_type, message.attributes, message.visibility, new.death, message.retry),
             sent_at=message.sent_at,
             visible_at=now,
             expires_at=moving.expires_at,

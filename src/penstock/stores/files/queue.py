@@ -116,9 +116,9 @@ class FileQueue(StoredQueue):
                 self.folder.refresh(eager=False, stamp=section.before)
                 return self.holding.claim(claiming, claiming.until)
 
-    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False, error: str | None = None) -> list[bool]:
         with self.opening.visit(drains=True), self.folder.changing():
-            return [self.holding.extend(receipt, until, release=release) for receipt in receipts]
+            return [self.holding.extend(receipt, until, release=release, error=error) for receipt in receipts]
 
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
         with self.opening.visit(check=False, drains=True):

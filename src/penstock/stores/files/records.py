@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penstock.message import FOREVER, MAX_NUMBER, Death, Message, Settings, State
+from penstock.message import FOREVER, MAX_NUMBER, Death, Message, RetryPolicy, Settings, State
 from penstock.stores.encoding import Head, pack_head, unpack_head, unpack_settings
 
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
@@ -114,11 +114,19 @@ def check_head(head: Head) -> None:
     need(head.visibility is None or is_duration(head.visibility))
     if head.death is not None:
         _check_death(head.death)
+    if head.retry is not None:
+        _check_retry(head.retry)
+    need(is_instant(head.failures) and (head.error is None or type(head.error) is str))
 
 
 def _check_death(death: Death) -> None:
     need(type(death.queue) is str and type(death.reason) is str)
     need(is_instant(death.receives) and is_instant(death.died_at))
+
+
+def _check_retry(retry: RetryPolicy) -> None:
+    need(retry.attempts is None or is_instant(retry.attempts))
+    need(is_duration(retry.delay) and is_duration(retry.max_delay) and is_duration(retry.jitter) and retry.jitter <= 1)
 
 
 def check_settled(message: Message) -> None:
@@ -147,6 +155,8 @@ def _check_settings(settings: Settings) -> None:
     need(all(type(name) is str and type(text) is str for name, text in settings.labels.items()))
     if settings.redrive is not None:
         need(is_id(settings.redrive.dead_letter_queue) and is_instant(settings.redrive.max_receives))
+    if settings.retry is not None:
+        _check_retry(settings.retry)
 
 
 def check_writer(record: Any) -> None:

@@ -199,7 +199,7 @@ class FileSending:
         for id, entry in fresh.items():
             if not _is_plain(entry):
                 extra = Extra(
-                    Head(entry.content_type, entry.attributes, entry.visibility),
+                    Head(entry.content_type, entry.attributes, entry.visibility, retry=entry.retry),
                     sent_at=entry.sent_at if entry.visible_at != entry.sent_at else None,
                     visible_at=entry.visible_at if entry.visible_at != entry.sent_at else None,
                     deadline_at=entry.deadline_at,
@@ -215,4 +215,5 @@ class FileSending:
 
 def _is_plain(entry: Entry) -> bool:
     """Whether the entry needs no sidecar files."""
-    return entry[1:3] == (OCTETS, {}) and entry.visible_at == entry.sent_at and entry[6:10] == (None, None, None, None)
+    plain = entry[1:3] == (OCTETS, {}) and entry.visible_at == entry.sent_at
+    return plain and entry[6:10] == (None, None, None, None) and entry.retry is None

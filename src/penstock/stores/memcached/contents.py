@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from penstock.message import FOREVER, Held, Message, Settlement, State
-from penstock.stores.memcached.formats import EMPTY, GONE, LIVE, NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record
+from penstock.stores.memcached.formats import EMPTY, FAILED, GONE, LIVE, NEVER, SETTLED, SLOTS, STATE, VOID, Page, Record
 from penstock.stores.memcached.link import Items
 from penstock.stores.memcached.pages import Pages
 from penstock.stores.memcached.reader_records import ReaderRecords
@@ -30,7 +30,16 @@ class Contents:
         self.readers = ReaderRecords(keys)
 
     def message(self, page: Page, number: int, record: Record) -> Message:
-        return page.message(number % SLOTS, self.records.id_of(number, record), number, self.keys.name, record)
+        message = page.message(number % SLOTS, self.records.id_of(number, record), number, self.keys.name, record)
+        if page.states[number % SLOTS] & FAILED:
+            message.failures, message.error = self._failed(number)
+        return message
+
+    def _failed(self, number: int) -> tuple[int, str | None]:
+        """How often a message's handler has failed, and the last error."""
+        key = self.keys.key("e", number)
+        found = self.link.get([key]).get(key)
+        return tuple(json.loads(found)) if found else (1, None)  # it was evicted
 
     def messages(self, at: int, page: Page, slots: Sequence[int]) -> dict[int, Message]:
         """The messages of a page, by slot. Those whose records were evicted are counted as lost."""
@@ -102,19 +111,31 @@ class Contents:
 
         return self.by_page(receipts, act)
 
-    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False, error: str | None = None) -> list[bool]:
         state = State.QUEUED if release else State.CONSUMED
         lowered: set[int] = set()
+        known: dict[int, int] = {}
+        failed: dict[str, bytes] = {}
 
         def change(at: int, page: Page, slot: int) -> bool:
             if page.state(slot) != State.CONSUMED:
                 return False
             if until < page.visible[slot]:
                 lowered.add(at)
+            if error is not None:
+                number = at * SLOTS + slot
+                if number not in known:  # a page that is written again must not count twice
+                    known[number] = self._failed(number)[0] if page.states[slot] & FAILED else 0
+                failed[self.keys.key("e", number)] = json.dumps([known[number] + 1, error]).encode()
+                page.states[slot] |= FAILED
             page.become(slot, state, until)
             return True
 
-        answers = self.change(receipts, change)
+        def write_failed() -> None:
+            self.link.put(failed)
+            failed.clear()
+
+        answers = self.change(receipts, change, before=write_failed)
         if lowered:
             self.pages.lower_bounds(lowered)
         return answers

@@ -6,7 +6,8 @@ page      64 slots in columns, little endian: visible_at, received_at, first_rec
           of its slots are GONE, it is empty; with a VOID slot it stays whole, so that a late sender sees that it is VOID
           Older versions stored a delivery in 4 bytes, after receives, and no holders: such pages are read, and rewritten
 status    a message's state, or one of the three below; 0x80: it has a mark as long as it lasts; 0x40: its record has parts,
-          or it was moved: what goes with it is in the record; 0x20: it is being moved to another queue
+          or it was moved: what goes with it is in the record; 0x20: it is being moved to another queue; 0x10: its handler has
+          failed, and a note of its own says how
 record    HEADER, then head, group, mark, body; all immutable parts of a message, and its initial slot.
           If it was received and then moved here, mark_until is the negated delivery
 mark      what makes an equal message a duplicate; for a message that was moved: "m", its id (36 bytes), where it came from and,
@@ -32,7 +33,7 @@ from penstock.stores.encoding import Head, checksum, pack_head, unpack_head
 SLOTS = 64
 NEVER = 2**63 - 1
 EMPTY, GONE, VOID = 15, 14, 13
-STATE, MOVING, PARTED, MARKED = 0x0F, 0x20, 0x40, 0x80
+STATE, FAILED, MOVING, PARTED, MARKED = 0x0F, 0x10, 0x20, 0x40, 0x80
 LIVE = frozenset((State.QUEUED, State.CONSUMED, State.DAMAGED))
 SETTLED = frozenset((State.PROCESSED, State.FAILED))
 NONE = -1
@@ -69,7 +70,7 @@ class Record(NamedTuple):
             entry.expires_at,
             entry.deadline_at,
             mark_until=entry.mark_until,
-            head=pack_head(Head(entry.content_type, entry.attributes, entry.visibility)),
+            head=pack_head(Head(entry.content_type, entry.attributes, entry.visibility, retry=entry.retry)),
             group=entry.group,
             mark=entry.mark,
             body=entry.body,
@@ -265,6 +266,9 @@ class Page:
             death=head.death,
             intact=record.intact,
             holder=self.holders.get(slot),
+            retry=head.retry,
+            failures=head.failures,
+            error=head.error,
         )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from penstock.errors import StoreError
 from penstock.message import FOREVER, SECOND, Held, Moved, Receipt, Settlement, State
-from penstock.stores.encoding import Head, pack_head, unpack_head
+from penstock.stores.encoding import pack_head, unpack_head
 from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import EMPTY, MOVING, SLOTS, VOID, Page, Record, moved_mark
@@ -78,7 +78,7 @@ class Mover:
         message = self._contents.message(page, number, record)
         new = moving.readmit(message, record.own_mark, moving.death, keys.settings, target.keys.settings, moving.now)
         return record._replace(
-            head=pack_head(Head(head.content_type, head.attributes, head.visibility, moving.death)),
+            head=pack_head(head._replace(death=new.death)),
             visible_at=moving.now,
             expires_at=moving.expires_at,
             moved_at=moving.now,

@@ -143,9 +143,9 @@ class MemcachedQueue(StoredQueue):
 
     # settling and moving
 
-    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False, error: str | None = None) -> list[bool]:
         with self._open() as (contents, _):
-            return contents.extend(receipts, until, release=release)
+            return contents.extend(receipts, until, release=release, error=error)
 
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
         def first_page(keys: Keyspace) -> list[str]:

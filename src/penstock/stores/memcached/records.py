@@ -40,6 +40,7 @@ class Keyspace:
     kMARK  the number that carries a mark          readers, rNAME, rNAME.EPOCH: the named claims
     spareN what is given up when memory runs out   iID  the number of a message that was moved here with its id
     vN     the queue that message N is being moved to
+    eN     how often the handler of message N has failed, and the last error
     """
 
     def __init__(self, name: str, prefix: str, link: Link, salt: int, report: Report) -> None:
@@ -159,7 +160,7 @@ class MessageRecords:
         keys = []
         for number, record in records.items():
             key = self._keys.key("m", number)
-            keys += [key, self._keys.key("h", number), self._keys.key("v", number)]
+            keys += [key, *(self._keys.key(kind, number) for kind in "hve")]
             size = len(record.pack())
             if size > SMALL:
                 keys += [f"{key}.{part}" for part in range(1, -(-size // self._link.piece()))]

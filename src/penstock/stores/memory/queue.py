@@ -58,11 +58,11 @@ class MemoryQueue(StoredQueue):
             self._tables.done()
             return Claimed(claimed, deleted)
 
-    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False, error: str | None = None) -> list[bool]:
         with self._tables.lock:
             table = self._tables.find(self._name)
             self._tables.change(table)
-            extended = [table.extend(receipt, until, release=release) for receipt in receipts]
+            extended = [table.extend(receipt, until, release=release, error=error) for receipt in receipts]
             self._tables.done()
             return extended
 

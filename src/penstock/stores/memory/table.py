@@ -159,11 +159,11 @@ class Table:
         self.show(row, after if claiming.until is not None else replace(after, visible_at=before.visible_at))
         return messages.answered(after, before)
 
-    def extend(self, receipt: Held, until: int, *, release: bool) -> bool:
+    def extend(self, receipt: Held, until: int, *, release: bool, error: str | None = None) -> bool:
         row = self.find(receipt)
         if row is None or row.message.state is not State.CONSUMED:
             return False
-        self.show(row, messages.extended(row.message, until, release=release))
+        self.show(row, messages.extended(row.message, until, release=release, error=error))
         return True
 
     def delete(self, receipt: Held, settlement: Settlement) -> bool:

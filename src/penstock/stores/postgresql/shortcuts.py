@@ -157,6 +157,7 @@ def _is_plain(entries: Sequence[Entry], settings: Settings) -> bool:
         and entry.group is None
         and entry.deadline_at is None
         and entry.visibility is None
+        and entry.retry is None
         and not entry.attributes
         and entry.content_type is OCTETS
         and entry.visible_at == first.visible_at

@@ -116,6 +116,9 @@ UPDATE penstock_message
 SET visible_at = CASE WHEN visible_at < 0 THEN -:until ELSE :until END, state = :state, holder = CASE :state WHEN 1 THEN holder END
 WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(:delivery, delivery)
 
+-- name: note_failure
+UPDATE penstock_message SET head = :head, checksum = :checksum WHERE number = :number
+
 -- name: extend_all
 UPDATE {chosen} SET visible_at = :until, state = :state, holder = CASE :state WHEN 1 THEN holder END WHERE number {among}
 

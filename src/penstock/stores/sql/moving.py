@@ -35,13 +35,13 @@ class SqlMover:
         message = row and to_message(database.ids, self._name, row)
         if not row or not message or not message.intact:
             return Moved.STALE
-        now, death, number, group, mark = self._moving.now, self._moving.death, row[0], row[GROUP], row[MARK]
-        new = self._moving.readmit(message, mark, death, here.settings, there.settings, now)
+        now, number, group, mark = self._moving.now, row[0], row[GROUP], row[MARK]
+        new = self._moving.readmit(message, mark, self._moving.death, here.settings, there.settings, now)
         if new.mark_until and marks.bearer(new.mark):
             return Moved.DUPLICATE
         grouped = group is not None and there.settings.groups
         blocked = grouped and database.rows("in_group", {"queue": there.number, "grp": group})
-        head = pack_head(Head(message.content_type, message.attributes, message.visibility, death))
+        head = pack_head(Head(message.content_type, message.attributes, message.visibility, new.death, message.retry))
         fields = {
             "number": number,
             "queue": there.number,

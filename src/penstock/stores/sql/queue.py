@@ -15,12 +15,21 @@ from penstock.stores.ports import START, StoredQueue
 from penstock.stores.requests import Alike, Claimed, Claiming, Moving, Swept
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.deleting import delete, find_one, keys_of
+from penstock.stores.sql.extending import extend
 from penstock.stores.sql.groups import all_groups_have_a_first, with_those_behind
 from penstock.stores.sql.history import SqlHistory
 from penstock.stores.sql.marks import SqlMarks
 from penstock.stores.sql.moving import SqlMover
 from penstock.stores.sql.readers import SqlReaders
-from penstock.stores.sql.rows import DELIVERY, Row, insert_row, insert_rows, numbers_of, pack_holder, to_message
+from penstock.stores.sql.rows import (
+    DELIVERY,
+    Row,
+    insert_row,
+    insert_rows,
+    numbers_of,
+    pack_holder,
+    to_message,
+)
 from penstock.stores.sql.runs import NO_RUNS, Runs
 from penstock.stores.sql.shortcuts import NO_SHORTCUTS, Shortcuts
 
@@ -201,18 +210,12 @@ class SqlQueue(StoredQueue):
 
     # settling
 
-    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False) -> list[bool]:
-        return self._database.retry(self._extend, receipts, until, State.QUEUED if release else State.CONSUMED)
+    def extend(self, receipts: Sequence[Held], until: int, *, release: bool = False, error: str | None = None) -> list[bool]:
+        return self._database.retry(self._extend, receipts, until, State.QUEUED if release else State.CONSUMED, error)
 
-    def _extend(self, receipts: Sequence[Held], until: int, state: State) -> list[bool]:
-        database = self._database
-        with database.joined():
-            found = database.find(self._name)
-            self._runs.touch(found, receipts, until)
-            return [
-                database.run("extend", (until, int(state), number, found.number, receipt.delivery)) > 0
-                for number, receipt in zip(numbers_of(database.ids, receipts), receipts, strict=True)
-            ]
+    def _extend(self, receipts: Sequence[Held], until: int, state: State, error: str | None) -> list[bool]:
+        with self._database.joined():
+            return extend(self._database, self._runs, self._name, receipts, until, state, error)
 
     def delete(self, receipts: Sequence[Held], settlement: Settlement, settings: Settings | None = None) -> list[bool] | None:
         gone = None

@@ -14,7 +14,9 @@ COLUMNS = (
     "number, visible_at, state, receives, delivery, sent_at, expires_at, deadline_at, moved_at, first_received_at, "
     "received_at, holder, grp, mark, head, checksum, body"
 )
-VISIBLE_AT, DELIVERY, GROUP, MARK = (COLUMNS.split(", ").index(name) for name in ("visible_at", "delivery", "grp", "mark"))
+VISIBLE_AT, STATE, DELIVERY, GROUP, MARK = (
+    COLUMNS.split(", ").index(name) for name in ("visible_at", "state", "delivery", "grp", "mark")
+)
 STATES = {int(state): state for state in State}
 CONSUMED = int(State.CONSUMED)
 INSERTED = ("number", "queue", "visible_at", "sent_at", "expires_at", "deadline_at", "grp", "mark", "head", "checksum", "body")
@@ -25,9 +27,9 @@ Row = tuple[Any, ...]
 
 def insert_row(number: int, queue: int, visible_at: int, group: bytes | None, entry: Entry) -> Row:
     """The parameters of the insert statement for a message."""
-    body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _ = entry
-    plain = not attributes and visibility is None
-    head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility))
+    body, content_type, attributes, sent_at, _, expires_at, deadline_at, visibility, _, mark, _, retry = entry
+    plain = not attributes and visibility is None and retry is None
+    head = pack_type(content_type) if plain else pack_head(Head(content_type, attributes, visibility, retry=retry))
     check = checksum(body, head, group, mark, sent_at, deadline_at)
     return number, queue, visible_at, sent_at, expires_at, deadline_at, group, mark, head, check, body
 
@@ -55,15 +57,24 @@ def to_message(
      received_at, named, group_bytes, mark, packed, check, body) = row  # fmt: skip
     # Most messages have no head and no group; keep those steps out of their path.
     attributes: Attributes = {}
-    content_type, visibility, death, group = OCTETS, None, None, None
+    content_type, visibility, death, retry, failures, error, group = OCTETS, None, None, None, 0, None, None
     try:
         intact = check == checksum(body, packed, group_bytes, mark, sent_at, deadline_at)
         if intact and packed is not None:
-            content_type, attributes, visibility, death = unpack_head(packed)
+            content_type, attributes, visibility, death, retry, failures, error = unpack_head(packed)
         if intact and group_bytes is not None:
             group = group_bytes.decode()
     except (TypeError, ValueError, KeyError):
-        intact, content_type, attributes, visibility, death = False, OCTETS, {}, None, None
+        intact, content_type, attributes, visibility, death, retry, failures, error = (
+            False,
+            OCTETS,
+            {},
+            None,
+            None,
+            None,
+            0,
+            None,
+        )
     if not intact:  # damage can turn any value into any other
         visible_at, receives, delivery = _whole(visible_at), _whole(receives), _whole(delivery)
         sent_at, expires_at = _whole(sent_at), _whole(expires_at)
@@ -84,7 +95,7 @@ def to_message(
         ids.make(number), number, queue, body, content_type, attributes, known, receives, delivery, sent_at,
         visible_at if visible_at >= 0 else -visible_at, expires_at, deadline_at, visibility, group,
         key_of(mark) if intact and mark is not None else None, moved_at, first_received_at, received_at, death,
-        settled_at, reason, lapsed, intact, holder, visible_at < 0 and settled_at is None,
+        settled_at, reason, lapsed, intact, holder, visible_at < 0 and settled_at is None, retry, failures, error,
     )  # fmt: skip
 
 

@@ -52,6 +52,8 @@ function facts(message) {
     ["Expires", moment(message.expires_at)],
     message.deadline_at && ["Deadline", moment(message.deadline_at)],
     ["Received", message.receives ? [count(message.receives, "time"), ", last ", moment(message.received_at)] : "never"],
+    message.error && ["Failed", [count(message.failures, "time"), ": ", named(message.error)]],
+    message.retry && ["Retries", message.retry],
     message.holder && ["Held by", named(message.holder)],
     message.group && ["Group", named(message.group)],
     message.key === null ? null : ["Key", named(decode(unpack({ bytes: message.key })) ?? message.key)],
@@ -100,7 +102,7 @@ function blob(body, type, signal) {
   return address;
 }
 
-/** JSON with its own digits and letters, on lines of their own; null if it is not JSON. */
+/** JSON laid out, with its own digits and letters; null if it is none. */
 function laidOut(words) {
   try {
     JSON.parse(words);
@@ -123,7 +125,7 @@ function laidOut(words) {
   return parts.join("");
 }
 
-/** Content in parts that a browser shows at once. `starts`: where each begins; `write(from, to)`: the text of one. */
+/** Content in parts. `starts`: where each begins; `write(from, to)`: the text of one. */
 function parted(code, starts, size, write, drawn = () => null) {
   const far = el("span", { class: "soft", role: "status" });
   const back = button("Earlier", () => draw(here - 1), { kind: "small" });
@@ -145,7 +147,7 @@ function parted(code, starts, size, write, drawn = () => null) {
   return { draw, node: starts.length > 1 ? el("div", { class: "toolbar" }, far, el("span", { class: "spacer" }), back, on) : null, place: (where) => starts.findLastIndex((from) => from <= where) };
 }
 
-/** Text that can be searched: what is found is marked, and Enter leads from one to the next. */
+/** Searchable text: what is found is marked, and Enter leads to the next. */
 function searchable(told, json) {
   const code = el("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "The body", dir: "auto" });
   const far = el("span", { class: "soft", role: "status" });

@@ -1,4 +1,4 @@
-// The settings of a queue: shown, changed, and given to a new one. The server checks them.
+// The settings of a queue: shown, changed, given to a new one. The server checks them.
 
 import { call, callBroker } from "./api.js";
 import { go } from "./app.js";
@@ -16,7 +16,7 @@ const TIMES = [
 ];
 
 export function settingsPairs(settings) {
-  const { redrive, deduplicate, mode, groups, labels } = settings;
+  const { redrive, deduplicate, mode, groups, retry, labels } = settings;
   const names = Object.keys(labels ?? {});
   return pairs([
     ...TIMES.map(([key, told]) => [told, key === "history" && !settings[key] ? "none" : span(settings[key])]),
@@ -24,6 +24,7 @@ export function settingsPairs(settings) {
     ["Dead letters", redrive ? ["to ", redrive.dead_letter_queue === ":hidden" ? "a queue that you may not see" : queueLink(redrive.dead_letter_queue), ` after ${redrive.max_receives === 1 ? "1 receive" : `${redrive.max_receives} receives`}`] : "none"],
     ["Delivery", mode === "at_most_once" ? "at most once" : "at least once"],
     ["Groups", groups ? "kept in order" : "no"],
+    retry && ["Retries", retry],
     names.length ? ["Labels", names.map((name) => el("div", {}, named(name), ": ", named(labels[name])))] : null,
   ]);
 }
@@ -70,13 +71,11 @@ function controls(settings, queues, fresh) {
   return { node, read };
 }
 
-/** What differs from `settings`. */
 function changes(chosen, settings) {
   const before = { ...settings, redrive: settings.redrive ? [settings.redrive.dead_letter_queue, settings.redrive.max_receives] : null };
   return Object.fromEntries(Object.entries(chosen).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(before[key])));
 }
 
-/** `done` is called after a change. */
 export function editSettings(queue, settings, queues, done) {
   const form = controls(settings, queues, false);
   ask(["Settings of ", named(queue)], form.node, "Save", async () => {
@@ -97,7 +96,7 @@ export function createQueue(queues) {
   });
 }
 
-/** A dialog that stays open until the work has succeeded. */
+/** Stays open until the work has succeeded. */
 function ask(title, content, told, work) {
   const wrong = el("p", { class: "bad", role: "alert" });
   const submit = button(told, null, { type: "submit", kind: "primary" });
