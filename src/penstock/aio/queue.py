@@ -174,6 +174,9 @@ class AsyncQueue:
     async def release(self, message: HeldAsync, delay: float = 0) -> bool:
         return bool(await self._call("release", _receipt(message), delay))
 
+    async def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        return bool(await self._call("cancel", id, key=key))
+
     def let_go(self, message: HeldAsync) -> None:
         """`release`, as soon as possible; no caller waits for it, so that a task that is being cancelled can call it."""
         receipt = _receipt(message)

@@ -148,6 +148,12 @@ class Queue(ABC):
     def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
         """Give a received message back, visible after ``delay`` seconds. Returns False if the receiver no longer holds it."""
 
+    @abstractmethod
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        """Remove a message that nobody holds: the one with this id, or with this key, as long as the key makes other messages
+        duplicates. Returns False, and changes nothing, if somebody holds it or it is gone. The history, if kept, records it
+        as failed, with the reason ``cancelled``."""
+
     # looking
 
     @abstractmethod

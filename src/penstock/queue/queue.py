@@ -30,6 +30,7 @@ from penstock.policy import check_count, check_seconds
 from penstock.queue.arguments import (
     NOTHING,
     as_draft,
+    check_cancelled,
     check_each,
     check_flag,
     check_held,
@@ -40,6 +41,7 @@ from penstock.queue.arguments import (
     check_taking,
 )
 from penstock.queue.bulk import Bulk, ChangedPart, IsWanted
+from penstock.queue.cancelling import cancel
 from penstock.queue.dead_letters import DeadLetters, RedrivenPart, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
@@ -176,6 +178,9 @@ class LocalQueue(Queue):
     def release(self, message: Message | Receipt | str, delay: float = 0) -> bool:
         check_seconds(delay, "delay")
         return self._settling.release(check_held(self.name, [message]), delay)[0]
+
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        return cancel(self._opened, id, check_cancelled(id, key))
 
     # looking
 
