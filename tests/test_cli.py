@@ -184,6 +184,17 @@ def test_messages_are_cancelled_by_their_ids_or_a_key(jobs: Shell) -> None:
     assert "the ids of messages, or one --key" in jobs.err
 
 
+def test_a_unique_message_is_sent_once_and_by_a_schedule_too(jobs: Shell) -> None:
+    assert jobs("send jobs x --key k --unique") == 0
+    assert jobs("send jobs y --key k --unique") == 0
+    assert jobs.out.endswith("(a duplicate)\n")
+    assert jobs("send jobs y --unique") == 2
+    assert "a unique message needs a key" in jobs.err
+    assert jobs("schedule add tick jobs y --every 5 --key k --unique") == 0
+    assert jobs("schedule list --json") == 0
+    assert jobs.json[0]["unique"] is True
+
+
 def test_labels_are_set_shown_and_removed(shell: Shell) -> None:
     assert shell("create jobs --label team=a --label note=x=y --json") == 0
     assert shell.json["labels"] == {"note": "x=y", "team": "a"}

@@ -1,4 +1,4 @@
-"""Pausing behind HTTP, in the dialects, and on the command line; the chapters themselves run on every store."""
+"""What controls a queue behind HTTP, in the dialects, and on the command line; the chapters themselves run on every store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from penstock.testing.cancelling import Cancelling, CancellingGroups
 from penstock.testing.clock import FakeClock
 from penstock.testing.http import SETTINGS, Http
 from penstock.testing.pausing import Pausing, PausingAcross, PausingLive
+from penstock.testing.unique import Unique, UniqueGroups, UniqueLive
 from penstock.testing.verbs import wrap_verb
 
 
-class TestOverHttp(Pausing, PausingLive, PausingAcross, Cancelling, CancellingGroups):
+class TestOverHttp(Pausing, PausingLive, PausingAcross, Cancelling, CancellingGroups, Unique, UniqueLive, UniqueGroups):
     """The contract's chapters, with the HTTP client as the broker."""
 
     @pytest.fixture

@@ -154,6 +154,8 @@ class Draft:
     deadline: float | datetime | None = None
     key: str | bytes | None = None
     group: str | None = None
+    unique: bool = False
+    """While a unique message with this key is in the queue, another one is its duplicate."""
 
 
 class Entry(NamedTuple):

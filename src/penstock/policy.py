@@ -230,6 +230,8 @@ def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_
         _check_group(draft.group)
     key = None if draft.key is None else check_key(draft.key)
     mark, mark_until = (None, 0) if settings.deduplicate is False else _mark(body, key, settings, now)
+    if draft.unique is not False:
+        mark, mark_until = _mark_unique(draft.unique, key, settings), FOREVER
     return Entry(
         body,
         _check_content_type(draft.content_type),
@@ -258,7 +260,7 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
     A message that dies (``death``) may always enter its dead letter queue: its mark does not count there, but its
     key, and the fact that it is the member of a set, are kept. A redriven one is in its queue as if it had never left: its
     mark counts if the queue refuses equal messages, or if it is a member. A window of deduplication counts from the send, and a
-    redrive is not a send. A redrive is a new life: a deadline that has passed is dropped."""
+    redrive is not a send. A unique message is so again. A redrive is a new life: a deadline that has passed is dropped."""
     known = mark if mark and (marks.key_of(mark) or _is_member(message, mark, old)) else None
     if death is not None:
         return Readmission(known, 0, message.deadline_at)
@@ -267,7 +269,7 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
         return Readmission(known, FOREVER, deadline_at)
     if new.deduplicate is True:
         return Readmission(*_mark(message.body, marks.key_of(known), new, now), deadline_at)
-    return Readmission(known, 0, deadline_at)
+    return Readmission(known, FOREVER if marks.is_unique(known) else 0, deadline_at)
 
 
 def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
@@ -277,14 +279,16 @@ def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
 
 
 def mark_batch(entries: Sequence[Entry], token: str, now: int, remember: float = TOKEN_WINDOW) -> list[Entry]:
-    """Mark each by its place in a batch that may be sent twice, within so many seconds."""
+    """Mark each by its place in a batch that may be sent twice, within so many seconds. A unique message keeps its own mark."""
     until = _token_until(token, now, remember)
     placed = zip(entries, marks.of_places(range(len(entries)), token), strict=True)
-    return [entry._replace(mark=mark, mark_until=until) for entry, mark in placed]
+    return [entry._replace(mark=mark, mark_until=until) if entry.mark is None else entry for entry, mark in placed]
 
 
 def mark_first(entries: Sequence[Entry], token: str, now: int, remember: float = TOKEN_WINDOW) -> list[Entry]:
     """Mark a batch that may be sent twice by its first message, for a store whose inserts are whole (`marks.FOLLOWS`)."""
+    if any(entry.mark is not None for entry in entries):
+        return mark_batch(entries, token, now, remember)
     until = _token_until(token, now, remember)
     first = entries[0]._replace(mark=marks.of_batch(len(entries), token), mark_until=until)
     return [first, *(entry._replace(mark_until=marks.FOLLOWS) for entry in entries[1:])]
@@ -309,6 +313,15 @@ def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple
     if key is not None:
         return marks.of_key(key), until
     return marks.of_content(body, window=until != FOREVER), until
+
+
+def _mark_unique(unique: object, key: bytes | None, settings: Settings) -> bytes:
+    """A queue that refuses equal messages refuses those with an equal key, unique or not."""
+    if unique is not True:
+        raise BadMessage(f"unique must be True or False, not {shown(unique)}")
+    if key is None:
+        raise BadMessage("a unique message needs a key")
+    return marks.of_key(key) if settings.deduplicate is True else marks.of_unique(key)
 
 
 def _check_body(body: object) -> bytes:

@@ -67,8 +67,9 @@ class AsyncQueue:
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        unique: bool = False,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, unique)
         return (await self.send_many([draft]))[0]
 
     async def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:

@@ -91,9 +91,10 @@ class RemoteQueue(Queue):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        unique: bool = False,
         connection: object = None,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, unique)
         return self.send_many([draft], connection=connection)[0]
 
     def _admitted(self, drafts: Iterable[Draft | bytes], verb: str) -> list[Draft | bytes]:

@@ -14,7 +14,7 @@ from penstock.policy import check_count, check_seconds, shown
 from penstock.stores.ports import START
 
 Item = TypeVar("Item")
-NOTHING = (None,) * 6
+NOTHING = (*(None,) * 6, False)
 
 
 def check_mode(mode: Mode | str | None) -> Mode | None:
@@ -84,11 +84,16 @@ def as_draft(
     deadline: float | datetime | None,
     key: str | bytes | None,
     group: str | None,
+    unique: bool,
 ) -> Draft | bytes:
     """The arguments of `Queue.send` as a draft; most are only a body, which costs less."""
-    if (attributes, delay, visibility, deadline, key, group) == NOTHING and content_type is OCTETS and type(body) is bytes:
+    if (
+        (attributes, delay, visibility, deadline, key, group, unique) == NOTHING
+        and content_type is OCTETS
+        and type(body) is bytes
+    ):
         return body
-    return Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group)
+    return Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group, unique)
 
 
 def check_cancelled(id: str | None, key: str | bytes | None) -> bytes | None:

@@ -18,7 +18,7 @@ def cancel(queue: OpenQueue, id: str | None, key: bytes | None) -> bool:
     """By the id or the key, whichever is given. False, and nothing has changed, if there is no such message or somebody holds
     it."""
     if key is not None:
-        id = queue.stored.marked(marks.of_key(key)).id
+        id = queue.stored.marked(marks.of_unique(key)).id or queue.stored.marked(marks.of_key(key)).id
     message = None if id is None else _find(queue, id)
     if message is not None and message.visible_at == FOREVER:  # a store may learn only now that its named claim has lapsed
         queue.stored.browse(1, now=queue.clock())

@@ -54,13 +54,15 @@ class Queue(ABC):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        unique: bool = False,
         connection: object = None,
     ) -> Sent:
         """Send a message. When this returns, the message is safe.
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` identifies duplicates instead of the
-        content; ``delay`` and ``visibility`` override the queue's settings. With your own ``connection`` to the same database,
-        the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
+        content, and with ``unique`` there is one message with it in the queue, received or not; ``delay`` and ``visibility``
+        override the queue's settings. With your own ``connection`` to the same database, the message is sent when you commit,
+        together with your other writes (SQLite, PostgreSQL, MariaDB)."""
 
     @abstractmethod
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:

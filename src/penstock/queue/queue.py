@@ -96,12 +96,13 @@ class LocalQueue(Queue):
         deadline: float | datetime | None = None,
         key: str | bytes | None = None,
         group: str | None = None,
+        unique: bool = False,
         connection: object = None,
     ) -> Sent:
-        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group) == NOTHING:
+        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group, unique) == NOTHING:
             sent = self._sending.send(body) if connection is None else None  # the common case, kept as short as possible
             return sent or self.send_many([body], connection=connection)[0]
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, unique)
         return self.send_many([draft], connection=connection)[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:

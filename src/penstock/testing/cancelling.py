@@ -84,7 +84,9 @@ class Cancelling:
         assert queue.cancel(queue.peek()[0].id) is True
         assert queue.stats().messages == dead.stats().messages == 0
 
-    def test_a_named_claim_holds_its_messages_until_it_lapses(self, queue: Queue, clock: FakeClock) -> None:
+    @pytest.mark.parametrize("history", [0, 60])
+    def test_a_named_claim_holds_its_messages_until_it_lapses(self, queue: Queue, clock: FakeClock, history: int) -> None:
+        queue.update(history=history)
         sent = queue.send_many([b"1", b"2", b"3"])
         queue.claim("reader", 0, 2, ttl=60)
         assert [queue.cancel(each.id) for each in sent] == [False, False, True]

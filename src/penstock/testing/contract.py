@@ -36,6 +36,7 @@ from penstock.testing.settling import SettlingChapter
 from penstock.testing.stepping import Stepping, SteppingAcross
 from penstock.testing.steps import StepCrashes
 from penstock.testing.together import Together
+from penstock.testing.unique import Unique, UniqueGroups, UniqueLive
 from penstock.testing.waking import Waking, WakingAcross
 
 
@@ -65,6 +66,8 @@ class _Contract(
     PausingInside,
     Cancelling,
     CancellingInside,
+    Unique,
+    UniqueLive,
     Duplicates,
     SetsChapter,
     Redriving,
@@ -86,7 +89,7 @@ class _Contract(
     """What every store does."""
 
 
-class StoreContract(_Contract, Groups, Together, RedrivingGroups, CancellingGroups):
+class StoreContract(_Contract, Groups, Together, RedrivingGroups, CancellingGroups, UniqueGroups):
     """The whole contract; give it a fixture ``url`` that names a new, empty store."""
 
 

@@ -32,7 +32,8 @@ serial = itertools.count()
 small = st.integers(0, 3)
 seconds = st.sampled_from([0, 1, 5, 30, 31])
 drafts = st.builds(
-    Draft,
+    lambda unique, **given: Draft(**given, unique=unique and given["key"] is not None),
+    unique=st.booleans(),
     body=st.sampled_from([b"", b"a", b"b", b"\x00\xff"]),
     content_type=st.sampled_from(["application/octet-stream", "text/plain"]),
     attributes=st.sampled_from([{}, {"n": 1, "t": "x", "b": b"\x00"}]),

@@ -1,4 +1,4 @@
-"""Faults in what controls a queue: pausing, cancelling."""
+"""Faults in what controls a queue: pausing, cancelling, unique messages."""
 
 from __future__ import annotations
 
@@ -122,5 +122,54 @@ FAULTS = [
             "        elif not row.blocked:\n            following",
             "        elif False:\n            following",
         ),
+    ),
+    controlled(
+        "a unique message counts only until it is received",
+        "unique_message_is_there_once",
+        (
+            "stores/memory/table.py",
+            "        before = row.message\n",
+            "        before = row.message\n        self.marks.records.pop(row.mark or b'', None)\n",
+        ),
+    ),
+    controlled(
+        "a unique message counts for a window only",
+        "for_as_long_as_it_is_there",
+        ("policy.py", "key, settings), FOREVER", "key, settings), now + SECOND"),
+        files=STORES,
+    ),
+    controlled(
+        "a unique message is so against all with its key",
+        "not_unique_are_as_many",
+        ("policy.py", "    if draft.unique is not False:", "    if key is not None:"),
+        ("policy.py", "    if unique is not True:", "    if False:"),
+    ),
+    controlled(
+        "a redriven message is not unique any more",
+        "redriven_message_is_unique",
+        ("policy.py", "FOREVER if marks.is_unique(known) else 0", "0"),
+        files=STORES,
+    ),
+    controlled(
+        "a token takes the place of a unique message's mark",
+        "batch_that_is_sent_again_adds_nothing",
+        ("policy.py", "if entry.mark is None else entry for", "for"),
+        (
+            "policy.py",
+            "    if any(entry.mark is not None for entry in entries):\n        return mark_batch",
+            "    if False:\n        return mark_batch",
+        ),
+        files=STORES,
+    ),
+    controlled(
+        "a unique message that was sent with a token is told to be new",
+        "batch_that_is_sent_again_adds_nothing",
+        ("queue/sending.py", "isinstance(draft, Draft) and draft.unique", "False"),
+        files=STORES,
+    ),
+    controlled(
+        "a cancel does not find a unique message by its key",
+        "key_finds_the_unique",
+        ("queue/cancelling.py", "queue.stored.marked(marks.of_unique(key)).id or ", ""),
     ),
 ]
