@@ -106,6 +106,7 @@ def test_create_makes_a_queue_with_the_settings_given(shell: Shell) -> None:
         "history": 7,
         "labels": {},
         "paused": False,
+        "max_in_flight": None,
     }
 
 
@@ -150,7 +151,8 @@ def test_settings_are_shown_and_changed(jobs: Shell) -> None:
     jobs("create dead")
     assert jobs("settings jobs --visibility 7 --redrive dead:2 --deduplicate on") == 0
     changed = (
-        "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0 paused off"
+        "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0 paused "
+        "off max_in_flight none"
     )
     assert " ".join(jobs.out.split()) == changed
     assert jobs("settings jobs --no-redrive --deduplicate off --json") == 0

@@ -14,12 +14,25 @@ from penstock.server import BackgroundServer
 from penstock.testing.cancelling import Cancelling, CancellingGroups
 from penstock.testing.clock import FakeClock
 from penstock.testing.http import SETTINGS, Http
+from penstock.testing.limiting import Limiting, LimitingGroups, LimitingLive
 from penstock.testing.pausing import Pausing, PausingAcross, PausingLive
 from penstock.testing.unique import Unique, UniqueGroups, UniqueLive
 from penstock.testing.verbs import wrap_verb
 
 
-class TestOverHttp(Pausing, PausingLive, PausingAcross, Cancelling, CancellingGroups, Unique, UniqueLive, UniqueGroups):
+class TestOverHttp(
+    Pausing,
+    PausingLive,
+    PausingAcross,
+    Cancelling,
+    CancellingGroups,
+    Unique,
+    UniqueLive,
+    UniqueGroups,
+    Limiting,
+    LimitingLive,
+    LimitingGroups,
+):
     """The contract's chapters, with the HTTP client as the broker."""
 
     @pytest.fixture

@@ -111,6 +111,7 @@ class Settings:
     history      seconds for which settled messages stay readable; 0: they are deleted at once
     labels       texts by name, which the queue keeps for its users and which no rule reads
     paused       nobody receives from the queue; everything else goes on
+    max_in_flight  how many messages receivers hold together, at most; None: as many as they want
     """
 
     visibility: float = 30
@@ -123,6 +124,7 @@ class Settings:
     history: float = 0
     labels: Mapping[str, str] = field(default=NO_LABELS, hash=False)  # each send and receive hashes the settings
     paused: bool = False
+    max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
         if self.labels is not NO_LABELS:
@@ -138,7 +140,8 @@ class Settings:
 
 
 _fields = attrgetter(
-    "visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused"
+    *("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused"),
+    "max_in_flight",
 )
 
 

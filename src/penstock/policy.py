@@ -145,6 +145,8 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     for name in ("groups", "paused"):
         if not isinstance(getattr(settings, name), bool):
             raise BadSetting(f"{name} must be True or False, not {shown(getattr(settings, name))}")
+    if settings.max_in_flight is not None:
+        check_count(settings.max_in_flight, "max_in_flight", 1, MAX_NUMBER, BadSetting)
     if base is not None and settings.groups != base.groups:
         raise BadSetting("groups cannot be changed: it is fixed when the queue is created")
     if not isinstance(settings.deduplicate, bool):

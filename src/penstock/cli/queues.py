@@ -44,6 +44,7 @@ def add(command: Commands) -> None:
     _add_settings(parser).add_argument(
         "--no-redrive", action="store_true", help="remove the dead letter queue from the settings"
     )
+    parser.add_argument("--no-max-in-flight", action="store_true", help="as many as they want")
     parser.add_argument("--no-label", metavar="NAME", action="append", default=[], help="remove a label; may be repeated")
 
     parser = command("pause", run_pause, "let nobody receive from a queue; messages can still be sent, and held ones settled")
@@ -93,6 +94,9 @@ def _add_settings(parser: Parser) -> Any:
     parser.add_argument(
         "--label", metavar="NAME=TEXT", type=label, action="append", default=[], help="set a label; may be repeated"
     )
+    parser.add_argument(
+        "--max-in-flight", metavar="N", type=int, help="receivers hold at most N messages of the queue together"
+    )
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
         "--redrive", metavar="DLQ:N", type=redrive, help="a message received N times and not deleted goes to the queue DLQ"
@@ -101,7 +105,7 @@ def _add_settings(parser: Parser) -> Any:
 
 
 def _changes(args: Namespace) -> dict[str, Any]:
-    names = ("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history")
+    names = ("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "max_in_flight")
     changes = {name: value for name in names if (value := getattr(args, name)) is not None}
     return changes | ({"labels": dict(args.label)} if args.label else {})
 
@@ -155,6 +159,7 @@ def run_queues(args: Namespace, broker: Broker) -> int:
 def run_settings(args: Namespace, broker: Broker) -> int:
     queue = broker.queue(args.name)
     changes = _changes(args) | ({"redrive": None} if args.no_redrive else {})
+    changes |= {"max_in_flight": None} if args.no_max_in_flight else {}
     if args.no_label:
         changes["labels"] = {**changes.get("labels", {}), **dict.fromkeys(args.no_label)}
     settings = queue.update(**changes) if changes else queue.settings

@@ -85,7 +85,7 @@ add_body = crc32
 """A message's checksum, from its body and from the checksum it would have with an empty body."""
 
 
-LATER: dict[str, Any] = {"labels": {}, "paused": False}
+LATER: dict[str, Any] = {"labels": {}, "paused": False, "max_in_flight": None}
 """Settings that are stored only where they differ from this: other queues are stored as they were before there were any."""
 
 

@@ -21,6 +21,7 @@ from penstock.testing.file_crashes import FileCrashes
 from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import HistoryChapter
 from penstock.testing.holding import Holding
+from penstock.testing.limiting import Limiting, LimitingAcross, LimitingGroups, LimitingLive
 from penstock.testing.model import Model
 from penstock.testing.pausing import Pausing, PausingAcross, PausingInside, PausingLive
 from penstock.testing.power import PowerLoss
@@ -68,6 +69,8 @@ class _Contract(
     CancellingInside,
     Unique,
     UniqueLive,
+    Limiting,
+    LimitingLive,
     Duplicates,
     SetsChapter,
     Redriving,
@@ -89,7 +92,7 @@ class _Contract(
     """What every store does."""
 
 
-class StoreContract(_Contract, Groups, Together, RedrivingGroups, CancellingGroups, UniqueGroups):
+class StoreContract(_Contract, Groups, Together, RedrivingGroups, CancellingGroups, UniqueGroups, LimitingGroups):
     """The whole contract; give it a fixture ``url`` that names a new, empty store."""
 
 
@@ -97,7 +100,7 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
     """The contract of a store that does not support ordered groups."""
 
 
-class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, PausingAcross, SchedulesAcross, SteppingAcross):
+class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, PausingAcross, LimitingAcross, SchedulesAcross, SteppingAcross):
     """The contract of a store that several processes may open at the same ``url``."""
 
 

@@ -57,6 +57,7 @@ members = st.sampled_from(["a", b"b"])
 updates = st.one_of(
     st.sampled_from([{"visibility": 0}, {"retention": 20}, {"redrive": None}, {"history": 0}]),
     st.sampled_from([{"deduplicate": False}, {"deduplicate": True}, {"deduplicate": 20}]),
+    st.sampled_from([{"max_in_flight": 1}, {"max_in_flight": None}]),
     st.sampled_from([{"labels": {"a": "1"}}, {"labels": {"a": None}}, {"labels": {"b": "2", "a": "3"}, "delay": 0}]),
 )
 # The steps of a plan. A message is chosen by its place among those received so far.

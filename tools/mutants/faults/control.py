@@ -1,4 +1,4 @@
-"""Faults in what controls a queue: pausing, cancelling, unique messages."""
+"""Faults in what controls a queue: pausing, cancelling, unique messages, limits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FAULTS = [
         "held_can_be_settled",
         (
             "queue/receiving.py",
-            "            if settings.paused:\n                return",
-            "            if False:\n                return",
+            "            if settings.paused or",
+            "            if",
         ),
     ),
     controlled(
@@ -51,7 +51,7 @@ FAULTS = [
     controlled(
         "a receiver looks again and again at a paused queue",
         "paused_queue_costs",
-        ("queue/opened.py", "return None if due is None or self.is_paused() else due", "return due"),
+        ("queue/opened.py", "if due is None or self.is_paused():", "if due is None:"),
     ),
     controlled(
         "the server's polls look again and again at a paused queue",
@@ -171,5 +171,34 @@ FAULTS = [
         "a cancel does not find a unique message by its key",
         "key_finds_the_unique",
         ("queue/cancelling.py", "queue.stored.marked(marks.of_unique(key)).id or ", ""),
+    ),
+    controlled(
+        "a receive does not look how much is in flight",
+        "at_most_so_many or poll_rests_while",
+        ("queue/receiving.py", "limit = min(limit, self._queue.room(settings, now))", "pass"),
+    ),
+    controlled(
+        "an exchange knows no limit",
+        "exchange_is_limited",
+        ("queue/receiving.py", "if settings.paused or settings.max_in_flight is not None:", "if settings.paused:"),
+        files=("tests/test_sqlite.py",),
+    ),
+    controlled(
+        "SQLite: a named claim knows no limit",
+        "claim_has_what_there_is_room",
+        ("queue/named_claims.py", "most = min(limit, self._queue.room(settings, now))", "most = limit"),
+        files=("tests/test_sqlite.py",),
+    ),
+    controlled(
+        "a receiver at the limit does not see that it was changed",
+        "changes_the_limit",
+        ("queue/receiving.py", "return [], self._queue.read_settings() != settings, False", "return [], False, False"),
+        ("queue/opened.py", "self.room(self.read_settings(), now)", "self.room(self.known, now)"),
+        files=("tests/test_sqlite.py",),
+    ),
+    controlled(
+        "a lease that lapses wakes nobody at the limit",
+        "poll_rests_while and lapse",
+        ("queue/opened.py", "return now + FULL_PAUSE if limited", "return None if limited"),
     ),
 ]

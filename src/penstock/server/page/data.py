@@ -238,6 +238,7 @@ class PageData:
             "history": settings.history,
             "labels": dict(settings.labels),
             "paused": settings.paused,
+            "max_in_flight": settings.max_in_flight,
         }
 
     def _readers(self, queue: str, visible: int) -> list[QueueRow]:

@@ -3,11 +3,11 @@
 import { call, callBroker } from "./api.js";
 import { go } from "./app.js";
 import { el } from "./dom.js";
-import { span } from "./format.js";
+import { number, span } from "./format.js";
 import { act, dialog, field, linkTo, named, pairs, queueLink, toast, words } from "./ui.js";
 
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
-const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once", labels: {}, paused: false };
+const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once", labels: {}, paused: false, max_in_flight: null };
 const TIMES = [
   ["visibility", "Visibility", "how long a received message stays hidden"],
   ["retention", "Retention", "how long a message is kept"],
@@ -25,6 +25,7 @@ export function settingsPairs(settings) {
     ["Delivery", mode === "at_most_once" ? "at most once" : "at least once"],
     ["Groups", groups ? "kept in order" : "no"],
     paused ? ["Paused", "yes"] : null,
+    settings.max_in_flight ? ["In flight", `at most ${number(settings.max_in_flight)}`] : null,
     names.length ? ["Labels", names.map((name) => el("div", {}, named(name), ": ", named(labels[name])))] : null,
   ]);
 }
