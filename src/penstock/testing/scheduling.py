@@ -236,7 +236,8 @@ class ScheduleRefusals:
             ({"zone": None}, BadInput, "zone is the name of a time zone"),
             ({"missed": "perhaps"}, BadInput, "missed 'perhaps' is not one of skip, once, all"),
             ({"body": "text"}, BadMessage, "a body is bytes, not str"),
-            ({"body": bytes(65537)}, BadMessage, "65537 bytes, the limit for a schedule is 65536"),
+            ({"body": bytes(65537)}, BadMessage, "65537 bytes together, the limit for a schedule is 65536"),
+            ({"body": Draft(b"x", attributes={"é": "y" * 65534})}, BadMessage, "65537 bytes together, the limit"),
             ({"body": Draft(b"", attributes={NAME: 1})}, BadMessage, "names that begin with 'penstock.'"),
             ({"body": Draft(b"", key=b"k")}, BadMessage, "is text, not bytes"),
             ({"body": Draft(b"", delay=-1)}, BadMessage, "delay -1"),
@@ -448,7 +449,7 @@ class SchedulesAcross:
                 broker.create("orders")
             broker.schedule("tick", queue="orders", every=1, missed="all", body=b"")
             pauses: list[tuple[float, float]] = []
-            begin, done = Barrier(2), list[bool]()
+            begin, changed = Barrier(2), list[bool]()
 
             def change() -> None:
                 begin.wait()
@@ -460,17 +461,18 @@ class SchedulesAcross:
                         other.change_schedule("tick", body=b"y")
                     pauses.append((since / SECOND, clock.now / SECOND))
                     other.change_schedule("tick", paused=False)
-                done.append(True)
+                changed.append(True)
 
             thread = Thread(target=change)
             thread.start()
             begin.wait()
             scheduler = broker.scheduler()
             with unsynced():
-                while not done:
+                while thread.is_alive():
                     clock.advance(0.25)
                     scheduler.run_due()
                 thread.join()
+            assert changed, "a change failed"
             sent = Counter(seconds(take(broker["orders"])))
             assert set(sent.values()) <= {1}
             for since, until in pauses:
