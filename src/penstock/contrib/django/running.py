@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from django.utils import timezone
 
 from penstock.contrib.django.backend import PenstockBackend, TaskOrder
 from penstock.contrib.django.framework import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
+from penstock.errors import StoreUnreachable
 from penstock.message import Message
 from penstock.workers.consumer import Consumer
 
@@ -30,6 +32,7 @@ logger = logging.getLogger("penstock")
 CLEAR_EVERY = timedelta(minutes=1)
 CLEARED = 1000
 """Old results that are removed at a time."""
+ERROR_PAUSE = 1.0
 
 
 class TaskRunner:
@@ -108,8 +111,7 @@ class TaskRunner:
 
 def work(backend: PenstockBackend, queues: Iterable[str], *, threads: int, until_empty: bool) -> int:
     """Run the tasks of these queues until a signal comes. Returns how many have run; the error of a consumer is raised."""
-    for name in queues:
-        backend.queue(name)
+    _reach(backend, queues, patient=not until_empty)
     consumers = [backend.store.consumer(name, workers=threads, visibility=backend.visibility) for name in queues]
     errors: list[BaseException] = []
 
@@ -131,6 +133,21 @@ def work(backend: PenstockBackend, queues: Iterable[str], *, threads: int, until
     if errors:
         raise errors[0]
     return sum(consumer.tally.processed for consumer in consumers)
+
+
+def _reach(backend: PenstockBackend, queues: Iterable[str], *, patient: bool) -> None:
+    """After a power cut a worker may start before the server of its store, which is no reason to end."""
+    while True:
+        try:
+            for name in queues:
+                backend.queue(name)
+        except StoreUnreachable as error:
+            if not patient:
+                raise
+            logger.warning("no tasks can be had for now: %s", error)
+            time.sleep(ERROR_PAUSE)
+        else:
+            return
 
 
 @contextmanager
