@@ -107,6 +107,7 @@ def test_create_makes_a_queue_with_the_settings_given(shell: Shell) -> None:
         "labels": {},
         "paused": False,
         "retry": None,
+        "max_in_flight": None,
     }
 
 
@@ -151,8 +152,8 @@ def test_settings_are_shown_and_changed(jobs: Shell) -> None:
     jobs("create dead")
     assert jobs("settings jobs --visibility 7 --redrive dead:2 --deduplicate on") == 0
     changed = (
-        "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0 "
-        "paused off retry none"
+        "visibility 7 retention 345600 delay 0 deduplicate on redrive dead:2 groups off mode at_least_once history 0 paused "
+        "off retry none max_in_flight none"
     )
     assert " ".join(jobs.out.split()) == changed
     assert jobs("settings jobs --no-redrive --deduplicate off --json") == 0
@@ -170,6 +171,31 @@ def test_a_queue_is_paused_and_resumed(jobs: Shell) -> None:
     assert jobs.json == {"name": "jobs", "paused": True}
     assert (jobs("resume jobs"), jobs.out) == (0, "jobs is not paused\n")
     assert jobs("receive jobs") == 0
+
+
+def test_messages_are_cancelled_by_their_ids_or_a_key(jobs: Shell) -> None:
+    jobs("send jobs x --json")
+    sent = jobs.json["id"]
+    assert (jobs(f"cancel jobs {sent}"), jobs.out) == (0, f"cancelled {sent}\n")
+    assert jobs(f"cancel jobs {sent}") == 1
+    assert "was not cancelled: somebody holds it, or there is no such message" in jobs.err
+    jobs("settings jobs --deduplicate on")
+    jobs("send jobs x --key k")
+    assert jobs("cancel jobs --key k --json") == 0
+    assert jobs.json == [{"message": "k", "cancelled": True}]
+    assert jobs("cancel jobs") == jobs("cancel jobs x --key k") == 2
+    assert "the ids of messages, or one --key" in jobs.err
+
+
+def test_a_unique_message_is_sent_once_and_by_a_schedule_too(jobs: Shell) -> None:
+    assert jobs("send jobs x --key k --unique") == 0
+    assert jobs("send jobs y --key k --unique") == 0
+    assert jobs.out.endswith("(a duplicate)\n")
+    assert jobs("send jobs y --unique") == 2
+    assert "a unique message needs a key" in jobs.err
+    assert jobs("schedule add tick jobs y --every 5 --key k --unique") == 0
+    assert jobs("schedule list --json") == 0
+    assert jobs.json[0]["unique"] is True
 
 
 def test_labels_are_set_shown_and_removed(shell: Shell) -> None:
@@ -499,7 +525,7 @@ def test_a_stale_receipt_exits_1(jobs: Shell) -> None:
 def test_a_retry_policy_is_set_shown_and_removed(jobs: Shell) -> None:
     assert jobs("create mails --retry attempts=3,delay=2,curve=linear") == 0
     jobs("settings mails")
-    assert "retry        attempts=3,delay=2,curve=linear,max_delay=3600,jitter=0.1" in jobs.out
+    assert "retry          attempts=3,delay=2,curve=linear,max_delay=3600,jitter=0.1" in jobs.out
     jobs("settings mails --retry attempts=none")
     assert "attempts=none,delay=1,curve=exponential" in jobs.out
     assert jobs("settings mails --retry attempts=1 --no-retry") == 2

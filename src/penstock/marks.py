@@ -1,6 +1,7 @@
 """Marks: what makes a message the duplicate of another. Two messages with the same mark are equal.
 
     k…  the sender's own key
+    u…  the same, of a message that is unique by it, in a queue that would not refuse an equal one
     c…  the content, as long as the message is in the queue; the members of a set have this mark too
     w…  the content, within a window of time
     t…  the place in a batch that has a token
@@ -21,6 +22,10 @@ the next number."""
 
 def of_key(key: bytes) -> bytes:
     return b"k" + key
+
+
+def of_unique(key: bytes) -> bytes:
+    return b"u" + key
 
 
 def of_content(body: bytes, *, window: bool = False) -> bytes:
@@ -45,7 +50,11 @@ def outlasts(mark: bytes) -> bool:
 
 def key_of(mark: bytes | None) -> bytes | None:
     """The sender's own key, if the mark was made from one."""
-    return mark[1:] if mark and mark[:1] == b"k" else None
+    return mark[1:] if mark and mark[:1] in (b"k", b"u") else None
+
+
+def is_unique(mark: bytes | None) -> bool:
+    return mark is not None and mark[:1] == b"u"
 
 
 def is_content(mark: bytes) -> bool:

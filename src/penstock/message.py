@@ -142,6 +142,7 @@ class Settings:
     labels       texts by name, which the queue keeps for its users and which no rule reads
     paused       nobody receives from the queue; everything else goes on
     retry        when a message comes again whose handler has failed, and how often; None: as its consumer says
+    max_in_flight  how many messages receivers hold together, at most; None: as many as they want
     """
 
     visibility: float = 30
@@ -155,6 +156,7 @@ class Settings:
     labels: Mapping[str, str] = field(default=NO_LABELS, hash=False)  # each send and receive hashes the settings
     paused: bool = False
     retry: RetryPolicy | None = None
+    max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
         if self.labels is not NO_LABELS:
@@ -170,7 +172,8 @@ class Settings:
 
 
 _fields = attrgetter(
-    "visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused", "retry"
+    *("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "labels", "paused"),
+    *("retry", "max_in_flight"),
 )
 
 
@@ -187,6 +190,8 @@ class Draft:
     key: str | bytes | None = None
     group: str | None = None
     retry: RetryPolicy | None = None
+    unique: bool = False
+    """While a unique message with this key is in the queue, another one is its duplicate."""
 
 
 class Entry(NamedTuple):

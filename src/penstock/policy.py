@@ -65,6 +65,8 @@ MAX_CLAIM = 1_000_000
 AS_COUNTED = -1
 BACK_OFF = RetryPolicy(None, 1, Curve.EXPONENTIAL, 300, 0)
 """What applies where neither the message nor its queue nor its consumer has a policy."""
+CANCELLED = "cancelled"
+"""The reason of a message that its sender took back."""
 UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
@@ -149,6 +151,8 @@ def check_settings(changes: Mapping[str, Any], base: Settings | None = None) -> 
     for name in ("groups", "paused"):
         if not isinstance(getattr(settings, name), bool):
             raise BadSetting(f"{name} must be True or False, not {shown(getattr(settings, name))}")
+    if settings.max_in_flight is not None:
+        check_count(settings.max_in_flight, "max_in_flight", 1, MAX_NUMBER, BadSetting)
     if base is not None and settings.groups != base.groups:
         raise BadSetting("groups cannot be changed: it is fixed when the queue is created")
     if not isinstance(settings.deduplicate, bool):
@@ -258,8 +262,10 @@ def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_
         check_seconds(draft.visibility, "visibility")
     if draft.group is not None:
         _check_group(draft.group)
-    key = None if draft.key is None else _check_key(draft.key)
+    key = None if draft.key is None else check_key(draft.key)
     mark, mark_until = (None, 0) if settings.deduplicate is False else _mark(body, key, settings, now)
+    if draft.unique is not False:
+        mark, mark_until = _mark_unique(draft.unique, key, settings), FOREVER
     return Entry(
         body,
         _check_content_type(draft.content_type),
@@ -289,7 +295,7 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
     A message that dies (``death``) may always enter its dead letter queue: its mark does not count there, but its
     key, and the fact that it is the member of a set, are kept. A redriven one is in its queue as if it had never left: its
     mark counts if the queue refuses equal messages, or if it is a member. A window of deduplication counts from the send, and a
-    redrive is not a send. A redrive is a new life: a deadline that has passed is dropped.
+    redrive is not a send. A unique message is so again. A redrive is a new life: a deadline that has passed is dropped.
 
     A death with `AS_COUNTED` receives gets those of the message."""
     known = mark if mark and (marks.key_of(mark) or _is_member(message, mark, old)) else None
@@ -301,7 +307,7 @@ def readmit(message: Message, mark: bytes | None, death: Death | None, old: Sett
         return Readmission(known, FOREVER, deadline_at)
     if new.deduplicate is True:
         return Readmission(*_mark(message.body, marks.key_of(known), new, now), deadline_at)
-    return Readmission(known, 0, deadline_at)
+    return Readmission(known, FOREVER if marks.is_unique(known) else 0, deadline_at)
 
 
 def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
@@ -311,14 +317,16 @@ def _is_member(message: Message, mark: bytes, settings: Settings) -> bool:
 
 
 def mark_batch(entries: Sequence[Entry], token: str, now: int, remember: float = TOKEN_WINDOW) -> list[Entry]:
-    """Mark each by its place in a batch that may be sent twice, within so many seconds."""
+    """Mark each by its place in a batch that may be sent twice, within so many seconds. A unique message keeps its own mark."""
     until = _token_until(token, now, remember)
     placed = zip(entries, marks.of_places(range(len(entries)), token), strict=True)
-    return [entry._replace(mark=mark, mark_until=until) for entry, mark in placed]
+    return [entry._replace(mark=mark, mark_until=until) if entry.mark is None else entry for entry, mark in placed]
 
 
 def mark_first(entries: Sequence[Entry], token: str, now: int, remember: float = TOKEN_WINDOW) -> list[Entry]:
     """Mark a batch that may be sent twice by its first message, for a store whose inserts are whole (`marks.FOLLOWS`)."""
+    if any(entry.mark is not None for entry in entries):
+        return mark_batch(entries, token, now, remember)
     until = _token_until(token, now, remember)
     first = entries[0]._replace(mark=marks.of_batch(len(entries), token), mark_until=until)
     return [first, *(entry._replace(mark_until=marks.FOLLOWS) for entry in entries[1:])]
@@ -345,6 +353,15 @@ def _mark(body: bytes, key: bytes | None, settings: Settings, now: int) -> tuple
     return marks.of_content(body, window=until != FOREVER), until
 
 
+def _mark_unique(unique: object, key: bytes | None, settings: Settings) -> bytes:
+    """A queue that refuses equal messages refuses those with an equal key, unique or not."""
+    if unique is not True:
+        raise BadMessage(f"unique must be True or False, not {shown(unique)}")
+    if key is None:
+        raise BadMessage("a unique message needs a key")
+    return marks.of_key(key) if settings.deduplicate is True else marks.of_unique(key)
+
+
 def _check_body(body: object) -> bytes:
     if isinstance(body, bytearray | memoryview):
         body = bytes(body)
@@ -355,7 +372,7 @@ def _check_body(body: object) -> bytes:
     return body
 
 
-def _check_key(key: object) -> bytes:
+def check_key(key: object) -> bytes:
     if not isinstance(key, str | bytes):
         raise BadMessage(f"a key is text or bytes, not {type(key).__name__}: {key!r:.200}")
     raw = _utf8(key, "key") if isinstance(key, str) else key
@@ -553,6 +570,13 @@ def too_late(message: Message, mode: Mode, now: int) -> str | None:
     if mode is Mode.AT_MOST_ONCE:
         return "deadline" if overdue(message, mode, now) else None
     return "lease" if message.visible_at <= now else None
+
+
+def is_free(message: Message, now: int) -> bool:
+    """Whether nobody holds a message, so that it can be cancelled. A damaged one is kept for people to see."""
+    if not message.intact or message.state is State.DAMAGED:
+        return False
+    return message.state is State.QUEUED or message.visible_at <= now
 
 
 def outlived(message: Message, settings: Settings, now: int) -> bool:

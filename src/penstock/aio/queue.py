@@ -72,8 +72,9 @@ class AsyncQueue:
         key: str | bytes | None = None,
         group: str | None = None,
         retry: RetryPolicy | None = None,
+        unique: bool = False,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry, unique)
         return (await self.send_many([draft]))[0]
 
     async def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None) -> list[Sent]:
@@ -193,6 +194,9 @@ class AsyncQueue:
         now = 0 if message.deadline_at is None else (await self.pulse()).at
         verb, given, becomes = plan_retry(message, await self.settings(), otherwise, error, now, chance())
         return becomes if await getattr(self, verb)(message, *given) else Retried.STALE
+
+    async def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        return bool(await self._call("cancel", id, key=key))
 
     def let_go(self, message: HeldAsync) -> None:
         """`release`, as soon as possible; no caller waits for it, so that a task that is being cancelled can call it."""

@@ -49,6 +49,7 @@ def add(command: Commands) -> None:
         "--no-redrive", action="store_true", help="remove the dead letter queue from the settings"
     )
     parser.add_argument("--no-retry", action="store_true", help="remove the retry policy from the settings")
+    parser.add_argument("--no-max-in-flight", action="store_true", help="as many as they want")
     parser.add_argument("--no-label", metavar="NAME", action="append", default=[], help="remove a label; may be repeated")
 
     parser = command("pause", run_pause, "let nobody receive from a queue; messages can still be sent, and held ones settled")
@@ -99,6 +100,9 @@ def _add_settings(parser: Parser) -> Any:
     parser.add_argument(
         "--label", metavar="NAME=TEXT", type=label, action="append", default=[], help="set a label; may be repeated"
     )
+    parser.add_argument(
+        "--max-in-flight", metavar="N", type=int, help="receivers hold at most N messages of the queue together"
+    )
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
         "--redrive", metavar="DLQ:N", type=redrive, help="a message received N times and not deleted goes to the queue DLQ"
@@ -107,7 +111,18 @@ def _add_settings(parser: Parser) -> Any:
 
 
 def _changes(args: Namespace) -> dict[str, Any]:
-    names = ("visibility", "retention", "delay", "deduplicate", "redrive", "groups", "mode", "history", "retry")
+    names = (
+        "visibility",
+        "retention",
+        "delay",
+        "deduplicate",
+        "redrive",
+        "groups",
+        "mode",
+        "history",
+        "retry",
+        "max_in_flight",
+    )
     changes = {name: value for name in names if (value := getattr(args, name)) is not None}
     return changes | ({"labels": dict(args.label)} if args.label else {})
 
@@ -162,7 +177,7 @@ def run_settings(args: Namespace, broker: Broker) -> int:
     queue = broker.queue(args.name)
     if args.no_retry and args.retry:
         raise BadInput("--retry and --no-retry exclude each other")
-    removed = {"redrive": args.no_redrive, "retry": args.no_retry}
+    removed = {"redrive": args.no_redrive, "retry": args.no_retry, "max_in_flight": args.no_max_in_flight}
     changes = _changes(args) | {name: None for name, gone in removed.items() if gone}
     if args.no_label:
         changes["labels"] = {**changes.get("labels", {}), **dict.fromkeys(args.no_label)}

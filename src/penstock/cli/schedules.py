@@ -55,6 +55,7 @@ def add_group(
     ):
         parser.add_argument(option, metavar="S", type=seconds, help=help)
     parser.add_argument("--key", metavar="KEY", help="identifies duplicates instead of the content")
+    parser.add_argument("--unique", action="store_true", help="not while a unique message with this key is in the queue")
     parser.add_argument("--group", metavar="NAME", help="keep the messages' order within this group")
 
     parser = deed("change", run_change, "change what is given of a schedule")
@@ -96,6 +97,7 @@ def run_add(args: Namespace, broker: Broker) -> int:
         deadline=args.deadline,
         key=args.key,
         group=args.group,
+        unique=args.unique,
     )
     return _tell(args, broker.schedule(args.name, queue=args.queue, body=draft, **_rule(args)))
 
@@ -152,7 +154,9 @@ def _tell(args: Namespace, schedule: Schedule, *, removed: bool = False) -> int:
 
 def _json(schedule: Schedule) -> dict[str, Any]:
     told = {name: getattr(schedule, name) for name in ("name", *CHANGEABLE, "next_at", "last_at", "runs")}
-    return told | {name: value for name, value in to_document(schedule.draft).items() if value is not None}
+    return told | {
+        name: value for name, value in to_document(schedule.draft).items() if value is not None and value is not False
+    }
 
 
 def _cells(schedule: Schedule) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ def add(command: Commands) -> None:
         help="not delivered after S seconds, or after a time such as 2030-01-31T12:00Z",
     )
     parser.add_argument("--key", metavar="KEY", help="identifies duplicates instead of the content")
+    parser.add_argument("--unique", action="store_true", help="not while a unique message with this key is in the queue")
     parser.add_argument("--group", metavar="NAME", help="keep the message's order within this group")
     parser.add_argument("--retry", metavar="POLICY", type=retry, help="its own retry policy, as for `create`")
 
@@ -72,6 +73,7 @@ def run_send(args: Namespace, broker: Broker) -> int:
         key=None if args.key is None else os.fsencode(args.key),
         group=args.group,
         retry=check_retry(args.retry),
+        unique=args.unique,
     )
     queue = broker.queue(args.name)
     if args.lines:

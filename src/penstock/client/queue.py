@@ -29,7 +29,7 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_seconds
-from penstock.queue.arguments import as_draft, check_each, check_flag, check_held, check_many, check_taking
+from penstock.queue.arguments import as_draft, check_cancelled, check_each, check_flag, check_held, check_many, check_taking
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
@@ -93,9 +93,10 @@ class RemoteQueue(Queue):
         key: str | bytes | None = None,
         group: str | None = None,
         retry: RetryPolicy | None = None,
+        unique: bool = False,
         connection: object = None,
     ) -> Sent:
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry, unique)
         return self.send_many([draft], connection=connection)[0]
 
     def _admitted(self, drafts: Iterable[Draft | bytes], verb: str) -> list[Draft | bytes]:
@@ -203,6 +204,11 @@ class RemoteQueue(Queue):
     def bury(self, message: Message | Receipt | str, reason: str) -> Asking[bool]:
         reason = policy.check_given_reason(reason)
         return bool((yield from self._ask("bury", message=self._one(message), reason=reason)))
+
+    @asks
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> Asking[bool]:
+        check_cancelled(id, key)
+        return bool((yield from self._ask("cancel", **({"id": id} if key is None else {"key": key}))))
 
     def _one(self, message: Message | Receipt | str) -> Receipt:
         return _receipts(self.name, [message])[0]

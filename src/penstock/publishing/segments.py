@@ -69,6 +69,8 @@ def pack_drafts(queue: str, drafts: Sequence[Draft]) -> bytes:
     """Pack messages for one queue into a segment."""
     values: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for draft in drafts:
+        if draft.unique:
+            raise BadMessage("a message that is staged cannot be unique")
         instant = draft.deadline if isinstance(draft.deadline, datetime) else None
         values["queue"].append(queue)
         values["body"].append(draft.body)

@@ -14,7 +14,7 @@ from penstock.policy import check_count, check_seconds, shown
 from penstock.stores.ports import START
 
 Item = TypeVar("Item")
-NOTHING = (None,) * 7
+NOTHING = (*(None,) * 7, False)
 
 
 def check_mode(mode: Mode | str | None) -> Mode | None:
@@ -85,15 +85,26 @@ def as_draft(
     key: str | bytes | None,
     group: str | None,
     retry: RetryPolicy | None,
+    unique: bool,
 ) -> Draft | bytes:
     """The arguments of `Queue.send` as a draft; most are only a body, which costs less."""
     if (
-        (attributes, delay, visibility, deadline, key, group, retry) == NOTHING
+        (attributes, delay, visibility, deadline, key, group, retry, unique) == NOTHING
         and content_type is OCTETS
         and type(body) is bytes
     ):
         return body
-    return Draft(body, content_type, {} if attributes is None else attributes, delay, visibility, deadline, key, group, retry)
+    attributes = {} if attributes is None else attributes
+    return Draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry, unique)
+
+
+def check_cancelled(id: str | None, key: str | bytes | None) -> bytes | None:
+    """The key, as bytes."""
+    if (id is None) == (key is None):
+        raise BadMessage("cancel takes the id of a message, or its key")
+    if id is not None and not isinstance(id, str):
+        raise BadMessage(f"an id is text, not {type(id).__name__}: {shown(id)}")
+    return None if key is None else policy.check_key(key)
 
 
 def check_held(queue: str, messages: Sequence[Message | Receipt | str], most: int = FOREVER) -> list[Held]:

@@ -62,7 +62,9 @@ class NamedClaims:
             readers = self._readers
             if max_bytes is None and isinstance(readers, ClaimingReaders) and not settings.paused:
                 since = now if visible_by is None else min(now, visible_by)
-                size = readers.hold_visible(reader, epoch, limit, now, since, lapses_at, policy.certain(settings, now))
+                most = min(limit, self._queue.room(settings, now))
+                certain = policy.certain(settings, now)
+                size = readers.hold_visible(reader, epoch, most, now, since, lapses_at, certain) if most > 0 else 0
                 if size:
                     return Claim(reader, epoch, size, False, lapses_at)
             messages: list[Message] = []

@@ -8,13 +8,14 @@ from typing import TypeVar
 from penstock.clock import Clock
 from penstock.errors import QueueNotFound
 from penstock.guarded import guarded
-from penstock.message import Held, Settings, State
+from penstock.message import MAX_NUMBER, SECOND, Held, Settings, State
 from penstock.policy import settlement
 from penstock.queue.retention import Retention, Tender
 from penstock.queue.waiting import Waiting
 from penstock.stores.ports import Store
 
 Answer = TypeVar("Answer")
+FULL_PAUSE = SECOND // 2
 
 
 class OpenQueue:
@@ -40,9 +41,20 @@ class OpenQueue:
         return settings
 
     def due(self) -> int | None:
-        """When there is, or was, a message to look for; None if there is nothing to wait for, or the queue is paused."""
+        """When there is, or was, a message to look for; None if there is nothing to wait for, or the queue is paused. If
+        receivers hold as many as they may, look again after a while: nobody tells that a lease has lapsed."""
         due = self.stored.due()
-        return None if due is None or self.is_paused() else due
+        if due is None or self.is_paused():
+            return None
+        limited = self.known is not None and self.known.max_in_flight is not None
+        now = self.clock() if limited else 0
+        return now + FULL_PAUSE if limited and due <= now and self.room(self.read_settings(), now) <= 0 else due
+
+    def room(self, settings: Settings, now: int) -> int:
+        """How many more messages receivers may hold."""
+        if settings.max_in_flight is None:
+            return MAX_NUMBER
+        return settings.max_in_flight - self.stored.count(now).in_flight
 
     def is_paused(self) -> bool:
         """A paused queue is asked again each time, as another process may resume it. That a queue was paused is seen by the

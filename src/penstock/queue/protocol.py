@@ -59,13 +59,15 @@ class Queue(ABC):
         key: str | bytes | None = None,
         group: str | None = None,
         retry: RetryPolicy | None = None,
+        unique: bool = False,
         connection: object = None,
     ) -> Sent:
         """Send a message. When this returns, the message is safe.
 
         ``deadline`` is in seconds from now, or an instant with a time zone; ``key`` identifies duplicates instead of the
-        content; ``delay``, ``visibility`` and ``retry`` override the queue's settings. With your own ``connection`` to the same
-        database, the message is sent when you commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
+        content, and with ``unique`` there is one message with it in the queue, received or not; ``delay``, ``visibility`` and
+        ``retry`` override the queue's settings. With your own ``connection`` to the same database, the message is sent when you
+        commit, together with your other writes (SQLite, PostgreSQL, MariaDB)."""
 
     @abstractmethod
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
@@ -174,6 +176,12 @@ class Queue(ABC):
         now = 0 if message.deadline_at is None else self.pulse().at
         verb, given, becomes = plan_retry(message, self.settings, otherwise, error, now, chance())
         return becomes if getattr(self, verb)(message, *given) else Retried.STALE
+
+    @abstractmethod
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        """Remove a message that nobody holds: the one with this id, or with this key, as long as the key makes other messages
+        duplicates. Returns False, and changes nothing, if somebody holds it or it is gone. The history, if kept, records it
+        as failed, with the reason ``cancelled``."""
 
     # looking
 

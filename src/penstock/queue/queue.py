@@ -31,6 +31,7 @@ from penstock.policy import check_count, check_seconds
 from penstock.queue.arguments import (
     NOTHING,
     as_draft,
+    check_cancelled,
     check_each,
     check_flag,
     check_held,
@@ -41,6 +42,7 @@ from penstock.queue.arguments import (
     check_taking,
 )
 from penstock.queue.bulk import Bulk, ChangedPart, IsWanted
+from penstock.queue.cancelling import cancel
 from penstock.queue.dead_letters import DeadLetters, RedrivenPart, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
@@ -96,12 +98,13 @@ class LocalQueue(Queue):
         key: str | bytes | None = None,
         group: str | None = None,
         retry: RetryPolicy | None = None,
+        unique: bool = False,
         connection: object = None,
     ) -> Sent:
-        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group, retry) == NOTHING:
+        if content_type is OCTETS and (attributes, delay, visibility, deadline, key, group, retry, unique) == NOTHING:
             sent = self._sending.send(body) if connection is None else None  # the common case, kept as short as possible
             return sent or self.send_many([body], connection=connection)[0]
-        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry)
+        draft = as_draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry, unique)
         return self.send_many([draft], connection=connection)[0]
 
     def send_many(self, drafts: Iterable[Draft | bytes], *, token: str | None = None, connection: object = None) -> list[Sent]:
@@ -181,6 +184,9 @@ class LocalQueue(Queue):
 
     def bury(self, message: Message | Receipt | str, reason: str) -> bool:
         return self._dead_letters.give_up(check_held(self.name, [message])[0], policy.check_given_reason(reason))
+
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        return cancel(self._opened, id, check_cancelled(id, key))
 
     # looking
 

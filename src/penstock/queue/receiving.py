@@ -114,6 +114,11 @@ class Receiving:
         visibility, mode, share, holder, _, together = terms
         mode = mode or settings.mode
         until = now + micros(settings.visibility if visibility is None else visibility)
+        if settings.max_in_flight is not None and mode is Mode.AT_LEAST_ONCE:
+            self._queue.store.reserve(self._queue.name)  # others wait with their claims until this one is counted
+            limit = min(limit, self._queue.room(settings, now))
+            if limit <= 0:
+                return [], self._queue.read_settings() != settings, False
         at_once = mode is Mode.AT_MOST_ONCE and not settings.history  # nobody will ever see the claim
         claiming = Claiming(limit, now, None if at_once else until, settings, holder, share, visible_by, together=together)
         answer = self._queue.stored.claim(claiming)
@@ -138,7 +143,7 @@ class Receiving:
         queue = self._queue
         settings = queue.known or queue.read_settings()
         while True:
-            if settings.paused:
+            if settings.paused or settings.max_in_flight is not None:
                 return self._settle_and_take(held, limit, Terms(visibility, Mode.AT_LEAST_ONCE, share, holder))
             now = queue.clock()
             lease = micros(settings.visibility if visibility is None else visibility)

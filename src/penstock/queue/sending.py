@@ -113,5 +113,7 @@ def _insert(queue: OpenQueue, batches: Sequence[Batch], now: int) -> list[Added]
 def _added(batch: Batch, sent: list[Sent], settings: Settings) -> Added:
     new = len(sent) - sum([one.duplicate for one in sent])
     # A message sent twice with one token is not a duplicate by the queue's own rule.
-    marked = batch.token is not None and settings.deduplicate is False
-    return Added([Sent(one.id) for one in sent] if marked and new < len(sent) else sent, new)
+    if batch.token is not None and settings.deduplicate is False and new < len(sent):
+        told = zip(sent, batch.drafts, strict=True)
+        sent = [one if isinstance(draft, Draft) and draft.unique else Sent(one.id) for one, draft in told]
+    return Added(sent, new)

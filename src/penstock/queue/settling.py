@@ -19,7 +19,7 @@ class Settling:
         """Settle one message as processed. Returns None, and does nothing, if the settings are not known or have changed."""
         queue = self._queue
         known = queue.known
-        if known is None or known.groups:
+        if known is None or known.groups or known.max_in_flight is not None:
             return None
         settled = queue.stored.delete((message,), settlement(known, State.PROCESSED, None, queue.clock()), known)
         return None if settled is None else settled[0]
@@ -59,6 +59,6 @@ def settle(queue: OpenQueue, held: Sequence[Held], state: State, reason: str | N
         return []
     now = queue.clock()
     settled, settings = queue.decide(lambda known: queue.stored.delete(held, settlement(known, state, reason, now), known))
-    if settings.groups:
-        queue.tell()  # the next message of a group may be available now
+    if settings.groups or settings.max_in_flight is not None:
+        queue.tell()  # the next message of a group may be available now, or there is room
     return settled

@@ -119,7 +119,7 @@ add_body = crc32
 """A message's checksum, from its body and from the checksum it would have with an empty body."""
 
 
-LATER: dict[str, Any] = {"labels": {}, "paused": False, "retry": None}
+LATER: dict[str, Any] = {"labels": {}, "paused": False, "retry": None, "max_in_flight": None}
 """Settings that are stored only where they differ from this: other queues are stored as they were before there were any."""
 
 

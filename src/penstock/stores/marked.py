@@ -23,10 +23,11 @@ def insert_marked(
     now: int,
     settings: Settings,
 ) -> Callable[[], object] | None:
-    """See `Ledger.insert_once`. A queue that deduplicates uses its own marks."""
+    """See `Ledger.insert_once`. A queue that deduplicates uses its own marks, and so does a unique message."""
     spent: list[bytes] = []
     if settings.deduplicate is False:
         spent = marks.of_places(range(len(entries)), " ".join(map(str, step)))
         until = now + micros(WINDOW)
-        entries = [entry._replace(mark=mark, mark_until=until) for entry, mark in zip(entries, spent, strict=True)]
+        placed = zip(entries, spent, strict=True)
+        entries = [entry._replace(mark=mark, mark_until=until) if entry.mark is None else entry for entry, mark in placed]
     return None if store.queue(queue).insert(entries, now, settings) is None else lambda: unmark(queue, spent)

@@ -10,6 +10,7 @@ import penstock
 from penstock.broker import Broker
 from penstock.queue.protocol import Queue
 from penstock.testing.awaiting import Awaiting
+from penstock.testing.cancelling import Cancelling, CancellingGroups, CancellingInside
 from penstock.testing.catalogue import CatalogueChapter
 from penstock.testing.claims import Claims
 from penstock.testing.clock import FakeClock
@@ -20,6 +21,7 @@ from penstock.testing.file_crashes import FileCrashes
 from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import HistoryChapter
 from penstock.testing.holding import Holding
+from penstock.testing.limiting import Limiting, LimitingAcross, LimitingGroups, LimitingLive
 from penstock.testing.model import Model
 from penstock.testing.pausing import Pausing, PausingAcross, PausingInside, PausingLive
 from penstock.testing.power import PowerLoss
@@ -36,6 +38,7 @@ from penstock.testing.settling import SettlingChapter
 from penstock.testing.stepping import Stepping, SteppingAcross
 from penstock.testing.steps import StepCrashes
 from penstock.testing.together import Together
+from penstock.testing.unique import Unique, UniqueGroups, UniqueLive
 from penstock.testing.waking import Waking, WakingAcross
 
 
@@ -63,6 +66,12 @@ class _Contract(
     Pausing,
     PausingLive,
     PausingInside,
+    Cancelling,
+    CancellingInside,
+    Unique,
+    UniqueLive,
+    Limiting,
+    LimitingLive,
     Duplicates,
     SetsChapter,
     Redriving,
@@ -85,7 +94,9 @@ class _Contract(
     """What every store does."""
 
 
-class StoreContract(_Contract, Groups, Together, RedrivingGroups, RetryingGroups):
+class StoreContract(
+    _Contract, Groups, Together, RedrivingGroups, RetryingGroups, CancellingGroups, UniqueGroups, LimitingGroups
+):
     """The whole contract; give it a fixture ``url`` that names a new, empty store."""
 
 
@@ -93,7 +104,9 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
     """The contract of a store that does not support ordered groups."""
 
 
-class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, PausingAcross, RetryingAcross, SchedulesAcross, SteppingAcross):
+class SharedStoreContract(
+    ProcessRaces, Crashes, WakingAcross, PausingAcross, LimitingAcross, RetryingAcross, SchedulesAcross, SteppingAcross
+):
     """The contract of a store that several processes may open at the same ``url``."""
 
 

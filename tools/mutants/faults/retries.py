@@ -173,7 +173,7 @@ FAULTS = [
     retried(
         "every queue is stored with a policy",
         "stored_as_before",
-        ("stores/encoding.py", '"paused": False, "retry": None}', '"paused": False}'),
+        ("stores/encoding.py", '"paused": False, "retry": None, ', '"paused": False, '),
         files=RULES,
     ),
     retried(

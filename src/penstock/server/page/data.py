@@ -251,6 +251,7 @@ class PageData:
             "labels": dict(settings.labels),
             "paused": settings.paused,
             "retry": settings.retry and str(settings.retry),
+            "max_in_flight": settings.max_in_flight,
         }
 
     def _readers(self, queue: str, visible: int) -> list[QueueRow]:

@@ -151,6 +151,7 @@ def check_queue(record: Any) -> None:
 def _check_settings(settings: Settings) -> None:
     need(all(map(is_duration, (settings.visibility, settings.retention, settings.delay, settings.history))))
     need(type(settings.groups) is bool and type(settings.paused) is bool)
+    need(settings.max_in_flight is None or type(settings.max_in_flight) is int)
     need(type(settings.deduplicate) is bool or is_duration(settings.deduplicate))
     need(all(type(name) is str and type(text) is str for name, text in settings.labels.items()))
     if settings.redrive is not None:

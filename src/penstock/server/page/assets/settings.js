@@ -25,6 +25,7 @@ export function settingsPairs(settings) {
     ["Delivery", mode === "at_most_once" ? "at most once" : "at least once"],
     ["Groups", groups ? "kept in order" : "no"],
     retry && ["Retries", retry],
+    settings.max_in_flight && ["In flight", `at most ${settings.max_in_flight}`],
     names.length ? ["Labels", names.map((name) => el("div", {}, named(name), ": ", named(labels[name])))] : null,
   ]);
 }

@@ -1,4 +1,4 @@
-// Before the first paint, so that a chosen theme never flashes. The stylesheet follows the system where nothing was chosen.
+// Before the first paint, so that a chosen theme never flashes.
 try {
   const chosen = localStorage.getItem("penstock-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

@@ -115,7 +115,7 @@ export async function act(waiting, work) {
   }
 }
 
-/** A dialog. `content`: nodes; `action`: the button beside Cancel. Escape, or a press beside it, closes it. Returns the element: `.close()` ends it. */
+/** A dialog. `content`: nodes; `action`: the button beside Cancel. Returns the element: `.close()` ends it. */
 export function dialog(title, content, action, { wide = false, closed = null } = {}) {
   const heading = el("h2", { id: `dialog-${++labelled}` }, title);
   const box = el("dialog", { class: wide ? "wide" : null, "aria-labelledby": heading.id },
