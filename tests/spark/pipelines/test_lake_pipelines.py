@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import penstock
+from penstock.cli import main
+from penstock.cli.frame import Frame
 from penstock.errors import BadInput
 from penstock.message import Draft
 from penstock.spark.lakes.batches import put
@@ -156,3 +159,73 @@ def test_a_batch_of_an_archive_is_taken_for_a_replay_whatever_its_columns_are_no
         TableArchivePlace(table_address(lake), "abc", "zstd", "n int")(frame.limit(1), 1)
     found = [(row["body"], row["data"]) for row in foreign(lake).to_pylist()]
     assert sorted(found, key=str) == [(b'{"n": 1}', None), (b'{"n": 1}', {"n": 1}), (b'{"n": 2}', None)]
+
+
+def test_the_commands_take_tables(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_STORE", "sqlite:///queue.db")
+    monkeypatch.setattr(Frame, "spark", property(lambda _self: spark))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["pipeline", *words])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    with penstock.open("sqlite:///queue.db") as broker:
+        jobs, again = broker.create("jobs"), broker.create("again")
+        for body in (b"a", b"b"):
+            jobs.send(body)
+            assert run("archive", "jobs", "delta:lake", "--once") == (0, "archived 1 message to delta:lake\n", "")
+        assert run("load", "delta:lake", "again") == (0, "sent 2 messages again, to again\n", "")
+        assert sorted(message.body for message in again.peek(9)) == [b"a", b"b"]
+    assert json.loads(run("report", "delta:lake", "--json")[1])["all"]["messages"] == 2
+    assert run("compact", "delta:lake") == (0, f"delta:{tmp_path}/lake: 2 files are now 1\n", "")
+    assert json.loads(run("compact", "delta:lake", "--vacuum", "168", "--json")[1]) == {
+        "pipeline": "compact",
+        "table": f"delta:{tmp_path}/lake",
+        "made": 0,
+        "merged": 0,
+        "removed": 0,
+    }
+    for words, told in (
+        (("compact", "delta:lake", "--vacuum", "-1"), "--vacuum -1 must be 0 or more"),
+        (("compact", "delta:other"), "there is no table delta:"),
+        (("compact", "lake"), "'lake' names no table: write delta:FOLDER or iceberg:CATALOG/NAMESPACE.TABLE"),
+        (("archive", "jobs", "delta:lake", "--from-history"), "--from-history copies to a folder of Parquet, not to a table"),
+        (("archive", "jobs", "lake", "--conf", "x"), "'x' is not NAME=VALUE"),
+    ):
+        code, out, err = run(*words)
+        assert (code != 0, out) == (True, "")
+        assert told in err
+        assert err.count("\n") == 1
+
+
+def test_settings_and_packages_are_passed_on_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Started(Exception):
+        pass
+
+    def start(_master: str, **config: str) -> None:
+        raise Started(config)
+
+    monkeypatch.setattr("penstock.spark.session.session", start)
+    conf = [("spark.hadoop.fs.s3a.endpoint", "http://here"), ("spark.x", "a=b")]
+    args = Namespace(
+        store="memory:",
+        master="local[1]",
+        remote=None,
+        pipeline="archive",
+        debug=True,
+        conf=conf,
+        packages="io.delta:delta-spark:4",
+    )
+    with pytest.raises(Started) as started:
+        _ = Frame(args).spark
+    assert started.value.args[0] == {
+        "remote": None,
+        "name": "penstock archive",
+        "spark__hadoop__fs__s3a__endpoint": "http://here",
+        "spark__x": "a=b",
+        "spark__jars__packages": "io.delta:delta-spark:4",
+    }

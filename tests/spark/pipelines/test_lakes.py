@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import BucketTransform
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import BadInput, Unsupported, WriterSetBack
 from penstock.spark.lakes import reading, tables, writing
-from penstock.spark.lakes.batches import put
+from penstock.spark.lakes.batches import prepare, put
 from penstock.spark.lakes.tables import Committed, TableAddress, table_address
 
 KINDS = ["delta", "iceberg"]
@@ -240,11 +241,55 @@ def test_small_files_become_few_and_the_batches_stay_known(spark: SparkSession, 
     DeltaTable(address.place).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
     orphan = tmp_path / "lake/part-app-00000009-0.parquet"
     orphan.write_bytes(b"of a driver that died")
+    checkpoint = tmp_path / "lake/_penstock/checkpoints/1/offsets/0"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("v1")
     assert address.open().compact(0)["removed"] == 5
-    assert not orphan.exists()
+    assert (orphan.exists(), checkpoint.exists()) == (False, True)
     assert numbers(address) == Counter(range(4))
     with pytest.raises(Unsupported, match="PyIceberg cannot compact"):
         table_address("iceberg:./lake/a.b", tmp_path).open().compact(None)
+
+
+def test_a_table_that_asks_for_more_is_told_and_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """Before anything is taken: `prepare` is what pipelines call first."""
+    schema = pa.schema([("n", pa.int32()), ("text", pa.string())])
+    checked, marked, mapped = (table_address(f"delta:{name}", tmp_path) for name in ("checked", "marked", "mapped"))
+    for address in (checked, marked):
+        Path(address.place).mkdir()
+    DeltaTable.create(checked.place, schema).alter.add_constraint({"positive": "n > 0"})
+    DeltaTable.create(marked.place, schema, configuration={"delta.enableDeletionVectors": "true"})
+    with pytest.raises(Unsupported, match=r"checked cannot be written without Spark's own connector: it has "):
+        prepare(checked.open(), schema, ())
+    put(marked.open(), rows(spark, 1), "app", 0)
+    with pytest.raises(Unsupported, match=r"marked cannot be read without Spark's own connector: .*deletionVectors"):
+        reading.read(spark, marked)
+    with pytest.raises(BadInput, match="there is no table delta:"):
+        reading.read(spark, mapped)
+    catalog = SqlCatalog("penstock", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
+    catalog.create_namespace("shop")
+    with catalog.create_table("shop.bucketed", schema).update_spec() as spec:
+        spec.add_field("n", BucketTransform(8))
+    with pytest.raises(Unsupported, match="bucketed is partitioned by more than the values of columns"):
+        prepare(table_address(f"iceberg:{tmp_path}/shop.bucketed").open(), schema, ("n",))
+
+
+def test_files_that_executors_wrote_elsewhere_are_not_committed(
+    spark: SparkSession, address: TableAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = writing.write
+
+    def lose(*given: Any, **more: Any) -> writing.Written:
+        written = write(*given, **more)
+        Path(address.open().output().local(written.files[0].path) or "").unlink()
+        return written
+
+    monkeypatch.setattr(writing, "write", lose)
+    with pytest.raises(
+        BadInput, match=r"an executor has written .*part-app-00000000-.*, which is not here: .* a folder that all"
+    ):
+        put(address.open(), rows(spark, 1), "app", 0)
+    assert address.open().committed("app") is None
 
 
 def test_what_names_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +300,12 @@ def test_what_names_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for text in ("delta:", "iceberg:lake", "iceberg:lake/orders", "iceberg:lake/a.b;c", "hudi:x"):
         with pytest.raises(BadInput, match="names no table: write "):
             table_address(text)
+    for text in ("delta:a%20b", "iceberg:./a?b/c.d"):
+        with pytest.raises(BadInput, match=r"for a URL: rename it, so that it has none of %\?"):
+            table_address(text, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"there cannot be a catalog in .*file"):
+        table_address("iceberg:./file/c.d", tmp_path).open()
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(BadInput, match=r"PyIceberg's catalog 'prod' cannot be opened: .*; a folder is written \./prod"):
         table_address("iceberg:prod/a.b").open()

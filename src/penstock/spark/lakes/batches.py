@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import BadInput, StoreBusy, WriterSetBack
 from penstock.spark.lakes import writing
-from penstock.spark.lakes.tables import CommitConflict, Committed, LakeTable
+from penstock.spark.lakes.tables import CommitConflict, Committed, DataFile, LakeTable, Output
 from penstock.stores.disk import sync_file_system
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def prepare(table: LakeTable, schema: pa.Schema, partition: Sequence[str]) -> pa
         if own is not None and (own != field.name or not _fits(field.type, has.field(own).type)):
             is_one = f"{own} {has.field(own).type}"
             raise BadInput(f"{table.name} has a column {is_one}, and cannot be given {field.name} {field.type}")
+    table.output()  # it raises an error if the table asks more of a writer than we do
     new = [field for field in schema if field.name.casefold() not in known]
     if new:
         table.add_columns(new)
@@ -90,6 +91,7 @@ def put(
     )
     if not written.files:
         return
+    _check_seen(table, table.output(), written.files)
     batch = Committed(version, written.content)
     for _ in range(TRIES):
         try:
@@ -99,13 +101,23 @@ def put(
             table.refresh()
             last = table.committed(app)
             if last is not None and version <= last.version:
-                if last != batch:
+                if last.version > version or last.content not in (None, batch.content):
                     raise _set_back(table, app, version, last) from None
                 break
     else:
         raise StoreBusy(f"{table.name} was changed by others {TRIES} times while a batch was to be committed")
     if table.folder is not None:
         sync_file_system(Path(table.folder))
+
+
+def _check_seen(table: LakeTable, output: Output, files: Sequence[DataFile]) -> None:
+    """Raise an error if executors have written to a disk that we do not see: we would commit files that are not there."""
+    for file in files:
+        local = output.local(file.path)
+        if local is not None and not (Path(local).is_file() and Path(local).stat().st_size == file.size):
+            raise BadInput(
+                f"an executor has written {local}, which is not here: {table.name} must be in a folder that all share"
+            )
 
 
 def _set_back(table: LakeTable, app: str, version: int, last: Committed) -> WriterSetBack:

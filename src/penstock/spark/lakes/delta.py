@@ -26,12 +26,12 @@ from penstock.errors import BadInput, StoreBusy, StoreUnreachable, Unsupported
 from penstock.spark.lakes.storage import file_system, is_local
 from penstock.spark.lakes.tables import CommitConflict, Committed, DataFile, LakeTable, Output, Scan
 from penstock.spark.lakes.writing import check_partition, conformed
-from penstock.stores.disk import sync
 
 NOTE = "penstock"
 """The key in a commit's metadata: {"app": …, "version": …, "content": …}."""
 PLAIN = {
     "appendOnly", "changeDataFeed", "deletionVectors", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
+    "variantType",
 }  # fmt: skip
 """Features that ask nothing of a writer that appends."""
 RULES = ("delta.invariants", "delta.generationExpression")
@@ -51,10 +51,8 @@ class DeltaOutput:
         files, root = file_system(self.place)
         return files.open_output_stream(f"{root}/{path}")
 
-    def sync(self, path: str) -> None:
-        if is_local(self.place):
-            sync(f"{self.place}/{path}")
-            sync(self.place)
+    def local(self, path: str) -> str | None:
+        return f"{self.place}/{path}" if is_local(self.place) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ class DeltaLakeTable:
         try:
             done = self._table.optimize.compact()
             if keep is not None:  # the library refuses hours in which a batch may still be written
-                removed = self._table.vacuum(keep, dry_run=False)
+                removed = self._table.vacuum(keep, dry_run=False, full=True)
         except CommitFailedError as error:
             raise StoreBusy(f"{self.name} was changed by others meanwhile: {_told(error)}") from error
         except DeltaError as error:

@@ -35,7 +35,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from penstock.errors import BadInput, StoreUnreachable, Unsupported
 from penstock.spark.lakes.tables import CommitConflict, Committed, DataFile, LakeTable, Output, Scan
 from penstock.spark.lakes.writing import check_partition, conformed
-from penstock.stores.disk import sync
 
 CATALOG = "penstock"
 """The name of a catalog in a folder."""
@@ -56,11 +55,8 @@ class IcebergOutput:
     def open(self, path: str) -> Any:
         return self.io.new_output(path).create()
 
-    def sync(self, path: str) -> None:
-        local = local_folder(path)
-        if local is not None:
-            sync(local)
-            sync(Path(local).parent)
+    def local(self, path: str) -> str | None:
+        return local_folder(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +167,11 @@ def _catalog(catalog: str) -> Catalog:
             raise BadInput(
                 f"{catalog!r:.200} cannot have a catalog: SQLite needs a folder. Configure a catalog, and write its name"
             )
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        return SqlCatalog(CATALOG, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder)
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            return SqlCatalog(CATALOG, uri=f"sqlite:///{folder}/catalog.db", warehouse=folder)
+        except (SQLAlchemyError, OSError) as error:
+            raise BadInput(f"there cannot be a catalog in {folder}: {_told(error)}") from None
     try:
         return load_catalog(catalog)
     except (ValueError, *AWAY) as error:

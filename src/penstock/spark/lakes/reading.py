@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.errors import BadInput
-from penstock.spark.lakes.tables import Reader, TableAddress
+from penstock.spark.lakes.tables import TableAddress, TableReader
 from penstock.spark.lakes.writing import nullable
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def parallelism(spark: SparkSession) -> int:
     return spark.sparkContext.defaultParallelism
 
 
-def _reading(reader: Reader) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _reading(reader: TableReader) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for part in batch.column(0).to_pylist():

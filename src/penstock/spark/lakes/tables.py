@@ -63,12 +63,12 @@ class Output(Protocol):
         """A file to write to."""
         ...
 
-    def sync(self, path: str) -> None:
-        """If it is on a disk, see that it is on it."""
+    def local(self, path: str) -> str | None:
+        """Its path, if it is in a folder."""
         ...
 
 
-class Reader(Protocol):
+class TableReader(Protocol):
     """Reads parts of a table; it is pickled to executors."""
 
     def batches(self, part: Any) -> Iterator[pa.RecordBatch]: ...
@@ -76,7 +76,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    reader: Reader
+    reader: TableReader
     parts: list[Any]
     """Its files, as the reader wants them named."""
 
@@ -178,4 +178,7 @@ def _absolute(place: str, below: str | Path | None) -> str:
         place = unquote(urlsplit(place).path)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", place):
         return for_libraries(place).rstrip("/")
-    return os.path.normpath(os.path.join(below or os.getcwd(), place))  # noqa: PTH109, PTH118
+    path = os.path.normpath(os.path.join(below or os.getcwd(), place))  # noqa: PTH109, PTH118
+    if set(path) & set("%?"):
+        raise BadInput(f"the libraries take {path!r:.200} for a URL: rename it, so that it has none of %?")
+    return path

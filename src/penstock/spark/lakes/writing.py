@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from penstock.errors import BadInput
 from penstock.spark import columns
 from penstock.spark.digests import WRAP, digest_of
 from penstock.spark.lakes.tables import DataFile, Output
+from penstock.stores.disk import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -183,7 +185,10 @@ class _Files:
     def _end(self, values: tuple[str | None, ...]) -> None:
         part = self._open.pop(values)
         size, found = part.close()
-        self._task.output.sync(part.path)
+        local = self._task.output.local(part.path)
+        if local is not None:
+            sync(local)
+            sync(Path(local).parent)
         partition = dict(zip(self._task.partition, values, strict=True))
         self.done.append(DataFile(part.path, size, found.num_rows, partition, statistics(found, self._schema)))
 

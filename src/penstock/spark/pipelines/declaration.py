@@ -43,6 +43,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from penstock.errors import BadInput
+from penstock.spark.lakes.storage import for_spark
 from penstock.spark.lakes.tables import KINDS as LAKES
 from penstock.spark.lakes.tables import TableAddress, table_address
 from penstock.spark.pipelines import declared_checks
@@ -374,7 +375,7 @@ class _Reader:
 
     def _absolute(self, path: str) -> str:
         """A path relative to this file, without '..', as Spark spells it; a URL, such as s3a://, is left as it is."""
-        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else os.path.normpath(self._folder / path)
+        return for_spark(path) if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else os.path.normpath(self._folder / path)
 
     def _store(self, url: str | None) -> str | None:
         """A store's URL, with an absolute path if it is a file."""

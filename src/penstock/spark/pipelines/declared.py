@@ -36,7 +36,7 @@ from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.draining import Draining
 from penstock.spark.pipelines.failures import at_line, readable
 from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id, held
-from penstock.spark.pipelines.lake_sinks import TableSink
+from penstock.spark.pipelines.lake_sinks import TableSink, check_s3
 from penstock.spark.pipelines.limits import limits
 from penstock.spark.pipelines.progress import Watch
 from penstock.spark.pipelines.reporting import ReportPlace
@@ -244,6 +244,7 @@ class _Plan:
 
     def _sink(self, sink: Sink, frame: DataFrame) -> DataStreamWriter:
         if sink.path is not None:
+            check_s3(self._spark, sink.path)
             self._try_parquet(sink.path, sink.partition, frame)
             return frame.writeStream.format("parquet").option("path", sink.path).partitionBy(*sink.partition)
         if sink.lake is not None:
