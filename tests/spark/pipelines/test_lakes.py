@@ -19,9 +19,9 @@ from pyiceberg.transforms import BucketTransform
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import BadInput, Unsupported, WriterSetBack
-from penstock.spark.lakes import reading, tables, writing
+from penstock.spark.lakes import batches, reading, tables, writing
 from penstock.spark.lakes.batches import prepare, put
-from penstock.spark.lakes.tables import Committed, TableAddress, table_address
+from penstock.spark.lakes.tables import Batch, TableAddress, table_address
 
 KINDS = ["delta", "iceberg"]
 
@@ -83,9 +83,19 @@ def test_other_rows_under_a_number_and_older_numbers_are_refused(spark: SparkSes
     with pytest.raises(WriterSetBack, match=r"batch 4 of app is in .*lake.* already, with other rows"):
         put(address.open(), rows(spark, 5), "app", 4)
     with pytest.raises(WriterSetBack, match=r"batch 3 of app is in .*, and the last one is 4"):
-        put(address.open(), rows(spark, 3), "app", 3)
+        put(address.open(), rows(spark, 4), "app", 3)
     put(address.open(), rows(spark, 4, more="current_timestamp() AS at").drop("at"), "app", 4)
     assert numbers(address) == Counter([3, 4])
+
+
+def test_what_is_committed_is_synced_also_by_a_replay(
+    spark: SparkSession, address: TableAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, int]] = []
+    monkeypatch.setattr(batches, "sync_file_system", lambda folder: synced.append((str(folder), foreign(address).num_rows)))
+    for _ in range(2):
+        put(address.open(), rows(spark, 1, 2), "app", 0)
+    assert synced == [(address.folder, 2)] * 2
 
 
 def test_of_two_drivers_with_one_name_only_one_commits(spark: SparkSession, address: TableAddress) -> None:
@@ -94,38 +104,32 @@ def test_of_two_drivers_with_one_name_only_one_commits(spark: SparkSession, addr
     files = [
         writing.write(rows(spark, 1), t.output(), t.schema(), (), name="x", compression="zstd", varying=()) for t in (one, two)
     ]
-    one.commit("app", Committed(1, files[0].content), files[0].files)
+    one.commit(Batch("app", 1, files[0].content), files[0].files)
     with pytest.raises(tables.CommitConflict):
-        two.commit("app", Committed(1, files[1].content), files[1].files)
+        two.commit(Batch("app", 1, files[1].content), files[1].files)
     assert numbers(address) == Counter([0, 1])
 
 
-def test_drivers_with_different_names_wait_for_nobody(spark: SparkSession, address: TableAddress) -> None:
+def test_drivers_with_different_names_wait_for_nobody(
+    spark: SparkSession, address: TableAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(address.open(), rows(spark, 0), "app", 0)
     table = address.open()
-    refresh, passed = table.refresh, []
+    commit, passed = table.commit, []
 
-    def write_between() -> None:
-        refresh()
+    def late(*given: Any) -> None:
         if not passed:
             passed.append(1)
-            commit = table.commit
+            put(address.open(), rows(spark, 7), "other", 0)
+        commit(*given)
 
-            def late(*given: Any) -> None:
-                if len(passed) == 1:
-                    passed.append(2)
-                    put(address.open(), rows(spark, 7), "other", 0)
-                commit(*given)
-
-            table.commit = late  # type: ignore[method-assign]
-
-    table.refresh = write_between  # type: ignore[method-assign]
+    monkeypatch.setattr(table, "commit", late)
     put(table, rows(spark, 1), "app", 1)
-    assert len(passed) == 2
+    assert passed
     assert numbers(address) == Counter([0, 1, 7])
 
 
-def batches(address: TableAddress) -> list[dict[str, Any]]:
+def contents(address: TableAddress) -> list[dict[str, Any]]:
     return sorted(foreign(address).to_pylist(), key=str)
 
 
@@ -133,7 +137,7 @@ def test_new_columns_are_added_and_those_that_are_missing_are_null(spark: SparkS
     put(address.open(), rows(spark, 1), "app", 0)
     put(address.open(), rows(spark, 2, more="struct(n AS x, 'y' AS y) AS inner"), "app", 1)
     put(address.open(), rows(spark, 3).drop("text"), "app", 2)
-    assert batches(address) == sorted(
+    assert contents(address) == sorted(
         [
             {"n": 1, "text": "1", "inner": None},
             {"n": 2, "text": "2", "inner": {"x": 2, "y": "y"}},
@@ -166,7 +170,7 @@ def test_a_table_that_fits_not_is_told_and_stays_as_it_is(spark: SparkSession, a
     ):
         with pytest.raises(BadInput, match=error):
             put(address.open(), wrong, "app", 1, partition)
-    assert batches(address) == [{"n": 1, "text": "1"}]
+    assert contents(address) == [{"n": 1, "text": "1"}]
 
 
 def test_partitions_are_found_by_their_values_whatever_these_are(spark: SparkSession, address: TableAddress) -> None:
@@ -177,7 +181,7 @@ def test_partitions_are_found_by_their_values_whatever_these_are(spark: SparkSes
     )
     put(address.open(), frame.coalesce(1), "app", 0, ("p", "day", "b"))
     expected = {(n, value, day, n % 2 == 0) for n, value in enumerate(values)}
-    assert {tuple(row[name] for name in ("n", "p", "day", "b")) for row in batches(address)} == expected
+    assert {tuple(row[name] for name in ("n", "p", "day", "b")) for row in contents(address)} == expected
     assert {tuple(row) for row in reading.read(spark, address).select("n", "p", "day", "b").collect()} == expected
     later, same = ((day + dt.timedelta(days=days)).isoformat() for days in (1, 0))
     assert reading.read(spark, address, since=later).count() == 0, "whole files are left out"

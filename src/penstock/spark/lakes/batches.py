@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import BadInput, StoreBusy, WriterSetBack
 from penstock.spark.lakes import writing
-from penstock.spark.lakes.tables import CommitConflict, Committed, DataFile, LakeTable, Output
+from penstock.spark.lakes.tables import Batch, CommitConflict, DataFile, LakeTable, Output
 from penstock.stores.disk import sync_file_system
 
 if TYPE_CHECKING:
@@ -76,14 +76,15 @@ def put(
     compression: str = "zstd",
     varying: Sequence[str] = (),
 ) -> None:
-    """Append the rows as this batch of the application, once. ``varying``: columns that are not the same in a replay.
+    """Append the rows to a table, which was just opened, as this batch of the application, once. ``varying``: columns that
+    are not the same in a replay.
 
     `WriterSetBack` if the application has committed a later batch, or other rows under this number."""
-    table.refresh()
     last = table.committed(app)
-    if last is not None and version <= last.version:
-        if version < last.version or last.content not in (None, writing.content_of(frame, varying)):
+    if last is not None and version <= last:
+        if version < last or table.content(app) not in (None, writing.content_of(frame, varying)):
             raise _set_back(table, app, version, last)
+        _sync(table)
         return
     schema = prepare(table, writing.arrow_schema(frame.schema), partition)
     written = writing.write(
@@ -92,20 +93,25 @@ def put(
     if not written.files:
         return
     _check_seen(table, table.output(), written.files)
-    batch = Committed(version, written.content)
+    batch = Batch(app, version, written.content)
     for _ in range(TRIES):
         try:
-            table.commit(app, batch, written.files)
+            table.commit(batch, written.files)
             break
         except CommitConflict:  # somebody else's batch, or another driver with this application's name
             table.refresh()
             last = table.committed(app)
-            if last is not None and version <= last.version:
-                if last.version > version or last.content not in (None, batch.content):
+            if last is not None and version <= last:
+                if version < last or table.content(app) not in (None, batch.content):
                     raise _set_back(table, app, version, last) from None
                 break
     else:
         raise StoreBusy(f"{table.name} was changed by others {TRIES} times while a batch was to be committed")
+    _sync(table)
+
+
+def _sync(table: LakeTable) -> None:
+    """What is in the table must outlive a power cut, before its messages leave their queue."""
     if table.folder is not None:
         sync_file_system(Path(table.folder))
 
@@ -120,8 +126,8 @@ def _check_seen(table: LakeTable, output: Output, files: Sequence[DataFile]) -> 
             )
 
 
-def _set_back(table: LakeTable, app: str, version: int, last: Committed) -> WriterSetBack:
-    what = "with other rows" if version == last.version else f"and the last one is {last.version}"
+def _set_back(table: LakeTable, app: str, version: int, last: int) -> WriterSetBack:
+    what = "with other rows" if version == last else f"and the last one is {last}"
     return WriterSetBack(
         f"batch {version} of {app} is in {table.name} already, {what}: its checkpoint was set back or copied. Restore the "
         "newest checkpoint, or start with a new one"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from penstock.errors import BadInput, StoreBusy, StoreUnreachable, Unsupported
 from penstock.spark.lakes.storage import file_system, is_local
-from penstock.spark.lakes.tables import CommitConflict, Committed, DataFile, LakeTable, Output, Scan
+from penstock.spark.lakes.tables import Batch, CommitConflict, DataFile, LakeTable, Output, Scan
 from penstock.spark.lakes.writing import check_partition, conformed
 
 NOTE = "penstock"
@@ -112,20 +112,21 @@ class DeltaLakeTable:
         self._check_writable()
         return DeltaOutput(self.place)
 
-    def committed(self, app: str) -> Committed | None:
-        version = None if self._table is None else self._table.transaction_version(app)
-        if self._table is None or version is None:
-            return None
-        for commit in self._table.history(LOOK_BACK):
-            note = json.loads(commit.get(NOTE) or "{}")
-            if (note.get("app"), note.get("version")) == (app, version):
-                return Committed(version, note["content"])
-        return Committed(version, None)
+    def committed(self, app: str) -> int | None:
+        return None if self._table is None else self._table.transaction_version(app)
 
-    def commit(self, app: str, batch: Committed, files: Sequence[DataFile]) -> None:
+    def content(self, app: str) -> str | None:
+        assert self._table is not None
+        for commit in self._table.history(LOOK_BACK):  # the newest first
+            note = json.loads(commit.get(NOTE) or "{}")
+            if note.get("app") == app:
+                return str(note["content"])
+        return None
+
+    def commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
         assert self._table is not None
         now = int(time.time() * 1000)
-        note = json.dumps({"app": app, "version": batch.version, "content": batch.content})
+        note = json.dumps(asdict(batch))
         try:
             self._table.create_write_transaction(
                 [AddAction(each.path, each.size, each.partition, now, True, each.stats) for each in files],
@@ -133,7 +134,7 @@ class DeltaLakeTable:
                 self._table.schema(),
                 self.partition(),
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(app, batch.version, now)], custom_metadata={NOTE: note}
+                    app_transactions=[Transaction(batch.app, batch.version, now)], custom_metadata={NOTE: note}
                 ),
             )
         except CommitFailedError as error:

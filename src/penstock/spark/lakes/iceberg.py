@@ -33,7 +33,7 @@ from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.errors import BadInput, StoreUnreachable, Unsupported
-from penstock.spark.lakes.tables import CommitConflict, Committed, DataFile, LakeTable, Output, Scan
+from penstock.spark.lakes.tables import Batch, CommitConflict, DataFile, LakeTable, Output, Scan
 from penstock.spark.lakes.writing import check_partition, conformed
 
 CATALOG = "penstock"
@@ -125,21 +125,29 @@ class IcebergLakeTable:
         assert self._table is not None
         return IcebergOutput(self._table.io, self._table.location().rstrip("/"))
 
-    def committed(self, app: str) -> Committed | None:
-        known = None if self._table is None else self._table.properties.get(f"{BATCH}{app}")
-        return None if known is None else Committed(**json.loads(known))
+    def committed(self, app: str) -> int | None:
+        known = self._last(app)
+        return None if known is None else int(known["version"])
 
-    def commit(self, app: str, batch: Committed, files: Sequence[DataFile]) -> None:
+    def content(self, app: str) -> str | None:
+        known = self._last(app)
+        return None if known is None else str(known["content"])
+
+    def _last(self, app: str) -> dict[str, Any] | None:
+        known = None if self._table is None else self._table.properties.get(f"{BATCH}{app}")
+        return None if known is None else json.loads(known)
+
+    def commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
         table = self._table
         assert table is not None
         # The library would repeat a commit that lost a race, on what the winner left, and a batch that both had would be there
         # twice. This changes only our copy of the metadata.
         table.metadata.properties[RETRIES] = "0"
         note = {"version": batch.version, "content": batch.content}
-        summary = {"penstock.app": app, "penstock.batch": str(batch.version)}
+        summary = {"penstock.app": batch.app, "penstock.batch": str(batch.version)}
         try:
             with table.transaction() as transaction:
-                transaction.set_properties({f"{BATCH}{app}": json.dumps(note)})
+                transaction.set_properties({f"{BATCH}{batch.app}": json.dumps(note)})
                 transaction.add_files([each.path for each in files], summary, check_duplicate_files=False)
         except CommitFailedException as error:
             raise CommitConflict from error

@@ -41,12 +41,13 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The last batch of an application."""
+class Batch:
+    """A batch of an application."""
 
+    app: str
     version: int
-    content: str | None
-    """The count and digest of its rows; None if the table does not know any more."""
+    content: str
+    """The count and digest of its rows."""
 
 
 class Output(Protocol):
@@ -113,11 +114,17 @@ class LakeTable(Protocol):
 
     def output(self) -> Output: ...
 
-    def committed(self, app: str) -> Committed | None: ...
+    def committed(self, app: str) -> int | None:
+        """The version of the application's last batch."""
+        ...
 
-    def commit(self, app: str, batch: Committed, files: Sequence[DataFile]) -> None:
-        """All files, under this application and version, in one transaction on the table as it was opened; `CommitConflict`
-        if that is not possible because the application has committed something meanwhile."""
+    def content(self, app: str) -> str | None:
+        """Of that batch; None if the table does not know any more."""
+        ...
+
+    def commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
+        """All files, under the batch's application and version, in one transaction on the table as it was opened;
+        `CommitConflict` if that is not possible because the application has committed something meanwhile."""
         ...
 
     def scan(self, since: str | None, until: str | None) -> Scan:
