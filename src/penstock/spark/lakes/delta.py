@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyarrow import fs
@@ -106,7 +106,10 @@ class DeltaLakeTable:
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         assert self._table is not None
-        self._table.alter.add_columns([Field.from_arrow(each) for each in _plain(fields)])
+        try:
+            self._table.alter.add_columns(list(_schema(pa.schema(fields)).fields))
+        except CommitFailedError as error:
+            raise StoreBusy(f"{self.name} was changed by others while it got new columns: {_told(error)}") from error
 
     def output(self) -> Output:
         self._check_writable()
@@ -155,9 +158,8 @@ class DeltaLakeTable:
             raise Unsupported(f"{self.name} cannot be read without Spark's own connector: {_told(error)}") from None
         parts: list[tuple[str, dict[str, Any]]] = []
         for each in found.get_fragments():
-            known = pyarrow.dataset.get_partition_keys(
-                each.partition_expression
-            )  # and what the statistics say of other columns
+            # It tells also what the statistics say of other columns.
+            known = pyarrow.dataset.get_partition_keys(each.partition_expression)
             parts.append((each.path, {name: known.get(name) for name in self.partition()}))
         return Scan(DeltaReader(self.place, schema), parts)
 

@@ -32,7 +32,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
-from penstock.errors import BadInput, StoreUnreachable, Unsupported
+from penstock.errors import BadInput, StoreBusy, StoreUnreachable, Unsupported
 from penstock.spark.lakes.tables import Batch, CommitConflict, DataFile, LakeTable, Output, Scan
 from penstock.spark.lakes.writing import check_partition, conformed
 
@@ -118,8 +118,11 @@ class IcebergLakeTable:
 
     def add_columns(self, fields: Sequence[pa.Field]) -> None:
         assert self._table is not None
-        with self._table.update_schema() as update:
-            update.union_by_name(pa.schema(fields))
+        try:
+            with self._table.update_schema() as update:
+                update.union_by_name(pa.schema(fields))
+        except CommitFailedException as error:
+            raise StoreBusy(f"{self.name} was changed by others while it got new columns: {_told(error)}") from error
 
     def output(self) -> Output:
         assert self._table is not None
