@@ -310,6 +310,11 @@ FAULTS = [
         ("server/dialects/native.py", "        request.copies = copies(request)\n", ""),
     ),
     served(
+        "connections that are cut take the descriptors of the store",
+        "leave_descriptors_to_the_store",
+        ("server/http/listening.py", "MOST_AT_ONCE = 16\n", "MOST_AT_ONCE = 64\n"),
+    ),
+    served(
         "a message weighs its bytes alone",
         "counts_what_it_takes",
         ("server/budget.py", "MESSAGE = 2048\n", "MESSAGE = 0\n"),

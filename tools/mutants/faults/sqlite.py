@@ -436,7 +436,7 @@ FAULTS = [
         "locked_too_long",
         ("queue/receiving.py", "if due is None or due > queue.clock():", "if due is False:"),
     ),
-    mutant("space is never returned", "space_is_returned", (SQLITE_DATABASE, "if free < RECLAIM_PAGES or", "if True or")),
+    mutant("space is never returned", "space_is_returned", (SQLITE_DATABASE, "if not free or", "if True or")),
     mutant(
         "retention is ignored",
         "outlived_its_retention_is_never",
