@@ -53,9 +53,7 @@ def add(pipeline: Pipelines) -> None:
     parser = pipeline(
         "report", run_report, "count what happened: throughput, waiting and handling times, dead letters, producers"
     )
-    parser.add_argument(
-        "what", metavar="DIR|QUEUE", nargs="+", help="folders that archive has written, and queues of the store"
-    )
+    parser.add_argument("what", metavar="DIR|TABLE|QUEUE", nargs="+", help="what archive has written, and queues of the store")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures, in one file")
     parser.add_argument("--title", metavar="TEXT", default="Penstock report", help="the title of the page")
     parser.add_argument(
@@ -161,7 +159,10 @@ def _tell_what_stays(done: RedriveTotals) -> None:
 
 
 def run_report(args: Namespace, frame: Frame) -> int:
-    check_queues(frame.url, *(each for each in args.what if "/" not in each and not Path(each).is_dir()))
+    from penstock.spark.lakes.tables import is_address
+
+    queues = [each for each in args.what if "/" not in each and not is_address(each) and not Path(each).is_dir()]
+    check_queues(frame.url, *queues)
     from penstock.spark.pipelines.page import render
     from penstock.spark.pipelines.report import report
 

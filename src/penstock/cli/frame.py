@@ -43,12 +43,18 @@ class Frame:
             from penstock.spark.session import session
 
             with _hushed(not self.args.debug):
-                self._spark = session(self.args.master, remote=self.args.remote, name=f"penstock {self.args.pipeline}")
+                self._spark = session(
+                    self.args.master, remote=self.args.remote, name=f"penstock {self.args.pipeline}", **self._config()
+                )
             if self.args.remote is None:
                 self._spark.sparkContext.setLogLevel("WARN" if self.args.debug else "OFF")
                 if not self.args.master.startswith("local"):
                     self._await_executors(self._spark)
         return self._spark
+
+    def _config(self) -> dict[str, str]:
+        config = {name.replace(".", "__"): value for name, value in self.args.conf}
+        return config if self.args.packages is None else config | {"spark__jars__packages": self.args.packages}
 
     def _await_executors(self, spark: SparkSession) -> None:
         from penstock.spark.reaching import await_executors

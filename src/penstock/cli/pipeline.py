@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 import traceback
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from penstock.cli import flows, transfers
+from penstock.cli import flows, tables, transfers
 from penstock.cli.frame import Frame
 from penstock.cli.parser import Parser
 from penstock.errors import MissingExtra
 
-MODULES = [transfers, flows]
+MODULES = [transfers, flows, tables]
 """Where the pipelines are."""
 LOUD = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Loggers that print every error in full, before we can report it in one line."""
@@ -42,6 +42,12 @@ def _add_shared(parser: Parser) -> None:
     shared.add_argument("--master", metavar="URL", default="local[*]", help="where Spark runs (local[*])")
     shared.add_argument("--remote", metavar="sc://HOST:PORT", help="run through Spark Connect")
     shared.add_argument(
+        "--conf", metavar="NAME=VALUE", type=setting, action="append", default=[], help="a setting of Spark's; may be repeated"
+    )
+    shared.add_argument(
+        "--packages", metavar="GROUP:NAME:VERSION,…", help="packages that Spark fetches from Maven, as connectors"
+    )
+    shared.add_argument(
         "--checkpoint", metavar="DIR", help="where the pipeline records its progress; the next start continues from there"
     )
     shared.add_argument(
@@ -54,6 +60,13 @@ def _add_shared(parser: Parser) -> None:
         "--listen", metavar="[HOST:]PORT", help="answer over HTTP there: /metrics, /health and /ready (on this machine only)"
     )
     shared.add_argument("--debug", action="store_true", help="show Spark's log, and the whole traceback of an error")
+
+
+def setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ArgumentTypeError(f"{text!r:.80} is not NAME=VALUE")
+    return name.strip(), value.strip()
 
 
 def run(args: Namespace) -> int:

@@ -28,9 +28,9 @@ STAYS = {
 
 
 def add(pipeline: Pipelines) -> None:
-    parser = pipeline("archive", run_archive, "drain queues to Parquet, by queue and day, exactly once")
+    parser = pipeline("archive", run_archive, "drain queues to Parquet or a table, by queue and day, exactly once")
     parser.add_argument("queues", metavar="QUEUE", nargs="+", help="names, or patterns with * and ?")
-    parser.add_argument("folder", metavar="DIR")
+    parser.add_argument("folder", metavar="DIR|TABLE", help="a folder, delta:FOLDER or iceberg:CATALOG/NAMESPACE.TABLE")
     parser.add_argument("--once", action="store_true", help="end when what is there now is archived")
     parser.add_argument(
         "--compression",
@@ -51,7 +51,12 @@ def add(pipeline: Pipelines) -> None:
     )
 
     parser = pipeline("load", run_load, "send the rows of files to a queue, each once")
-    parser.add_argument("files", metavar="FILE", nargs="+", help="files, folders or patterns: Parquet, JSON lines, CSV or text")
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="files, folders or patterns: Parquet, JSON lines, CSV or text; or an archive's table",
+    )
     parser.add_argument(
         "queue", metavar="QUEUE", nargs="?", help="where they go; without it, each message of an archive goes back"
     )
@@ -136,6 +141,10 @@ def run_archive(args: Namespace, frame: Frame) -> int:
 def _run_archive_history(args: Namespace, frame: Frame) -> int:
     if args.batch is not None:
         raise BadInput("--batch is for draining; --from-history takes the whole history")
+    from penstock.spark.lakes.tables import is_address
+
+    if is_address(args.folder):
+        raise BadInput("--from-history copies to a folder of Parquet, not to a table")
     from penstock.spark.pipelines.settled import archive_history
 
     done = archive_history(
@@ -153,7 +162,10 @@ def _run_archive_history(args: Namespace, frame: Frame) -> int:
 def run_load(args: Namespace, frame: Frame) -> int:
     if args.queue is None and len(args.files) > 1:  # argparse gives all names to the files
         args.queue = args.files.pop()
-    if args.queue is None or any(getattr(args, name) is not None for name in ("since", "until", "where", "name")):
+    from penstock.spark.lakes.tables import is_address
+
+    table = is_address(args.files[0])
+    if args.queue is None or table or any(getattr(args, name) is not None for name in ("since", "until", "where", "name")):
         return _run_replay(args, frame)
     check_queues(frame.url, args.queue, *([args.bad_queue] if args.bad_queue else []))
     from penstock.spark.pipelines.load import load

@@ -42,4 +42,9 @@ def _views(column: pa.Array) -> Any:
 
 def _sorted(value: Any) -> Any:
     """A map comes as a list of pairs, in an order that says nothing."""
-    return sorted(value) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    try:
+        return sorted(value)
+    except TypeError:  # a list of structs, or with nulls
+        return sorted(value, key=repr)

@@ -110,9 +110,35 @@ def test_paths_are_spelled_as_spark_does_without_dots(tmp_path: Path) -> None:
     assert pipeline.sinks[0].path == f"{tmp_path}/lake"
 
 
+def test_tables_and_buckets_are_named_as_everywhere(tmp_path: Path) -> None:
+    text = GOOD.replace('parquet = "lake"', 'delta = "../lake/sales"\npartition = ["day"]')
+    pipeline = load(tmp_path, text.replace('parquet = "prices"', 'iceberg = "./ware/shop.prices"'))
+    (sink,) = pipeline.sinks
+    assert (str(sink.lake), sink.path, sink.partition) == (f"delta:{tmp_path.parent}/lake/sales", None, ("day",))
+    assert str(pipeline.sources[1].lake) == f"iceberg:{tmp_path}/ware/shop.prices"
+    for bucket in ("s3", "s3a"):
+        named = load(
+            tmp_path, GOOD.replace('"lake"', f'"{bucket}://b/lake"').replace('parquet = "prices"', 'delta = "s3a://b/p"')
+        )
+        assert (named.sinks[0].path, str(named.sources[1].lake)) == ("s3a://b/lake", "delta:s3://b/p")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
+        (
+            'parquet = "lake"',
+            'delta = "a"\niceberg = "b/c.d"',
+            "line 23, [sink.lake]: say where it goes: one of queue, parquet, delta",
+        ),
+        (
+            'parquet = "lake"',
+            'iceberg = "orders"',
+            "line 25, [sink.lake]: 'iceberg:orders' names no table: write iceberg:CATALOG",
+        ),
+        ('parquet = "lake"', 'delta = "a"\nmode = "complete"', "line 26, [sink.lake]: files can only be appended to"),
+        ('parquet = "prices"', 'delta = "p"\nstream = true', "line 9, [source.prices]: a table of a lake is read as it is"),
+        ('queue = "orders"', 'queue = "orders"\ndelta = "x"', "line 5, [source.orders]: a queue is a stream, and has no delta"),
         ('parquet = "lake"', 'parket = "lake"', "line 25, [sink.lake]: there is no key 'parket'; there are from, queue"),
         ('parquet = "lake"', "", "line 23, [sink.lake]: say where it goes"),
         ('from = "priced"', 'from = "prised"', "line 24, [sink.lake]: there is no source or step 'prised'; there are orders"),

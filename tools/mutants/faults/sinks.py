@@ -82,7 +82,7 @@ FAULTS = [
     sink(
         "the digest depends on the order of attributes",
         "order_and_the_parts",
-        ("spark/digests.py", "sorted(value) if isinstance(value, list) else value", "value"),
+        ("spark/digests.py", "return sorted(value)\n", "return value\n"),
     ),
     sink(
         "the digest counts a column of nulls",

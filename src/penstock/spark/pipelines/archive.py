@@ -6,6 +6,8 @@
     FOLDER/_penstock/staged/<checkpoint>/…         a batch that is being written
     FOLDER/_penstock/merging-<checkpoint>.json     files that are being made one: {"staged": …, "old": […]}
 
+Or to a table of Delta or Iceberg, whose own transaction makes them exact (`TableArchivePlace`).
+
 A batch is written to a staging folder, and its files are then renamed into place. Their names contain the batch, and Spark
 replays an unfinished batch with the same messages, so a replay overwrites what a dead run left and no message is there twice.
 """
@@ -18,12 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadInput
 from penstock.policy import MAX_CLAIM
+from penstock.spark.lakes.batches import prepare, put
+from penstock.spark.lakes.tables import LakeTable, TableAddress, is_address, table_address
+from penstock.spark.lakes.writing import arrow_schema, nullable
 from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.folders import DataFolder, File, check_no_pattern, checkpoint_id
+from penstock.spark.pipelines.lake_sinks import check_s3, notes_of_table
 from penstock.spark.pipelines.progress import Totals, Watch
 from penstock.spark.pipelines.reporting import ReportPlace
 from penstock.urls import without_password
@@ -45,6 +52,9 @@ SCHEMA = (
     "queue string, day date"
 )
 """The columns of an archive's rows, plus a struct ``data`` where JSON bodies are parsed."""
+PARTITION = ("queue", "day")
+VARYING = ("archived_at", "data")
+"""Not the same when a batch is played again: the second, if its columns have been given since."""
 SMALL, LARGE = 32 * 2**20, 128 * 2**20
 """Files below the first size are merged, up to the second."""
 MERGE_EVERY = 50
@@ -70,29 +80,49 @@ def archive(
     **options: str,
 ) -> Totals:
     """Drain queues (names, or patterns with * and ?) into ``folder``: forever, or with ``once`` what is there now.
+    ``folder`` may be a table: delta:PLACE, or iceberg:CATALOG/NAMESPACE.TABLE.
 
     ``columns``: parse JSON bodies into a column ``data`` of this schema (DDL), or ``infer`` it. ``options``: the source's."""
     check_compression(compression)
     if once and url.startswith("sqlite:"):  # a large claim costs little there, and speeds up the batches
         options.setdefault("maxMessagesPerTrigger", str(MAX_CLAIM))
     names = queues if isinstance(queues, str) else ",".join(queues)
-    home = DataFolder(folder)
-    check_no_pattern(home.url)  # merging reads its small files again
-    if columns is not None:
-        fix_columns(spark, home, columns)
-    notes = DataFolder(checkpoint) if checkpoint else notes_of(home, url, names)
+    table = table_address(folder) if is_address(folder) else None
+    home = DataFolder(folder) if table is None else None
+    if home is not None:
+        check_no_pattern(home.url)  # merging reads its small files again
+        check_s3(spark, home.url)
+        if columns is not None:
+            fix_columns(spark, home, columns)
+    notes = _notes(checkpoint, home, table, url, names)
+    check_s3(spark, notes.url)
     with notes.locked():
-        run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url})
-        _finish(home, run)
+        run = checkpoint_id(notes, "archive", {"store": url, "queues": names, "folder": home.url if home else str(table)})
         stream = spark.readStream.format("penstock").options(**source_options(spark, url, names, **options)).load()
-        place = ArchivePlace(home.url, run, compression, infer=columns == "infer")
+        place: ArchivePlace | TableArchivePlace
+        if home is not None:
+            _finish(home, run)
+            place = ArchivePlace(home.url, run, compression, infer=columns == "infer")
+        else:
+            assert table is not None
+            place = TableArchivePlace(table, run, compression, columns)
+            place.prepare(stream)
         writer = stream.writeStream.foreachBatch(place).option("checkpointLocation", notes.url).queryName(f"archive-{run}")
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
         reports = ReportPlace(url, reads=names.split(","), token=options.get("token"))
         done = (watch or Watch("archive")).report_to(reports).follow(writer.start())
-        if once and not done.stopped:
+        if once and home is not None and not done.stopped:
             merge(spark, home, run, compression)
     return done
+
+
+def _notes(checkpoint: str | None, home: DataFolder | None, table: TableAddress | None, url: str, names: str) -> DataFolder:
+    if checkpoint:
+        return DataFolder(checkpoint)
+    if home is None:
+        assert table is not None
+        return notes_of(notes_of_table(table), url, names, below="checkpoints")
+    return notes_of(home, url, names)
 
 
 def check_compression(compression: str) -> None:
@@ -100,9 +130,51 @@ def check_compression(compression: str) -> None:
         raise BadInput(f"compression {compression!r:.80} is not one of {', '.join(COMPRESSIONS)}")
 
 
-def notes_of(home: DataFolder, *about: str) -> DataFolder:
+def notes_of(home: DataFolder, *about: str, below: str = f"{OURS}/checkpoints") -> DataFolder:
     known = hashlib.sha256(json.dumps([without_password(each) for each in about]).encode()).hexdigest()[:12]
-    return home / f"{OURS}/checkpoints/{known}"
+    return home / f"{below}/{known}"
+
+
+@dataclass
+class TableArchivePlace:
+    """Commits each batch to a table, once; Spark may pickle it to another process."""
+
+    address: TableAddress
+    run: str
+    compression: str
+    columns: str | None
+
+    def prepare(self, stream: DataFrame) -> None:
+        """Raise what would fail with the first batch, when its messages are claimed."""
+        table = self.address.open()
+        fixed = self._known(table) if self.columns == "infer" else self._fixed(stream, table)
+        prepare(table, arrow_schema(shaped(stream, fixed).schema), PARTITION)
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        table = self.address.open()
+        if self.columns == "infer" and self._known(table) is None:
+            frame = frame.persist()  # it is used twice, and would be read twice
+        rows = shaped(frame, self._fixed(frame, table))
+        put(table, rows, f"archive-{self.run}", batch, PARTITION, compression=self.compression, varying=VARYING)
+
+    def _fixed(self, frame: DataFrame, table: LakeTable) -> str | None:
+        """The columns of JSON bodies: those of the table, if it has them."""
+        known = self._known(table)
+        if self.columns is None:
+            return known
+        if self.columns == "infer":
+            return known or infer_columns(frame)
+        wanted = frame.sparkSession.createDataFrame([], self.columns).schema.simpleString()
+        if known not in (None, wanted):
+            raise BadInput(f"the columns of JSON bodies are fixed in {self.address} as {known}, and cannot become {wanted}")
+        return wanted
+
+    def _known(self, table: LakeTable) -> str | None:
+        schema = table.schema()
+        if schema is None or "data" not in schema.names:
+            return None
+        found: str = from_arrow_type(nullable(schema.field("data").type)).simpleString()
+        return found
 
 
 @dataclass
@@ -163,13 +235,17 @@ def _spelled(folder: str) -> str:
 
 
 def _infer(frame: DataFrame, home: DataFolder) -> str:
+    fixed = infer_columns(frame)
+    home.write(COLUMNS, fixed)
+    return fixed
+
+
+def infer_columns(frame: DataFrame) -> str:
     bodies = frame.limit(SAMPLE).selectExpr(f"{TEXT} value")
     found = frame.sparkSession.read.json(bodies, columnNameOfCorruptRecord="_corrupt").drop("_corrupt").schema
     if not found.fields:
         raise BadInput(f"none of the first {SAMPLE} messages is a JSON object: their columns cannot be inferred")
-    fixed = found.simpleString()
-    home.write(COLUMNS, fixed)
-    return fixed
+    return found.simpleString()
 
 
 def shaped(frame: DataFrame, columns: str | None = None, more: Sequence[str] = ()) -> DataFrame:

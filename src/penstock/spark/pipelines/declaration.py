@@ -12,7 +12,7 @@ queue = "orders"
 json = "item string, quantity int, at timestamp"
 watermark = ["at", "10 minutes"]
 
-[source.prices]                          # files are a table, or with stream = true a stream
+[source.prices]                          # files are a table, or with stream = true a stream; so is delta or iceberg a table
 parquet = "prices"
 
 [check.orders]                           # rows that fail go to the dead letters, or as action says
@@ -43,6 +43,9 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from penstock.errors import BadInput
+from penstock.spark.lakes.storage import for_spark
+from penstock.spark.lakes.tables import KINDS as LAKES
+from penstock.spark.lakes.tables import TableAddress, table_address
 from penstock.spark.pipelines import declared_checks
 from penstock.spark.pipelines.declared_checks import DeclaredCheck
 from penstock.spark.pipelines.restarts import NEVER, Restarts, read_seconds
@@ -72,6 +75,7 @@ class Source:
     store: str | None
     watermark: tuple[str, str] | None
     options: dict[str, str]
+    lake: TableAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Sink:
     partition: tuple[str, ...]
     mode: str
     store: str | None
+    lake: TableAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,18 +243,24 @@ class _Reader:
     def _source(self, name: str, table: Any) -> Source:
         at = ("source", name)
         known = {"queue": str, "json": str, "parquet": str, "csv": str, "schema": str, "stream": bool, "store": str}
-        given = self._keys(at, table, known | {"watermark": list, "options": dict})
+        given = self._keys(at, table, known | dict.fromkeys(LAKES, str) | {"watermark": list, "options": dict})
         options = {key: _text(value) for key, value in given.get("options", {}).items()}
         watermark = self._watermark(at, given)
         if "queue" in given:
-            for key in ("parquet", "csv", "schema", "stream"):
+            for key in ("parquet", "csv", *LAKES, "schema", "stream"):
                 if key in given:
                     raise self._bad(at, key, f"a queue is a stream, and has no {key}")
             common = (given["queue"], given.get("json"), None, None, None, True)
             return Source(name, *common, self._store(given.get("store")), watermark, options)
-        formats = [key for key in FILES if key in given]
+        formats = [key for key in (*FILES, *LAKES) if key in given]
         if len(formats) != 1:
-            raise self._bad(at, None, "say where it comes from: one of queue, parquet, json and csv")
+            raise self._bad(at, None, "say where it comes from: one of queue, parquet, json, csv, delta and iceberg")
+        if formats[0] in LAKES:
+            for key in ("schema", "stream", "options"):
+                if key in given:
+                    raise self._bad(at, key, f"a table of a lake is read as it is, and has no {key}")
+            lake = self._lake(at, formats[0], given)
+            return Source(name, None, None, None, None, None, False, None, watermark, options, lake)
         stream = given.get("stream", False)
         if stream and "schema" not in given:
             raise self._bad(at, None, "a stream of files needs a schema, such as schema = 'item string, price double'")
@@ -280,22 +291,30 @@ class _Reader:
 
     def _sink(self, name: str, table: Any, names: Sequence[str]) -> Sink:
         at = ("sink", name)
-        known = {"from": str, "queue": str, "parquet": str, "console": bool, "partition": list, "mode": str, "store": str}
-        given = self._keys(at, table, known, needed=("from",))
+        known = {"from": str, "queue": str, "parquet": str, **dict.fromkeys(LAKES, str), "console": bool}
+        given = self._keys(at, table, {**known, "partition": list, "mode": str, "store": str}, needed=("from",))
         if given["from"] not in names:
             raise self._bad(at, "from", f"there is no source or step {given['from']!r}; there are {', '.join(names)}")
-        if ("queue" in given) + ("parquet" in given) + given.get("console", False) != 1:
-            raise self._bad(at, None, "say where it goes: one of queue, parquet and console = true")
+        if sum(key in given for key in ("queue", "parquet", *LAKES)) + given.get("console", False) != 1:
+            raise self._bad(at, None, "say where it goes: one of queue, parquet, delta, iceberg and console = true")
+        files = next((key for key in ("parquet", *LAKES) if key in given), None)
         mode = given.get("mode", "append")
         if mode not in MODES:
             raise self._bad(at, "mode", f"it is {mode!r:.80}, and must be one of {', '.join(MODES)}")
-        if mode != "append" and "parquet" in given:
+        if mode != "append" and files is not None:
             raise self._bad(at, "mode", "files can only be appended to")
         partition = tuple(_text(column) for column in given.get("partition", ()))
-        if partition and "parquet" not in given:
-            raise self._bad(at, "partition", "only Parquet is partitioned")
+        if partition and files is None:
+            raise self._bad(at, "partition", "only Parquet, Delta and Iceberg are partitioned")
         path = self._absolute(given["parquet"]) if "parquet" in given else None
-        return Sink(name, given["from"], given.get("queue"), path, partition, mode, self._store(given.get("store")))
+        lake = self._lake(at, files, given) if files in LAKES else None
+        return Sink(name, given["from"], given.get("queue"), path, partition, mode, self._store(given.get("store")), lake)
+
+    def _lake(self, at: tuple[str, str], kind: str, given: Mapping[str, Any]) -> TableAddress:
+        try:
+            return table_address(f"{kind}:{given[kind]}", self._folder)
+        except BadInput as error:
+            raise self._bad(at, kind, str(error)) from None
 
     def _dead_letters(self, table: Any) -> DeclaredDeadLetters | None:
         if table is None:
@@ -356,7 +375,7 @@ class _Reader:
 
     def _absolute(self, path: str) -> str:
         """A path relative to this file, without '..', as Spark spells it; a URL, such as s3a://, is left as it is."""
-        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else os.path.normpath(self._folder / path)
+        return for_spark(path) if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else os.path.normpath(self._folder / path)
 
     def _store(self, url: str | None) -> str | None:
         """A store's URL, with an absolute path if it is a file."""

@@ -35,7 +35,8 @@ from penstock.spark.pipelines.bodies import dead_letters, messages
 from penstock.spark.pipelines.declaration import Pipeline, Sink, Source
 from penstock.spark.pipelines.draining import Draining
 from penstock.spark.pipelines.failures import at_line, readable
-from penstock.spark.pipelines.folders import check_no_pattern, held
+from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id, held
+from penstock.spark.pipelines.lake_sinks import TableSink, check_s3
 from penstock.spark.pipelines.limits import limits
 from penstock.spark.pipelines.progress import Watch
 from penstock.spark.pipelines.reporting import ReportPlace
@@ -216,7 +217,8 @@ class _Plan:
             with at_line(where):
                 writer = self._sink(sink, frame).outputMode(sink.mode)
             checkpoint = self._home / "sink" / sink.name
-            found.append(SinkQuery(where, writer, checkpoint, pipeline.reads(sink.table), sink.path))
+            path = sink.path if sink.lake is None else sink.lake.folder
+            found.append(SinkQuery(where, writer, checkpoint, pipeline.reads(sink.table), path))
         for table, checked in self._tables.checked.items():
             if checked.rejected is None:
                 continue
@@ -242,8 +244,14 @@ class _Plan:
 
     def _sink(self, sink: Sink, frame: DataFrame) -> DataStreamWriter:
         if sink.path is not None:
+            check_s3(self._spark, sink.path)
             self._try_parquet(sink.path, sink.partition, frame)
             return frame.writeStream.format("parquet").option("path", sink.path).partitionBy(*sink.partition)
+        if sink.lake is not None:
+            app = f"sink-{checkpoint_id(DataFolder(str(self._home / 'sink' / sink.name)), 'sink', {})}"
+            place = TableSink(sink.lake, app, sink.partition)
+            place.prepare(frame)
+            return frame.writeStream.foreachBatch(place)
         if sink.queue is None:
             return frame.writeStream.format("console").option("truncate", "false")
         rows, letters = messages(frame), self._pipeline.dead_letters

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import BadInput
+from penstock.spark.lakes.storage import for_libraries, for_spark
 from penstock.stores.disk import sync
 from penstock.urls import without_password
 
@@ -39,11 +40,11 @@ class DataFolder:
         scheme = urlsplit(place).scheme
         if len(scheme) > 1 and scheme != "file":
             try:
-                self._files, self._root = fs.FileSystem.from_uri(place)
+                self._files, self._root = fs.FileSystem.from_uri(for_libraries(place))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:  # OSError: Hadoop is missing
                 told = without_password(f"{place!r:.200} is not a folder that can be opened: {error}")
                 raise BadInput(f"{told}; a path with a colon in its first name is written ./…") from None
-            self.url, self.local = place.rstrip("/"), False
+            self.url, self.local = for_spark(place).rstrip("/"), False
         else:
             self._files = fs.LocalFileSystem()
             # Spark drops '..' from paths, even after a symbolic link; so must we, to mean the same folder.

@@ -36,6 +36,7 @@ import penstock
 from penstock.errors import BadInput
 from penstock.message import MAX_NUMBER
 from penstock.policy import MAX_BATCH
+from penstock.spark.lakes.tables import is_address
 from penstock.spark.pipelines.access import store_options
 from penstock.spark.pipelines.archive import known_types
 from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id
@@ -87,7 +88,13 @@ def load(
         raise BadInput(f"the rate is {rate}; it must be at least 1 row a second")
     if bad_queue is not None and bad_file is not None:
         raise BadInput("bad rows go to a queue or to a file, not to both")
-    paths = [DataFolder(path).url for path in ([files] if isinstance(files, str) else files)]
+    given = [files] if isinstance(files, str) else files
+    for path in given:
+        if is_address(path):
+            raise BadInput(
+                f"{path} is a table, and load reads files: replay sends the messages of an archive, run those of other tables"
+            )
+    paths = [DataFolder(path).url for path in given]
     kind = format or _format(paths)
     notes = DataFolder(checkpoint)
     with notes.locked():

@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import BadInput, QueueNotFound
 from penstock.message import MAX_NUMBER
+from penstock.spark.lakes.reading import read
+from penstock.spark.lakes.tables import TableAddress, is_address, table_address
 from penstock.spark.options import check_queues
 from penstock.spark.pipelines.access import store_options
 from penstock.spark.pipelines.archive import OURS, known_types
 from penstock.spark.pipelines.bodies import readable_bodies
 from penstock.spark.pipelines.failures import readable
 from penstock.spark.pipelines.folders import DataFolder, check_no_pattern, checkpoint_id
+from penstock.spark.pipelines.lake_sinks import check_s3, notes_of_table
 from penstock.spark.pipelines.load import READ, send_slowly
 from penstock.spark.pipelines.progress import Totals, Watch
 from penstock.spark.pipelines.reporting import ReportPlace
@@ -70,9 +73,10 @@ def replay(
     since, until = _in_utc(since), _in_utc(until)
     if since is not None and until is not None and since >= until:
         raise BadInput(f"since {since.isoformat()} is not before until {until.isoformat()}")
-    home = DataFolder(archive)
+    table = table_address(archive) if is_address(archive) else None
+    home = DataFolder(archive) if table is None else None
     about = {
-        "archive": home.url,
+        "archive": str(table) if home is None else home.url,
         "store": url,
         "queue": queue or "(each its own)",
         "since": since.isoformat() if since else "(the beginning)",
@@ -80,9 +84,16 @@ def replay(
         "where": where or "(all)",
     }
     name = check_replay_name(name) if name is not None else name_of(about)
-    notes = DataFolder(checkpoint) if checkpoint else home / f"{OURS}/replays/{name}"
+    if checkpoint:
+        notes = DataFolder(checkpoint)
+    elif table is not None:
+        notes = notes_of_table(table) / f"replays/{name}"
+    else:
+        assert home is not None
+        notes = home / f"{OURS}/replays/{name}"
     check_no_pattern(notes.url)
-    chosen = _Choice(spark, home, since, until, where).rows()
+    check_s3(spark, notes.url)
+    chosen = _Choice(spark, table or home, since, until, where).rows()
     with notes.locked():
         checkpoint_id(notes, "replay", about)
         if notes.read(SENT) is not None:
@@ -121,7 +132,12 @@ class _Choice:
     """Which messages of an archive."""
 
     def __init__(
-        self, spark: SparkSession, home: DataFolder, since: datetime | None, until: datetime | None, where: str | None
+        self,
+        spark: SparkSession,
+        home: DataFolder | TableAddress | None,
+        since: datetime | None,
+        until: datetime | None,
+        where: str | None,
     ) -> None:
         self._spark = spark
         self._home = home
@@ -146,6 +162,10 @@ class _Choice:
 
     def _archive(self) -> DataFrame:
         home = self._home
+        if isinstance(home, TableAddress):
+            since, until = (None if at is None else at.date().isoformat() for at in (self._since, self._until))
+            return self._checked(read(self._spark, home, since=since, until=until), str(home))
+        assert home is not None
         if not any(file.path.endswith(".parquet") for file in ([] if home.is_file else home.files())):
             raise BadInput(
                 f"{home.url} is not an archive: it is not a folder with files of Parquet; to load other files, name the QUEUE"
@@ -155,9 +175,13 @@ class _Choice:
             found = self._spark.read.option("mergeSchema", "true").parquet(home.url)
         except Exception as error:
             raise readable(error) from None
-        if missing := sorted(NEEDED - set(found.columns)):
-            raise BadInput(f"{home.url} is not an archive: it has no column {missing[0]}; to load other files, name the QUEUE")
+        self._checked(found, home.url)
         return self._spark.read.schema(known_types(found.schema)).parquet(home.url)
+
+    def _checked(self, found: DataFrame, place: str) -> DataFrame:
+        if missing := sorted(NEEDED - set(found.columns)):
+            raise BadInput(f"{place} is not an archive: it has no column {missing[0]}; to load other files, name the QUEUE")
+        return found
 
 
 def _choose(chosen: DataFrame, notes: DataFolder, url: str, queue: str | None, rate: int | None) -> None:

@@ -23,6 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import penstock
 from penstock import arrow
 from penstock.errors import BadInput
+from penstock.spark.lakes.reading import read
+from penstock.spark.lakes.tables import is_address, table_address
 from penstock.spark.pipelines.access import source_options
 from penstock.spark.pipelines.archive import known_types
 
@@ -38,10 +40,12 @@ VIEWS = ("messages", "archive", "settled")
 def report(
     spark: SparkSession, what: Sequence[str | Path], *, url: str | None = None, producer: str = "producer"
 ) -> dict[str, Any]:
-    """The figures, as JSON: of folders with archives, and of queues with their messages and their history."""
+    """The figures, as JSON: of folders and tables with archives, and of queues with their messages and their history."""
     frames = []
     for each in what:
-        if Path(each).is_dir():
+        if is_address(str(each)):
+            frames.append(_normal(read(spark, table_address(str(each))), producer, view="archive"))
+        elif Path(each).is_dir():
             known = known_types(spark.read.option("mergeSchema", "true").parquet(str(each)).schema)
             frames.append(_normal(spark.read.schema(known).parquet(str(each)), producer, view="archive"))
         elif isinstance(each, Path) or "/" in each:

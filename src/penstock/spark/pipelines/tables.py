@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import BadInput
+from penstock.spark.lakes.reading import read
 from penstock.spark.pipelines.bodies import parsed
 from penstock.spark.pipelines.checks import Checked, checked
 from penstock.spark.pipelines.declaration import Pipeline, Source
@@ -43,6 +44,8 @@ class PipelineTables:
         if source.queue is not None:
             messages = self._messages(source)
             return parsed(messages, source.json) if source.json else messages
+        if source.lake is not None:
+            return read(self._spark, source.lake)
         assert source.format is not None
         reader: Any = self._spark.readStream if source.stream else self._spark.read
         reader = reader.format(source.format).options(**source.options)
