@@ -22,7 +22,7 @@ from penstock.stores.ids import Ids
 from penstock.stores.memory.outbox import memory_outbox
 from penstock.stores.parts import Reader, RecordedHistory, RecordedReaders, scan_of, span_of
 from penstock.stores.ports import START, Store, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Moving, Swept
+from penstock.stores.requests import Claimed, Claiming, Marked, Moving, Swept
 from penstock.stores.roster import LocalRoster
 
 SLICE = 500
@@ -232,9 +232,11 @@ class OwnQueue(StoredQueue):
         with self._store.table(self._name) as table:
             return list(map(messages.copied, table.messages.values()))
 
-    def marked(self, mark: bytes | None = None) -> int:
+    def marked(self, mark: bytes | None = None) -> Marked:
         with self._store.table(self._name) as table:
-            return sum(until == FOREVER and mark in (None, each) for each, (_, until) in table.marks.items())
+            count = sum(until == FOREVER and mark in (None, each) for each, (_, until) in table.marks.items())
+            id, _ = table.marks.get(mark or b"", ("", 0))
+            return Marked(count, id if id in table.messages else None)
 
     def count(self, now: int) -> Counts:
         with self._store.table(self._name) as table:

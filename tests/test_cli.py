@@ -172,6 +172,20 @@ def test_a_queue_is_paused_and_resumed(jobs: Shell) -> None:
     assert jobs("receive jobs") == 0
 
 
+def test_messages_are_cancelled_by_their_ids_or_a_key(jobs: Shell) -> None:
+    jobs("send jobs x --json")
+    sent = jobs.json["id"]
+    assert (jobs(f"cancel jobs {sent}"), jobs.out) == (0, f"cancelled {sent}\n")
+    assert jobs(f"cancel jobs {sent}") == 1
+    assert "was not cancelled: somebody holds it, or there is no such message" in jobs.err
+    jobs("settings jobs --deduplicate on")
+    jobs("send jobs x --key k")
+    assert jobs("cancel jobs --key k --json") == 0
+    assert jobs.json == [{"message": "k", "cancelled": True}]
+    assert jobs("cancel jobs") == jobs("cancel jobs x --key k") == 2
+    assert "the ids of messages, or one --key" in jobs.err
+
+
 def test_labels_are_set_shown_and_removed(shell: Shell) -> None:
     assert shell("create jobs --label team=a --label note=x=y --json") == 0
     assert shell.json["labels"] == {"note": "x=y", "team": "a"}

@@ -11,17 +11,25 @@ import penstock
 from penstock import Broker, Queue
 from penstock.broker import open_local
 from penstock.server import BackgroundServer
+from penstock.testing.cancelling import Cancelling, CancellingGroups
+from penstock.testing.clock import FakeClock
 from penstock.testing.http import SETTINGS, Http
 from penstock.testing.pausing import Pausing, PausingAcross, PausingLive
 from penstock.testing.verbs import wrap_verb
 
 
-class TestOverHttp(Pausing, PausingLive, PausingAcross):
+class TestOverHttp(Pausing, PausingLive, PausingAcross, Cancelling, CancellingGroups):
     """The contract's chapters, with the HTTP client as the broker."""
 
     @pytest.fixture
-    def url(self, tmp_path: Path) -> Iterator[str]:
-        with penstock.open(f"sqlite:///{tmp_path}/queue.db") as behind, BackgroundServer(behind, SETTINGS) as server:
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def url(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+        """A test that steps the clock has it behind the server too."""
+        given = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
+        with open_local(f"sqlite:///{tmp_path}/queue.db", clock=given) as behind, BackgroundServer(behind, SETTINGS) as server:
             yield server.url
 
     @pytest.fixture

@@ -412,9 +412,9 @@ def test_a_settled_claim_leaves_no_marks(url: str) -> None:
         queue.send_many([b"first", b"second"])
         assert queue.claim("spark", 1, 9).size == 2
         queue.confirm("spark", 1)
-        assert broker.store.queue("orders").marked() == 2
+        assert broker.store.queue("orders").marked().lasting == 2
         queue.settle("spark", 1)
-        assert broker.store.queue("orders").marked() == 0
+        assert broker.store.queue("orders").marked().lasting == 0
 
 
 @pytest.mark.parametrize("part", ["content-type/of-mine", "attribute-name", "attribute-value", "my-group-name"])

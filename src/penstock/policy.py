@@ -65,6 +65,8 @@ MAX_CLAIM = 1_000_000
 AS_COUNTED = -1
 BACK_OFF = RetryPolicy(None, 1, Curve.EXPONENTIAL, 300, 0)
 """What applies where neither the message nor its queue nor its consumer has a policy."""
+CANCELLED = "cancelled"
+"""The reason of a message that its sender took back."""
 UNFINISHED = "unfinished"
 """The reason of a message that was taken at most once, until its consumer reports the outcome. If that dies, it remains."""
 TOKEN_WINDOW = 600
@@ -258,7 +260,7 @@ def _admit(draft: Draft, settings: Settings, now: int, visible_at: int, expires_
         check_seconds(draft.visibility, "visibility")
     if draft.group is not None:
         _check_group(draft.group)
-    key = None if draft.key is None else _check_key(draft.key)
+    key = None if draft.key is None else check_key(draft.key)
     mark, mark_until = (None, 0) if settings.deduplicate is False else _mark(body, key, settings, now)
     return Entry(
         body,
@@ -355,7 +357,7 @@ def _check_body(body: object) -> bytes:
     return body
 
 
-def _check_key(key: object) -> bytes:
+def check_key(key: object) -> bytes:
     if not isinstance(key, str | bytes):
         raise BadMessage(f"a key is text or bytes, not {type(key).__name__}: {key!r:.200}")
     raw = _utf8(key, "key") if isinstance(key, str) else key
@@ -553,6 +555,13 @@ def too_late(message: Message, mode: Mode, now: int) -> str | None:
     if mode is Mode.AT_MOST_ONCE:
         return "deadline" if overdue(message, mode, now) else None
     return "lease" if message.visible_at <= now else None
+
+
+def is_free(message: Message, now: int) -> bool:
+    """Whether nobody holds a message, so that it can be cancelled. A damaged one is kept for people to see."""
+    if not message.intact or message.state is State.DAMAGED:
+        return False
+    return message.state is State.QUEUED or message.visible_at <= now
 
 
 def outlived(message: Message, settings: Settings, now: int) -> bool:

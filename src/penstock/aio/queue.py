@@ -194,6 +194,9 @@ class AsyncQueue:
         verb, given, becomes = plan_retry(message, await self.settings(), otherwise, error, now, chance())
         return becomes if await getattr(self, verb)(message, *given) else Retried.STALE
 
+    async def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        return bool(await self._call("cancel", id, key=key))
+
     def let_go(self, message: HeldAsync) -> None:
         """`release`, as soon as possible; no caller waits for it, so that a task that is being cancelled can call it."""
         receipt = _receipt(message)

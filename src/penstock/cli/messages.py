@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -32,6 +33,11 @@ def add(command: Commands) -> None:
 
     parser = command("delete", run_delete, "delete messages")
     _add_receipts(parser)
+
+    parser = command("cancel", run_cancel, "remove messages that nobody holds")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("ids", metavar="ID", nargs="*", help="what send has printed")
+    parser.add_argument("--key", metavar="KEY", help="the message with this key, instead of ids")
 
     parser = command("release", run_release, "return received messages to the queue")
     _add_receipts(parser)
@@ -114,6 +120,24 @@ def _delete(queue: Queue, messages: Sequence[Message]) -> int:
 def run_delete(args: Namespace, broker: Broker) -> int:
     queue = broker.queue(args.name)
     return _report(args, "deleted", queue.delete_many(_receipts(args)))
+
+
+def run_cancel(args: Namespace, broker: Broker) -> int:
+    if bool(args.ids) == (args.key is not None):
+        raise BadInput("cancel takes the ids of messages, or one --key")
+    queue = broker.queue(args.name)
+    if args.key is not None:
+        done = {args.key: queue.cancel(key=os.fsencode(args.key))}
+    else:
+        done = {id: queue.cancel(id) for id in args.ids}
+    if args.json:
+        emit([{"message": name, "cancelled": right} for name, right in done.items()])
+    for name, right in done.items():
+        if not right:
+            complain(f"{name} was not cancelled: somebody holds it, or there is no such message")
+        elif not args.json:
+            print(f"cancelled {name}")
+    return 0 if all(done.values()) else 1
 
 
 def run_release(args: Namespace, broker: Broker) -> int:

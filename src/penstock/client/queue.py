@@ -29,7 +29,7 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_seconds
-from penstock.queue.arguments import as_draft, check_each, check_flag, check_held, check_many, check_taking
+from penstock.queue.arguments import as_draft, check_cancelled, check_each, check_flag, check_held, check_many, check_taking
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
@@ -203,6 +203,11 @@ class RemoteQueue(Queue):
     def bury(self, message: Message | Receipt | str, reason: str) -> Asking[bool]:
         reason = policy.check_given_reason(reason)
         return bool((yield from self._ask("bury", message=self._one(message), reason=reason)))
+
+    @asks
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> Asking[bool]:
+        check_cancelled(id, key)
+        return bool((yield from self._ask("cancel", **({"id": id} if key is None else {"key": key}))))
 
     def _one(self, message: Message | Receipt | str) -> Receipt:
         return _receipts(self.name, [message])[0]

@@ -175,6 +175,12 @@ class Queue(ABC):
         verb, given, becomes = plan_retry(message, self.settings, otherwise, error, now, chance())
         return becomes if getattr(self, verb)(message, *given) else Retried.STALE
 
+    @abstractmethod
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        """Remove a message that nobody holds: the one with this id, or with this key, as long as the key makes other messages
+        duplicates. Returns False, and changes nothing, if somebody holds it or it is gone. The history, if kept, records it
+        as failed, with the reason ``cancelled``."""
+
     # looking
 
     @abstractmethod

@@ -31,6 +31,7 @@ from penstock.policy import check_count, check_seconds
 from penstock.queue.arguments import (
     NOTHING,
     as_draft,
+    check_cancelled,
     check_each,
     check_flag,
     check_held,
@@ -41,6 +42,7 @@ from penstock.queue.arguments import (
     check_taking,
 )
 from penstock.queue.bulk import Bulk, ChangedPart, IsWanted
+from penstock.queue.cancelling import cancel
 from penstock.queue.dead_letters import DeadLetters, RedrivenPart, check_dead_letter_queue
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
@@ -181,6 +183,9 @@ class LocalQueue(Queue):
 
     def bury(self, message: Message | Receipt | str, reason: str) -> bool:
         return self._dead_letters.give_up(check_held(self.name, [message])[0], policy.check_given_reason(reason))
+
+    def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
+        return cancel(self._opened, id, check_cancelled(id, key))
 
     # looking
 

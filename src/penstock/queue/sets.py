@@ -32,7 +32,7 @@ class Sets:
         return None
 
     def has(self, member: str | bytes) -> bool:
-        return self._queue.stored.marked(policy.member_mark(member)) > 0
+        return self._queue.stored.marked(policy.member_mark(member)).lasting > 0
 
     def size(self) -> int:
-        return self._queue.stored.marked()
+        return self._queue.stored.marked().lasting

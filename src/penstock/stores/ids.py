@@ -17,7 +17,8 @@ def number_of(id: str) -> int | None:
 
 
 class Uuids:
-    """The ids of messages as UUIDs, for programs that want one. This class is for a store whose ids are UUIDs."""
+    """The ids of messages: as UUIDs, for programs that want one, and as numbers. This class is for a store whose ids are UUIDs
+    that tell the number."""
 
     def of(self, queue: str, id: str) -> str:  # noqa: ARG002
         return id
@@ -25,6 +26,10 @@ class Uuids:
     def id_of(self, queue: str, given: str) -> str | None:  # noqa: ARG002
         """The id for a UUID from `of`; None if this queue has no such message, as far as that costs little to find out."""
         return given
+
+    def number(self, queue: str, id: str) -> int | None:  # noqa: ARG002
+        """The number by which `StoredQueue.scan` finds a message; None if this store cannot have given out the id."""
+        return number_of(id)
 
     def homes(self, given: str) -> list[str] | None:  # noqa: ARG002
         """The queues that may have the message of this UUID; None if the store cannot tell, and any of them may."""

@@ -22,7 +22,7 @@ from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
 from penstock.message import Certainty, Claim, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores.ids import Uuids
-from penstock.stores.requests import Claimed, Claiming, Moving, Swept
+from penstock.stores.requests import Claimed, Claiming, Marked, Moving, Swept
 
 START = (-1, 0)
 """Before every message, in the order of `Message.place`."""
@@ -263,8 +263,8 @@ class StoredQueue(ABC):
         """How many messages there are, and their first and last number."""
 
     @abstractmethod
-    def marked(self, mark: bytes | None = None) -> int:
-        """How many messages carry this mark, or any, for as long as they are in the queue."""
+    def marked(self, mark: bytes | None = None) -> Marked:
+        """How many messages carry this mark, or any, for as long as they are in the queue; and whose it is."""
 
     @abstractmethod
     def count(self, now: int) -> Counts: ...

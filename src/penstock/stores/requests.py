@@ -86,6 +86,15 @@ class Alike(Sequence[Entry]):
         return self.like._replace(body=self.bodies[index])
 
 
+class Marked(NamedTuple):
+    """Messages with a mark."""
+
+    lasting: int
+    """How many carry it for as long as they are in the queue."""
+    id: str | None = None
+    """Of one mark: the message in the queue that has it. The mark may count no longer."""
+
+
 class Swept(NamedTuple):
     more: bool = False
     """Whether there is more to clear."""

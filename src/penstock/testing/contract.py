@@ -10,6 +10,7 @@ import penstock
 from penstock.broker import Broker
 from penstock.queue.protocol import Queue
 from penstock.testing.awaiting import Awaiting
+from penstock.testing.cancelling import Cancelling, CancellingGroups, CancellingInside
 from penstock.testing.catalogue import CatalogueChapter
 from penstock.testing.claims import Claims
 from penstock.testing.clock import FakeClock
@@ -63,6 +64,8 @@ class _Contract(
     Pausing,
     PausingLive,
     PausingInside,
+    Cancelling,
+    CancellingInside,
     Duplicates,
     SetsChapter,
     Redriving,
@@ -85,7 +88,7 @@ class _Contract(
     """What every store does."""
 
 
-class StoreContract(_Contract, Groups, Together, RedrivingGroups, RetryingGroups):
+class StoreContract(_Contract, Groups, Together, RedrivingGroups, RetryingGroups, CancellingGroups):
     """The whole contract; give it a fixture ``url`` that names a new, empty store."""
 
 

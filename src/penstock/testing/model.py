@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock import Broker, Claim, Draft, Message, PenstockError, Queue, Reject, Retry, RetryPolicy
 from penstock.broker import LocalBroker, open_local
-from penstock.message import Curve
+from penstock.message import FOREVER, Curve
 from penstock.stores.memory import MemoryStore
 from penstock.testing.clock import FakeClock
 
@@ -72,6 +72,8 @@ steps = st.one_of(
     st.tuples(st.just("release"), small, seconds, st.none() | st.sampled_from(["late", "ö\n"])),
     st.tuples(st.just("retry"), small, st.sampled_from([Retry(3, "busy"), Reject("no"), "late", "late"])),
     st.tuples(st.just("fail"), small),
+    st.tuples(st.just("cancel"), small),
+    st.tuples(st.just("cancel_key"), st.sampled_from(["k", "l"])),
     st.tuples(st.just("advance"), seconds),
     st.tuples(st.just("update"), updates),
     st.tuples(st.just("redrive"), st.none() | st.just("main"), st.none() | st.integers(1, 2)),
@@ -113,6 +115,8 @@ class Player:
         self.pause = pause
         self.places: dict[tuple[str, str], int] = {}
         self.hands: list[Message] = []
+        self.lapses: dict[tuple[str, int], int] = {}
+        """When each claim lapses."""
 
     def start(self, configuration: dict[str, Any]) -> None:
         dead, most = {"groups": configuration["groups"], "deduplicate": configuration["strict"]}, configuration["most"]
@@ -158,6 +162,28 @@ class Player:
 
     def play_fail(self, place: int) -> object:
         return [self.main.fail(message, "no") for message in self.hands[place : place + 1] if message.queue == self.main.name]
+
+    def play_claim(self, reader: str, epoch: int, limit: int) -> object:
+        claim = self.main.claim(reader, epoch, limit)
+        self.lapses[reader, epoch] = claim.lapses_at
+        return claim
+
+    def play_confirm(self, reader: str, epoch: int) -> object:
+        claim = self.main.confirm(reader, epoch)
+        self.lapses[reader, epoch] = claim.lapses_at
+        return claim
+
+    def play_settle(self, reader: str, epoch: int) -> object:
+        """Not a claim that has lapsed: a store that has cleared it away does not refuse that any more."""
+        return None if self.lapses.get((reader, epoch), FOREVER) <= self.clock.now else self.main.settle(reader, epoch)
+
+    def play_cancel(self, place: int) -> object:
+        """One that was received, or that nobody has received yet."""
+        seen = [*self.hands, *self.main.peek(4)][place : place + 1]
+        return [queue.cancel(message.id) for message in seen for queue in (self.main, self.dead) if message.queue == queue.name]
+
+    def play_cancel_key(self, key: str) -> object:
+        return self.main.cancel(key=key)
 
     def play_advance(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -207,7 +207,11 @@ class PortPlayer:
             count,
             queue.history.browse(99),
             queue.history.span()[0],
-            [queue.marked(), *(queue.marked(mark) for mark in MARKS if mark)],
+            queue.marked().lasting,
+            [
+                (found.lasting, self.place(name, found.id or "") if found.lasting else None)
+                for found in map(queue.marked, filter(None, MARKS))
+            ],
             dataclasses.asdict(queue.count(self.now)),
             queue.due(),
         ]

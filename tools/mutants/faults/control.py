@@ -1,4 +1,4 @@
-"""Faults in what controls a queue: pausing."""
+"""Faults in what controls a queue: pausing, cancelling."""
 
 from __future__ import annotations
 
@@ -64,5 +64,63 @@ FAULTS = [
         "another_process_pauses",
         ("stores/files/queue.py", "*self.folder.layout.stamp(), *self.sidecar.stamp()", "self.folder.layout.stamp()"),
         files=("tests/test_vsqs.py",),
+    ),
+    controlled(
+        "a cancel takes a message from its holder",
+        "somebody_holds_is_not",
+        ("policy.py", "    return message.state is State.QUEUED or message.visible_at <= now", "    return True"),
+        files=STORES,
+    ),
+    controlled(
+        "a cancel deletes the message whoever has it by then",
+        "receiver_that_comes_in_between",
+        ("queue/cancelling.py", "message.id, message.delivery)", "message.id, None)"),
+        files=STORES,
+    ),
+    controlled(
+        "a cancel by a key takes another message",
+        "redriven_message_is_cancelled",
+        ("queue/cancelling.py", "if message.id == id)", "if message.id != id)"),
+    ),
+    controlled(
+        "SQLite: a lapsed named claim still holds its messages against a cancel",
+        "named_claim_holds_its_messages_until",
+        ("queue/cancelling.py", "message.visible_at == FOREVER", "False"),
+        files=("tests/test_sqlite.py",),
+    ),
+    controlled(
+        "memcached: a message that was moved is not found by its id",
+        "redriven_message_is_cancelled",
+        ("stores/memcached/queue.py", "if moved is None else int(moved[0])", ""),
+        files=("tests/test_memcached.py",),
+    ),
+    controlled(
+        "a key of a window is not found",
+        "key_of_a_window",
+        (
+            "stores/sql/marks.py",
+            "if self._exists(number):\n                return Marked",
+            "if self._exists(number) and until == FOREVER:\n                return Marked",
+        ),
+        files=("tests/test_sqlite.py",),
+    ),
+    controlled(
+        "files: a key of a window is not found",
+        "key_of_a_window",
+        (
+            "stores/files/marks.py",
+            'str(record["id"]) if record and',
+            'str(record["id"]) if record and record["until"] == FOREVER and',
+        ),
+        files=("tests/test_vsqs.py",),
+    ),
+    controlled(
+        "a cancel in a group wakes nobody and frees nobody",
+        "blocked_message_is_cancelled",
+        (
+            "stores/memory/table.py",
+            "        elif not row.blocked:\n            following",
+            "        elif False:\n            following",
+        ),
     ),
 ]

@@ -60,6 +60,7 @@ VERBS: dict[str, Scope] = {
     "extend_many": Scope.RECEIVE,
     "release": Scope.RECEIVE,
     "bury": Scope.RECEIVE,
+    "cancel": Scope.RECEIVE,
     "claim": Scope.RECEIVE,
     "confirm": Scope.RECEIVE,
     "read": Scope.RECEIVE,
@@ -179,7 +180,7 @@ class Native(Dialect):
         return await self._call(request, lambda given: self._call_verb(request, queue, verb, given))
 
     async def _call_verb(self, request: Request, queue: str, verb: str, given: dict[str, Any]) -> Response:
-        if VERBS[verb] is Scope.ADMIN:
+        if VERBS[verb] is Scope.ADMIN or verb == "cancel":
             request.deed = verb
         if verb in SETTLING:
             request.deed, request.facts = _by_id(verb, given)

@@ -100,6 +100,11 @@ class FileMarks:
         record = self._sidecar.read_json("mark", digest(mark))
         return bool(record) and record["until"] == FOREVER and self._counts(digest(mark), record)
 
+    def bearer(self, mark: bytes) -> str | None:
+        """The message in the queue to which this mark belongs, however long it counts."""
+        record = self._sidecar.read_json("mark", digest(mark))
+        return str(record["id"]) if record and self._counts(digest(mark), {**record, "until": FOREVER}) else None
+
     def count(self) -> int:
         """How many messages carry a mark for as long as they are in the queue."""
         self._folder.refresh()

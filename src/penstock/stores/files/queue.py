@@ -40,7 +40,7 @@ from penstock.stores.files.sidecar import Sidecar
 from penstock.stores.files.sweeping import Sweeping
 from penstock.stores.files.transactions import FileTransactions
 from penstock.stores.ports import START, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Moving, Swept
+from penstock.stores.requests import Claimed, Claiming, Marked, Moving, Swept
 
 MOST_FOREIGN = 100
 """The maximum number of foreign files that are named."""
@@ -170,9 +170,11 @@ class FileQueue(StoredQueue):
             numbers = [self.folder.layout.number(id) for id in self.folder.index]
         return len(numbers), min(numbers, default=0), max(numbers, default=0)
 
-    def marked(self, mark: bytes | None = None) -> int:
+    def marked(self, mark: bytes | None = None) -> Marked:
         with self.opening.visit(durable=False):
-            return self.marks.count() if mark is None else int(self.marks.is_marked(mark))
+            if mark is None:
+                return Marked(self.marks.count())
+            return Marked(int(self.marks.is_marked(mark)), self.marks.bearer(mark))
 
     def count(self, now: int) -> Counts:
         with self.opening.visit(durable=False):

@@ -250,15 +250,19 @@ class SpoolLayout(Layout):
         return [_uuid(number) for number in range(first, first + count)]
 
     def number(self, id: str) -> int:
-        if UUID.fullmatch(id):
-            return int(id[:8] + id[9:13] + id[15:18], 16)
-        if not SERVED.fullmatch(id) or self._prefix + len(id) > MOST_NAME:
-            return 0
-        return _number_of_version_1(id) or int.from_bytes(blake2b(id.encode(), digest_size=8).digest()) % (UNDATED - 1) + 1
+        return 0 if self._prefix + len(id) > MOST_NAME and not UUID.fullmatch(id) else number_of(id)
 
     def touched(self) -> list[str]:
         touched, self._touched = self._touched, set()
         return list(touched)
+
+
+def number_of(id: str) -> int:
+    if UUID.fullmatch(id):
+        return int(id[:8] + id[9:13] + id[15:18], 16)
+    if not SERVED.fullmatch(id):
+        return 0
+    return _number_of_version_1(id) or int.from_bytes(blake2b(id.encode(), digest_size=8).digest()) % (UNDATED - 1) + 1
 
 
 def _number_of_version_1(id: str) -> int:
@@ -319,6 +323,9 @@ class SpoolUuids(Uuids):
 
     def of(self, queue: str, id: str) -> str:
         return id if ANY_UUID.fullmatch(id) else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{queue}:{id}"))
+
+    def number(self, queue: str, id: str) -> int | None:  # noqa: ARG002
+        return number_of(id) or None
 
     def id_of(self, queue: str, given: str) -> str | None:
         if not ANY_UUID.fullmatch(given) or "/" in queue:

@@ -146,7 +146,7 @@ class VsqsLayout(Layout):
                 raise FileExistsError(errno.EEXIST, "another program has the same number", str(self.folder / min(taken)))
 
     def number(self, id: str) -> int:
-        return int(id) if id.isdecimal() and id.isascii() and len(id) < 18 and id[0] != "0" else 0
+        return number_of(id) or 0
 
     def touched(self) -> list[str]:
         return [self._at]
@@ -155,12 +155,19 @@ class VsqsLayout(Layout):
         return status.st_mtime_ns // 1000
 
 
+def number_of(id: str) -> int | None:
+    return int(id) if id.isdecimal() and id.isascii() and len(id) < 18 and id[0] != "0" else None
+
+
 class VsqsUuids(Uuids):
     """Computed from queue and number, without a table (RFC 9562, version 8)."""
 
     def of(self, queue: str, id: str) -> str:
         salt = uuid.uuid5(uuid.NAMESPACE_OID, queue).int >> 64
         return str(uuid.UUID(int=(salt & ~0xF000 | 0x8000) << 64 | 1 << 63 | int(id)))
+
+    def number(self, queue: str, id: str) -> int | None:  # noqa: ARG002
+        return number_of(id)
 
     def id_of(self, queue: str, given: str) -> str | None:
         try:

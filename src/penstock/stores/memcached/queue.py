@@ -12,6 +12,7 @@ from itertools import islice
 from penstock.errors import StoreError
 from penstock.guarded import guarded
 from penstock.message import FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
+from penstock.stores.ids import Uuids
 from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.contents import Contents
 from penstock.stores.memcached.formats import LIVE, MARKED, NEVER, SETTLED, SLOTS, STATE, Page
@@ -23,10 +24,21 @@ from penstock.stores.memcached.sending import Sender
 from penstock.stores.memcached.sweeping import Sweep
 from penstock.stores.parts import scan_of, span_of
 from penstock.stores.ports import START, History, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Moving, Swept
+from penstock.stores.requests import Claimed, Claiming, Marked, Moving, Swept
 
 AT_ONCE = 8
 """Pages per command when looking for the first message that becomes visible."""
+
+
+class MemcachedUuids(Uuids):
+    def __init__(self, catalogue: MemcachedCatalogue) -> None:
+        self._catalogue = catalogue
+
+    def number(self, queue: str, id: str) -> int | None:
+        """A message that was moved here has kept its id, and has another number."""
+        with self._catalogue.open(queue, lambda keys: [keys.alias(id)]) as (contents, found):
+            moved = found.get(contents.keys.alias(id))
+            return contents.keys.ids.number(id) if moved is None else int(moved[0])
 
 
 class MemcachedHistory(History):
@@ -196,15 +208,17 @@ class MemcachedQueue(StoredQueue):
     def span(self) -> tuple[int, int, int]:
         return span_of(self.browse(sys.maxsize))
 
-    def marked(self, mark: bytes | None = None) -> int:
+    def marked(self, mark: bytes | None = None) -> Marked:
         if mark is None:
             with self._survey() as (contents, survey):
                 pages = contents.pages.all(survey)
-                return sum(page.states[slot] & MARKED != 0 for _, page in pages for slot in page.live())
+                return Marked(sum(page.states[slot] & MARKED != 0 for _, page in pages for slot in page.live()))
         with self._open(lambda keys: [keys.mark(mark)]) as (contents, found):
             value, _ = found.get(contents.keys.mark(mark), (b"", b""))
             number, until = MARK.unpack(value) if len(value) == MARK.size else (0, 0)
-            return int(until == FOREVER and contents.pages.read_one(number // SLOTS)[0].is_live(number % SLOTS))
+            if not number or not contents.pages.read_one(number // SLOTS)[0].is_live(number % SLOTS):
+                return Marked(0)
+            return Marked(int(until == FOREVER), contents.records.id_of(number, contents.records.load_one(number)))
 
     def count(self, now: int) -> Counts:
         with self._survey() as (contents, survey):

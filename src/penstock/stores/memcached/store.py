@@ -20,7 +20,7 @@ from penstock.stores.memcached.catalogue import MemcachedCatalogue
 from penstock.stores.memcached.clock import MemcachedClock
 from penstock.stores.memcached.link import Servers
 from penstock.stores.memcached.outbox import MemcachedLedger, MemcachedStaging, Writers
-from penstock.stores.memcached.queue import MemcachedQueue
+from penstock.stores.memcached.queue import MemcachedQueue, MemcachedUuids
 from penstock.stores.ports import Outbox, Store, StoredQueue
 from penstock.stores.roster import LocalRoster
 
@@ -38,6 +38,7 @@ class MemcachedStore(Store):
         self.roster = LocalRoster()
         self._servers = Servers(servers, prefix, patience)
         self._catalogue = MemcachedCatalogue(self._servers, lambda damage: self.on_damage(damage))
+        self.uuids = MemcachedUuids(self._catalogue)
         writers = Writers(self._servers)
         self.outbox = Outbox(MemcachedStaging(writers), MemcachedLedger(writers, self, self._catalogue))
         self._looked = 0.0

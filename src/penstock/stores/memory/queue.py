@@ -13,7 +13,7 @@ from penstock.stores.memory.table import MemoryRow, Table
 from penstock.stores.memory.tables import Tables
 from penstock.stores.parts import RecordedHistory, RecordedReaders, scan_of, span_of
 from penstock.stores.ports import START, StoredQueue
-from penstock.stores.requests import Claimed, Claiming, Moving, Swept
+from penstock.stores.requests import Claimed, Claiming, Marked, Moving, Swept
 
 
 class MemoryQueue(StoredQueue):
@@ -136,11 +136,13 @@ class MemoryQueue(StoredQueue):
             rows = [row for row in self._tables.find(self._name).rows.values() if start <= row.message.number < stop]
             return [replace(messages.copied(row.message), blocked=row.blocked) for row in rows]
 
-    def marked(self, mark: bytes | None = None) -> int:
+    def marked(self, mark: bytes | None = None) -> Marked:
         with self._tables.lock:
-            marks = self._tables.find(self._name).marks.records
-            chosen = marks.values() if mark is None else [marks.get(mark, ("", 0))]
-            return sum(until == FOREVER for _, until in chosen)
+            table = self._tables.find(self._name)
+            if mark is None:
+                return Marked(sum(until == FOREVER for _, until in table.marks.records.values()))
+            id, until = table.marks.records.get(mark, ("", 0))
+            return Marked(int(until == FOREVER), id if id in table.rows else None)
 
     def count(self, now: int) -> Counts:
         with self._tables.lock:

@@ -25,6 +25,11 @@ class MemoryUuids(Uuids):
             self._tables.check_open()
             return [name for name, table in self._tables.by_name.items() if given in table.rows]
 
+    def number(self, queue: str, id: str) -> int | None:
+        with self._tables.lock:
+            row = self._tables.find(queue).rows.get(id)
+            return None if row is None else row.message.number
+
 
 class MemoryStore(Store):
     """A store for one process. Its batch is a lock and undoes nothing: no verb fails once it has begun to change something."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.message import FOREVER
+from penstock.stores.requests import Marked
 from penstock.stores.sql.database import Database
 
 
@@ -40,6 +41,13 @@ class SqlMarks:
         """The message in the queue that carries this mark for as long as it is there."""
         found = self._database.rows("mark", {"queue": self._queue, "mark": mark})
         return found[0][0] if found and found[0][1] == FOREVER and self._exists(found[0][0]) else None
+
+    def of(self, mark: bytes) -> Marked:
+        """`StoredQueue.marked`."""
+        for number, until in self._database.rows("mark", {"queue": self._queue, "mark": mark}):
+            if self._exists(number):
+                return Marked(int(until == FOREVER), self._database.ids.make(number))
+        return Marked(0)
 
     def set(self, mark: bytes | None, number: int, until: int) -> None:
         self._database.run("unmark", {"queue": self._queue, "mark": mark})

@@ -12,7 +12,7 @@ from penstock.marks import FOLLOWS, outlasts
 from penstock.message import BLOCKED, FOREVER, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State, weigh
 from penstock.stores.encoding import add_body
 from penstock.stores.ports import START, StoredQueue
-from penstock.stores.requests import Alike, Claimed, Claiming, Moving, Swept
+from penstock.stores.requests import Alike, Claimed, Claiming, Marked, Moving, Swept
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.deleting import delete, find_one, keys_of
 from penstock.stores.sql.extending import extend
@@ -325,10 +325,10 @@ class SqlQueue(StoredQueue):
             rows += self._database.rows("scan_unsettled" if unsettled else "scan", fields | left)
         return rows
 
-    def marked(self, mark: bytes | None = None) -> int:
+    def marked(self, mark: bytes | None = None) -> Marked:
         with self._database.reading():
             marks = SqlMarks(self._database, self._database.find(self._name).number)
-            return marks.count() if mark is None else int(marks.bearer(mark) is not None)
+            return Marked(marks.count()) if mark is None else marks.of(mark)
 
     def count(self, now: int) -> Counts:
         database = self._database
