@@ -16,11 +16,11 @@ import penstock
 from penstock import bench
 from penstock.bench import pipeline, postgresql
 from penstock.bench.limits import equalise, read_settings
-from penstock.bench.machine import file_system
 from penstock.bench.report import acceptance, cell, markdown
 from penstock.bench.runs import QUICK, Bench, Plan, Results
 from penstock.bench.targets import BARE, BARE_MEMCACHED, OURS, PEERS, STORES, TARGETS
 from penstock.bench.workloads import MeasuredQueue, Timing, Trial, Unverified, Verb, Workload, plan, repeat
+from penstock.operations.doctor.file_systems import find_mount
 from penstock.testing.serving import until
 
 CONNECTIONS = {
@@ -224,7 +224,7 @@ def test_a_pattern_that_names_no_row_is_an_error(tmp_path: Path, capsys: pytest.
 
 
 def test_a_file_system_without_sync_is_told() -> None:
-    assert file_system(Path("/proc")) in ("proc", "unknown")
+    assert find_mount(Path("/proc")).kind in ("proc", "unknown")
     assert "a sync does nothing" in markdown(Results([], []), {"file system": "tmpfs"})
 
 
@@ -232,10 +232,10 @@ def test_ext4_without_a_journal_is_told(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text("/dev/sda1 / ext4 rw 0 0\nnone /proc proc rw 0 0\n")
     for part in ("fs/ext4/sda1", "fs/jbd2/sdb1-8"):
         (tmp_path / part).mkdir(parents=True)
-    found = file_system(Path("/"), tmp_path)
+    found = find_mount(Path("/"), tmp_path).kind
     assert "far slower" in markdown(Results([], []), {"file system": found})
     (tmp_path / "fs/jbd2/sda1-8").mkdir()
-    assert file_system(Path("/"), tmp_path) == "ext4"
+    assert find_mount(Path("/"), tmp_path).kind == "ext4"
 
 
 def test_the_service_is_measured_beside_its_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.message import FOREVER
+from penstock.stores.ports import Published
 from penstock.testing.servers import DatabaseServer
 
 LOCKING = {"lock_queue", "found", "visible"}
@@ -89,3 +91,34 @@ def test_a_receive_that_buries_and_a_redrive_do_not_wait_for_each_other(
         lambda: (dead if groups else queue).redrive(to=names[1] if groups else names[0], ids=[letter.id]),
     )
     assert b"poison" in [message.body for message in dead.peek(9)]
+
+
+def test_publishers_of_one_writer_wait_for_each_other(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MariaDB can lock the writer's row for sharing first: then two publishers would each wait until the other lets go of it."""
+    store: Any = broker.store  # type: ignore[attr-defined]
+    database, ledger = store.database, store.outbox.ledger
+    run, barrier = database.run, Barrier(2)
+    failed: list[BaseException] = []
+
+    def publish(batch: int) -> None:
+        try:
+            with ledger.publishing("spark"):
+                ledger.note("spark", Published(batch, None), FOREVER)
+        except BaseException as error:
+            failed.append(error)
+
+    def stopping(name: str, params: Any) -> Any:
+        answer = run(name, params)
+        if name == "enter_writer":
+            with suppress(BrokenBarrierError):
+                barrier.wait(TOGETHER)
+        return answer
+
+    publish(0)
+    monkeypatch.setattr(database, "run", stopping)
+    threads = [Thread(target=publish, args=(batch,)) for batch in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []

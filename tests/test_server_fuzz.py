@@ -14,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+from test_serve import serving
+from test_server_wire import MALFORMED
+
 import penstock
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, until
-from tests.test_serve import serving
-from tests.test_server_wire import MALFORMED
 
 SECONDS = 300 if os.environ.get("PENSTOCK_LONG") else 3
 SEED = int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(10**6))

@@ -19,6 +19,8 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from test_serve import serving
+from test_server_fuzz import memory
 
 import penstock
 from penstock.bridge.performing import Operation, Performer
@@ -31,8 +33,6 @@ from penstock.server.dialects.native import ARROW
 from penstock.server.http.request_response import Refused, Request, Response
 from penstock.testing.http import Http
 from penstock.testing.serving import dial, held, until
-from tests.test_serve import serving
-from tests.test_server_fuzz import memory
 
 SIZE = 200_000
 MEBI = 1024 * 1024

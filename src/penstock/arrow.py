@@ -10,10 +10,13 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from penstock.errors import BadInput, BadMessage
+from penstock.errors import BadInput, BadMessage, MissingExtra
 from penstock.message import Attribute, Death, Message
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise MissingExtra("messages as Arrow", "arrow") from error
 
 INSTANT = pa.timestamp("us", tz="UTC")
 TEXTS = pa.map_(pa.string(), pa.string())

@@ -434,13 +434,23 @@ def _open_spool(url: str, options: dict[str, Any]) -> Store:
 
 
 def _open_memcached(url: str, options: dict[str, Any]) -> Store:
+    prefix, found, options = _memcached_parts(url, options)
+    return import_module("penstock.stores.memcached.store").MemcachedStore(found, prefix, _patience(options, 3))  # type: ignore[no-any-return]
+
+
+def memcached_servers(url: str) -> list[tuple[str, int]]:
+    return _memcached_parts(url, {})[1]
+
+
+def _memcached_parts(url: str, options: dict[str, Any]) -> tuple[str, list[tuple[str, int]], dict[str, Any]]:
+    """The prefix of the keys, the servers and the options."""
     # The servers stand where other URLs have one host, so that they are taken off before the rest is read like any other.
     servers, slash, rest = url.removeprefix("memcached://").partition("/")
     found = [_server(url, server) for server in servers.split(",")]
     prefix, options = _path_and_options(f"memcached:///{rest}", options, {"timeout": _timeout})
     if not url.startswith("memcached://") or not slash or not _PREFIX.fullmatch(prefix):
         raise BadURL(f"URL {shown(url)}: write memcached://host:port/prefix, the prefix 1 to 100 letters, digits or any of -_.")
-    return import_module("penstock.stores.memcached.store").MemcachedStore(found, prefix, _patience(options, 3))  # type: ignore[no-any-return]
+    return prefix, found, options
 
 
 def _server(url: str, text: str) -> tuple[str, int]:

@@ -27,7 +27,7 @@ from faults import MUTANTS
 from planted import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
-PARTS = ("src", "tests", "docs", "pyproject.toml")
+PARTS = ("src", "tests", "docs", "pyproject.toml", "README.md", "LICENSE")
 KEPT = ROOT / ".mutants"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import apsw
 
 import penstock
+from penstock.operations.doctor.file_systems import find_mount
 
 PEERS = ("litequeue", "persist-queue", "huey")
 
@@ -29,27 +30,9 @@ def facts(folder: Path, packages: Iterable[str] = PEERS) -> dict[str, str]:
         "apsw": apsw.apsw_version(),
         "sqlite in apsw": apsw.sqlite_lib_version(),
         "sqlite in python": sqlite3.sqlite_version,
-        "file system": file_system(folder),
+        "file system": find_mount(folder).kind,
         **{name: installed for name in packages if (installed := _version(name))},
     }
-
-
-UNJOURNALED = "ext4 without a journal"
-
-
-def file_system(folder: Path, proc: Path = Path("/proc")) -> str:
-    """The type of the file system that holds the folder; "unknown" where the system does not list its mounts."""
-    try:
-        mounts = [line.split()[:3] for line in (proc / "mounts").read_text().splitlines()]
-    except OSError:  # not Linux
-        return "unknown"
-    places = {point.encode().decode("unicode_escape"): (device, kind) for device, point, kind in mounts}
-    folder = folder.resolve()
-    device, kind = next((places[str(place)] for place in (folder, *folder.parents) if str(place) in places), ("", "unknown"))
-    device = Path(device).resolve().name
-    if (proc / "fs" / "ext4" / device).exists() and not list((proc / "fs" / "jbd2").glob(f"{device}-*")):
-        return UNJOURNALED
-    return kind
 
 
 def _cpu() -> str:

@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any
 
 from penstock.bench import postgresql
-from penstock.bench.machine import UNJOURNALED
 from penstock.bench.runs import BODY, Results
 from penstock.bench.workloads import Target, Verb, Workload
+from penstock.operations.doctor.file_systems import UNJOURNALED
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,20 @@ import sys
 from io import TextIOWrapper
 
 import penstock
-from penstock.cli import daemons, lines, messages, pipeline, queues, schedules, sending, serving, upkeep, watch, work
+from penstock.cli import (
+    completion,
+    daemons,
+    lines,
+    messages,
+    pipeline,
+    queues,
+    schedules,
+    sending,
+    serving,
+    upkeep,
+    watch,
+    work,
+)
 from penstock.cli.output import complain
 from penstock.cli.parser import Parser, PlainCommand, StoreCommand
 from penstock.errors import BadInput, PenstockError, QueueNotFound, ScheduleNotFound, StoreError
@@ -144,6 +157,7 @@ def build() -> Parser:
         module.add(command)
     upkeep.add(plain_command)
     daemons.add(plain_command)
+    completion.add(plain_command, build)
     group = subparsers.add_parser("schedule", help="make, list, change, pause and remove schedules", allow_abbrev=False)
     schedules.add_group(group, _with_store, lambda sub: _add_common(sub, store=argparse.SUPPRESS, json=argparse.SUPPRESS))
     serve = subparsers.add_parser("serve", help="serve the store over HTTP, until SIGTERM or Ctrl-C", allow_abbrev=False)

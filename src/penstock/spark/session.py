@@ -8,13 +8,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyspark
-from pyspark.find_spark_home import _find_spark_home
-from pyspark.sql import SparkSession
-
+from penstock.errors import MissingExtra
 from penstock.spark.java import find_java
 from penstock.spark.options import PARALLELISM
 from penstock.spark.reaching import check_master, check_remote
+
+try:
+    import pyspark
+    from pyspark.find_spark_home import _find_spark_home
+    from pyspark.sql import SparkSession
+except ImportError as error:
+    raise MissingExtra("Spark", "spark") from error
 
 
 def session(master: str = "local[*]", *, remote: str | None = None, name: str = "penstock", **config: str) -> SparkSession:

@@ -448,7 +448,7 @@ class SchedulesAcross:
                 broker.create("orders")
             broker.schedule("tick", queue="orders", every=1, missed="all", body=b"")
             pauses: list[tuple[float, float]] = []
-            begin, done = Barrier(2), list[bool]()
+            begin, changed = Barrier(2), list[bool]()
 
             def change() -> None:
                 begin.wait()
@@ -460,17 +460,18 @@ class SchedulesAcross:
                         other.change_schedule("tick", body=b"y")
                     pauses.append((since / SECOND, clock.now / SECOND))
                     other.change_schedule("tick", paused=False)
-                done.append(True)
+                changed.append(True)
 
             thread = Thread(target=change)
             thread.start()
             begin.wait()
             scheduler = broker.scheduler()
             with unsynced():
-                while not done:
+                while thread.is_alive():
                     clock.advance(0.25)
                     scheduler.run_due()
                 thread.join()
+            assert changed, "a change failed"
             sent = Counter(seconds(take(broker["orders"])))
             assert set(sent.values()) <= {1}
             for since, until in pauses:

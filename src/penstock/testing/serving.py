@@ -135,7 +135,7 @@ class ServingChapter:
 
     def test_a_client_that_leaves_its_long_poll_costs_no_message(self, broker: LocalBroker) -> None:
         queue = broker.create("orders")
-        with BackgroundServer(broker, ServerSettings(max_wait=3600)) as server:
+        with BackgroundServer(broker, ServerSettings(port=0, max_wait=3600)) as server:
             with dial(server.url) as client:
                 client.sendall(b"GET /messages/orders HTTP/1.1\r\nHost: localhost\r\nX-MQS-MAX-WAIT-TIME: 3600\r\n\r\n")
                 until(lambda: server.app.polls.resting == 1)

@@ -36,6 +36,12 @@ def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant
 
 
 FAULTS = [
+    ordered(
+        "publishers of one writer lock its row for sharing first",
+        "publishers_of_one_writer",
+        (COMMON_SQL, "INSERT INTO penstock_writer (", "{insert_new} penstock_writer ("),
+        (COMMON_SQL, ":forever) {or_lock}", ":forever) {unless_there}"),
+    ),
     Mutant(
         "reads on MariaDB see what others commit between them",
         "mariadb and whatever_others_commit",

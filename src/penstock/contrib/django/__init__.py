@@ -17,6 +17,7 @@ def __getattr__(name: str) -> Any:
     """The backend is imported when a setting names it: Django imports this package before its applications are ready."""
     if name != "PenstockBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.contrib.django import framework  # noqa: F401 (first: it tells what is missing)
     from penstock.contrib.django.backend import PenstockBackend
 
     return PenstockBackend

@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
+import penstock
 from penstock.client.wire import pack_error
 from penstock.errors import (
     BadInput,
     ClaimError,
-    MissingExtra,
     PenstockError,
     QueueExists,
     QueueNotFound,
@@ -279,7 +279,7 @@ class Native(Dialect):
     async def _call_broker_verb(self, request: Request, verb: str, given: dict[str, Any]) -> Response:
         if verb == "describe":
             store = self.broker.store
-            more = {"max_body": self.settings.max_body, "at": self.broker.clock()}
+            more = {"max_body": self.settings.max_body, "at": self.broker.clock(), "version": penstock.__version__}
             return answer(request, {"durable": store.durable, "ordered": store.ordered, "groups": store.groups, **more})
         if verb == "names":
             names = await self.core.names(request, Scope.COUNT)
@@ -372,10 +372,7 @@ def _call(verb: Any, given: dict[str, Any]) -> Any:
 
 
 def pack_arrow(messages: list[Message], columns: Any) -> bytes:
-    try:
-        arrow = import_module("penstock.arrow")
-    except ImportError:
-        raise MissingExtra("to answer in Arrow, the server", "arrow") from None
+    arrow = import_module("penstock.arrow")
     if not isinstance(columns, list):
         raise BadInput(f"columns must be a list of names, not {columns!r:.80}")
     packed: bytes = arrow.pack(arrow.to_batch(messages, arrow.schema_of(columns)))

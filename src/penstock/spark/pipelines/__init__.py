@@ -1,5 +1,12 @@
 """Ready-made pipelines around queues, each a plain function. `docs/pipelines.md` shows them, `penstock pipeline` runs them."""
 
+from penstock.errors import MissingExtra
+
+try:
+    import pyspark  # noqa: F401
+except ImportError as error:
+    raise MissingExtra("a pipeline", "spark") from error
+
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.declared import run
 from penstock.spark.pipelines.load import load

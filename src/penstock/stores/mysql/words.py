@@ -15,6 +15,8 @@ WORDS = {
     "passing": "",
     "insert_new": "INSERT IGNORE INTO",
     "unless_there": "",
+    # With IGNORE the server locks a row that is there for sharing, and two that want it alone then are a deadlock.
+    "or_lock": "ON DUPLICATE KEY UPDATE batch = batch",
     # `chosen` looks up each number: given a list, the server scans, and locks rows that others hold.
     "removed_later": "",
     "removed_at_once": "",

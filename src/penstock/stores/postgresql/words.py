@@ -18,6 +18,7 @@ WORDS = {
     "passing": "UNLOGGED",
     "insert_new": "INSERT INTO",
     "unless_there": "ON CONFLICT DO NOTHING",
+    "or_lock": "ON CONFLICT DO NOTHING",
     "among": "= ANY(:numbers)",
     "later": "GREATEST",
     "now": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",

@@ -279,7 +279,7 @@ DELETE FROM penstock_consumer WHERE queue = :queue AND beat_at < :before
 DELETE FROM penstock_consumer WHERE queue = :queue AND name = :consumer
 
 -- name: enter_writer
-{insert_new} penstock_writer (name, batch, keep_until) VALUES (:writer, -1, :forever) {unless_there}
+INSERT INTO penstock_writer (name, batch, keep_until) VALUES (:writer, -1, :forever) {or_lock}
 
 -- name: lock_writer
 SELECT batch, digest FROM penstock_writer WHERE name = :writer {for_update}

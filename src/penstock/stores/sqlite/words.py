@@ -21,6 +21,7 @@ WORDS = {
     "passing": "",
     "insert_new": "INSERT OR IGNORE INTO",
     "unless_there": "",
+    "or_lock": "ON CONFLICT DO NOTHING",
     "among": "IN (SELECT value FROM json_each(:numbers))",
     "later": "MAX",
     "by_ready": "",
