@@ -18,6 +18,7 @@ from penstock.testing.consuming import Consuming, Producing
 from penstock.testing.crashes import Crashes
 from penstock.testing.duplicates import Duplicates, SetsChapter
 from penstock.testing.file_crashes import FileCrashes
+from penstock.testing.finding import Finding
 from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import HistoryChapter
 from penstock.testing.holding import Holding
@@ -61,6 +62,7 @@ class _Contract(
     ReceivingChapter,
     SettlingChapter,
     Holding,
+    Finding,
     Pausing,
     PausingLive,
     PausingInside,
