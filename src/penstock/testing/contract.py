@@ -37,6 +37,7 @@ from penstock.testing.sending import SendingChapter
 from penstock.testing.settling import SettlingChapter
 from penstock.testing.stepping import Stepping, SteppingAcross
 from penstock.testing.steps import StepCrashes
+from penstock.testing.tasking import Tasking, TaskingAcross, TaskingInside
 from penstock.testing.together import Together
 from penstock.testing.waking import Waking, WakingAcross
 
@@ -84,6 +85,8 @@ class _Contract(
     Consuming,
     Retrying,
     Scheduling,
+    Tasking,
+    TaskingInside,
     Stepping,
     Fixtures,
 ):
@@ -98,7 +101,9 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
     """The contract of a store that does not support ordered groups."""
 
 
-class SharedStoreContract(ProcessRaces, Crashes, WakingAcross, PausingAcross, RetryingAcross, SchedulesAcross, SteppingAcross):
+class SharedStoreContract(
+    ProcessRaces, Crashes, WakingAcross, PausingAcross, RetryingAcross, SchedulesAcross, TaskingAcross, SteppingAcross
+):
     """The contract of a store that several processes may open at the same ``url``."""
 
 
