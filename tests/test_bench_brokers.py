@@ -185,7 +185,7 @@ def test_a_consumer_waits_for_longer_than_its_library_would(folder: Path) -> Non
 
 
 def test_a_dead_server_is_told(folder: Path) -> None:
-    with Generator(TARGETS["beanstalkd"], "127.0.0.1:1", folder) as generator, pytest.raises(Failed, match="Connect"):
+    with Generator("beanstalkd", "127.0.0.1:1", folder) as generator, pytest.raises(Failed, match="Connect"):
         generator.ask("open", sessions=1)
 
 

@@ -160,6 +160,26 @@ def server_of(store: str, folder: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql", "http"])
+def test_an_eta_is_kept_while_worker_and_server_are_killed(store: str, tmp_path: Path, app: Callable[[str], Celery]) -> None:
+    with server_of(store, tmp_path) as server, worker(tmp_path, "one", server.url, "--without-mingle") as one:
+        sender = app(server.url)
+        sender.send_task("celery_app.count", (0,))
+        until("a worker that has begun", lambda: counted(tmp_path) == {0: 1})
+        due_at = time.time() + 2 * COUNTDOWN
+        sender.send_task("celery_app.count", (1, due_at), countdown=2 * COUNTDOWN)
+        one.kill()
+        if server.restart:
+            server.restart()
+        one.start()
+        sender.send_task("celery_app.count", (2,))
+        until("the task that was sent after the restart", lambda: 2 in counted(tmp_path))
+        until("the task that was due later", lambda: 1 in counted(tmp_path))
+        assert time.time() >= due_at - 0.1
+        until("the end of the last", lambda: left(server.url) == 0)
+        assert one.stop() == 0
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql", "http"])
 def test_no_task_is_lost_after_kill_9_of_workers_and_server(store: str, tmp_path: Path, app: Callable[[str], Celery]) -> None:
     chance = random.Random(seed := random.randrange(10**6))
     print(f"seed {seed}")

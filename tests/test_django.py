@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from framework_workers import APPS, LONG, SEARCH, WorkerProgram, counted, notes, until
 from test_celery import server_of
+from test_serve import serving
 
 import penstock
-from penstock.testing.servers import DatabaseServer
+from penstock.testing.servers import DatabaseServer, free_port
 
 TASKS = 1000 if LONG else 100
 KILLS = 10 if LONG else 1
@@ -331,6 +332,21 @@ def test_a_worker_that_is_told_to_end_finishes_what_runs_and_gives_back_the_rest
         assert first.wait() == 0
         assert broker["slow"].stats().messages == 4
     assert len([note for note in notes(tmp_path) if note[0] == "slow-end"]) == 2
+
+
+def test_a_worker_that_starts_before_its_server_waits_for_it(tmp_path: Path) -> None:
+    migrate(tmp_path)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with worker(tmp_path, "early", url, "--queue", "default") as early:
+        until("a warning", lambda: early.says("no tasks can be had for now: there is no server at"))
+        with serving(f"sqlite:///{tmp_path}/queue.db", "--port", str(port)), penstock.open(url) as broker:
+            send(broker, "default", "count", 1)
+            until("the task", lambda: counted(tmp_path) == {1: 1})
+            assert early.stop() == 0
+    with worker(tmp_path, "short", url, "--queue", "default", "--until-empty") as short:
+        assert short.wait() == 1, "it was not asked to wait"
+        assert short.says("CommandError: there is no server at")
 
 
 @pytest.mark.parametrize("store", ["sqlite", "http"])

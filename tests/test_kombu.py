@@ -18,7 +18,7 @@ from kombu.asynchronous import Hub
 from kombu.exceptions import ChannelError
 
 import penstock
-from penstock.contrib.kombu import bindings
+from penstock.contrib.kombu import bindings, intake
 from penstock.contrib.kombu.bindings import queue_name
 from penstock.contrib.kombu.sharing import SHARED
 from penstock.server import BackgroundServer, ServerSettings
@@ -192,6 +192,55 @@ def test_at_most_as_many_are_held_as_prefetched(connect: Connect, url: str) -> N
             message.acknowledged or message.ack()
         until(lambda: in_flight(url, "one") + in_flight(url, "two") == 0)
         assert sorted(message.payload for message in got) == sorted([*range(10), *range(10)])
+
+
+@pytest.mark.parametrize("prefetch", [1, 10])
+def test_a_busy_consumer_receives_again_when_half_of_what_it_may_have_is_done(
+    prefetch: int, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: one receive takes several. Not later: it would run out of messages."""
+    monkeypatch.setattr(intake, "TOGETHER", 3600)
+    rooms: list[int] = []
+    receive = penstock.queue.queue.LocalQueue.receive
+
+    def counting(queue: Any, limit: int, **options: Any) -> Any:
+        rooms.append(limit)
+        return receive(queue, limit, **options)
+
+    monkeypatch.setattr(penstock.queue.queue.LocalQueue, "receive", counting)
+    half = (prefetch + 1) // 2
+    with connect() as connection:
+        got: list[Any] = []
+        producer = connection.Producer()
+        for number in range(prefetch + 2 * half):
+            producer.publish(number, routing_key="tasks", declare=[Queue("tasks")])
+        collect(connection, Queue("tasks"), got, prefetch_count=prefetch)
+        drain(connection, prefetch)
+        for turn in range(2):
+            *some, last = got[turn * half : (turn + 1) * half]
+            for message in some:
+                message.ack()
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.3)
+            assert len(rooms) == turn + 1
+            last.ack()
+            drain(connection, half)
+    assert rooms == [prefetch, half, half]
+    assert [message.payload for message in got] == list(range(prefetch + 2 * half))
+
+
+def test_a_consumer_that_has_ended_leaves_messages_to_the_next(connect: Connect, url: str) -> None:
+    """Its thread may still wait for them: a reply would be lost with one that acknowledges nothing."""
+    with connect() as connection, penstock.open(url) as other:
+        queue, got = Queue("replies"), []
+        for number in range(3):
+            with Consumer(connection.channel(), [queue], on_message=got.append, no_ack=True), pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.2)
+            with Consumer(connection.channel(), [queue], on_message=got.append, no_ack=True):
+                other["replies"].send(str(number).encode())
+                drain(connection)
+        assert [message.body for message in got] == [b"0", b"1", b"2"]
+        until(lambda: other["replies"].stats().messages == 0)
 
 
 def test_a_rejected_message_has_failed_and_a_requeued_one_comes_again(connect: Connect, url: str) -> None:

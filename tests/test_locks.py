@@ -94,7 +94,7 @@ def test_a_receive_that_buries_and_a_redrive_do_not_wait_for_each_other(
 
 
 def test_publishers_of_one_writer_wait_for_each_other(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MariaDB can lock the writer's row for sharing first: then two publishers would each wait until the other lets go of it."""
+    """If MariaDB locked the writer's row for sharing first, each of two publishers would wait until the other lets go of it."""
     store: Any = broker.store  # type: ignore[attr-defined]
     database, ledger = store.database, store.outbox.ledger
     run, barrier = database.run, Barrier(2)

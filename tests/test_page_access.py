@@ -430,13 +430,19 @@ def test_a_change_without_the_csrf_token_is_refused() -> None:
         other = Browser(browser.url)
         other.sign_in()
         broker["orders"].send(b"x")
+        before = broker.schedule("tick", queue="orders", every=3600, body=b"")
         for csrf in ("", "x", other.csrf, browser.csrf[:-1], browser.csrf.upper(), browser.cookie):
             browser_without = replace(browser, csrf=csrf)
             assert browser_without("POST", "/penstock/queues/orders/purge", NAMES).status == 403
+            assert browser_without("POST", "/penstock/queues/orders/update", {"arguments": {"paused": True}}).status == 403
+            for verb in ("change_schedule", "remove_schedule"):
+                assert browser_without("POST", f"/penstock/broker/{verb}", {"arguments": {"name": "tick"}}).status == 403
             assert browser_without("DELETE", "/penstock/jobs/x").status == 403
             assert browser_without("DELETE", "/dashboard/session").status == 403
-        assert broker["orders"].stats().messages == 1
+        assert (broker["orders"].stats().messages, broker["orders"].settings.paused) == (1, False)
+        assert broker.schedules() == [before]
         assert browser("POST", "/penstock/queues/orders/purge", NAMES).status == 200
+        assert browser("POST", "/penstock/broker/remove_schedule", {"arguments": {"name": "tick"}}).status == 200
 
 
 @pytest.mark.parametrize(
@@ -587,6 +593,10 @@ def test_a_read_only_page_changes_nothing() -> None:
                 assert browser("POST", f"/penstock/queues/orders/{verb}", NAMES).status == 403, verb
             assert browser("POST", "/penstock/jobs", {"queue": "orders", "action": "delete"}).status == 403
             assert browser("POST", "/penstock/broker/create", {"arguments": {"name": "x"}}).status == 403
+            made = broker.schedule("tick", queue="orders", every=3600, body=b"")
+            for verb in ("change_schedule", "remove_schedule"):
+                assert browser("POST", f"/penstock/broker/{verb}", {"arguments": {"name": "tick"}}).status == 403
+            assert (broker.schedules(), browser("GET", "/penstock/schedules").status) == ([made], 200)
             assert browser("POST", "/penstock/queues/orders/peek", NAMES).status == 200
             program = Http(browser.url, bearer() if settings is LOCKED else {})
             assert program("POST", "/penstock/queues/orders/purge", NAMES).json == {"answer": 1}

@@ -16,7 +16,7 @@ from test_page_access import Browser
 import penstock
 from penstock import BadInput, Broker
 from penstock.broker import LocalBroker
-from penstock.message import PRIVATE
+from penstock.message import PRIVATE, Draft
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.server.jobs.book import JOBS, LABEL
 from penstock.server.jobs.filters import DEEPEST, LONGEST_ID, read_filter
@@ -207,6 +207,18 @@ def test_the_groups_of_a_selection_count_in_the_budget(broker: LocalBroker, monk
             counted.append(part["count"])
             more = part["more"]
         assert (sum(counted), len(counted) > 1) == (1500, True)
+        until(lambda: server.app.budget.used < 1024 * 1024)
+
+
+def test_the_list_of_schedules_counts_in_the_budget(broker: LocalBroker) -> None:
+    for number in range(60):
+        broker.schedule(f"s{number}", queue="shop", every=3600, body=Draft(b"x" * 32768, attributes={"a": "y" * 32767}))
+    with BackgroundServer(broker, replace(SETTINGS, max_memory=8 * 1024 * 1024)) as server:
+        refused = of(server, "boss")("POST", "/penstock/broker/schedules", {"arguments": {}})
+        assert refused.status == 503, refused.body[:200]
+        for name in ("boss", "counter"):  # without what is sent they have room
+            assert len(of(server, name)("GET", "/penstock/schedules").json["schedules"]) == 60
+        assert len(of(server, "counter")("POST", "/penstock/broker/schedules", {"arguments": {}}).json["answer"]) == 60
         until(lambda: server.app.budget.used < 1024 * 1024)
 
 

@@ -34,6 +34,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         orders.send(b"later", delay=3600)
         orders.confirm("spark-stream", orders.claim("spark-stream", 1, 2).epoch)
         broker.create("empty")
+        broker.create("resting", paused=True)
     with serving(store, "--access-log", "off") as (_, url):
         yield url
 
@@ -50,6 +51,7 @@ def views(broker: Broker) -> dict[str, str]:
     return {
         "/": "orders",
         "/dashboard/queues/orders": "worker 7",
+        "/dashboard/queues/resting": "This queue is paused",
         "/dashboard/queues/orders/messages?group=none": "No message fits.",
         "/dashboard/queues/orders/messages": "pizza",
         "/dashboard/queues/empty/messages": "No messages.",
@@ -59,7 +61,7 @@ def views(broker: Broker) -> dict[str, str]:
         "/dashboard/dead-letters/orders-dead": "max_receives",
         "/dashboard/jobs": "completed",
         "/dashboard/schedules": "nightly",
-        "/dashboard/pipelines": "No pipeline has reported yet.",
+        "/dashboard/pipelines": "2 of 9 dropped",
         "/dashboard/server": penstock.__version__,
         "/dashboard/sign-in": "asks for no token",
     }
@@ -67,13 +69,20 @@ def views(broker: Broker) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def _job(url: str) -> None:
-    """Something to see among the jobs and the schedules."""
+    """Something to see among the jobs, the schedules and the pipelines."""
     from penstock.testing.http import Http
 
     job = {"queue": "empty", "action": "delete", "filter": {}}
     assert Http(url)("POST", "/penstock/jobs", json.dumps(job).encode()).status < 300
     with penstock.open(url) as broker:
         broker.schedule("nightly", queue="orders", cron="0 3 * * *", zone="Europe/Berlin", body=b"{}")
+        broker.schedule("stopped", queue="orders", every=60, body=b"{}")
+        broker.change_schedule("stopped", paused=True)
+        checks = {
+            "orders.small": {"action": "drop", "rows": 9, "failed": 2},
+            "known": {"action": "stop", "rows": 9, "failed": 0},
+        }
+        broker.report("to-lake", reads=["orders", "empty"], checks=checks, last_error="it failed")  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("_job")

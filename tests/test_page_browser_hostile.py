@@ -16,6 +16,7 @@ import penstock
 from penstock import Broker
 from penstock.message import Draft, Redrive
 from penstock.policy import MAX_ATTRIBUTES, MAX_BODY
+from penstock.testing.http import Http
 
 MARK = "\u202e"
 """Turns the direction of what follows."""
@@ -68,6 +69,36 @@ def test_a_name_is_text_wherever_it_is_shown(url: str, broker: Broker, windows: 
         expect(page.locator("table.messages tbody tr")).to_contain_text(SCRIPT[:20])
         check_unharmed(page)
         check_width(page)
+
+
+def test_what_others_call_schedules_pipelines_and_checks_is_text(url: str, broker: Broker, windows: Windows) -> None:
+    broker.create("target", exist_ok=True).send(b"x")
+    for name in NAMES:
+        broker.schedule(name[:100], queue="target", cron="0 0 29 2 *", body=b"")
+    page = windows.open(f"{url}/dashboard/schedules")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(len(NAMES))
+    check_unharmed(page)
+    check_width(page)
+    for name in NAMES[:2]:
+        page.get_by_role("button", name=f"Remove {name}", exact=True).click()
+        expect(page.get_by_role("heading", name=f"Remove {name}", exact=True)).to_be_visible()
+        page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+        expect(page.get_by_role("cell", name=name, exact=True)).to_have_count(0)
+    check_unharmed(page)
+    checks = {SCRIPT: {"action": "drop", "rows": 2, "failed": 1}}
+    told = {"reads": ["target"], "rows": 1, "checks": checks, "last_error": f"{SCRIPT}{MARK}\0"}
+    broker.report(NAMES[0], **told)  # type: ignore[attr-defined]
+    page.goto(f"{url}/dashboard/pipelines")
+    expect(rows).to_contain_text(f"{SCRIPT} 1 of 2 dropped")
+    expect(page.locator("pre")).to_have_text(f"{SCRIPT}⟨U+202E⟩␀")
+    check_unharmed(page)
+    job = {"queue": "target", "action": "release", "filter": {"text": f"{SCRIPT}{MARK}"}}
+    assert Http(url)("POST", "/penstock/jobs", job).status == 200
+    page.goto(f"{url}/dashboard/jobs")
+    expect(page.locator(".job")).to_contain_text(f"with “{SCRIPT}⟨U+202E⟩” in the body")
+    check_unharmed(page)
+    check_width(page)
 
 
 @pytest.mark.parametrize(

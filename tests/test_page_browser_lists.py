@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from browser import Windows
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from test_serve import serving
 
 import penstock
@@ -25,6 +25,10 @@ def broker(url: str) -> Iterator[Broker]:
     """Another program."""
     with penstock.open(url) as broker:
         yield broker
+
+
+HIDE = """(hidden) => { Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange")); }"""
 
 
 def names(page: Page) -> list[str]:
@@ -74,6 +78,49 @@ def test_going_back_leads_to_where_the_reader_was(url: str, broker: Broker, wind
     expect(page.get_by_role("heading", name="Queues")).to_be_focused()
     assert page.evaluate("() => scrollY") == 3000
     expect(page.get_by_role("link", name="long-095")).to_be_in_viewport()
+
+
+def test_a_hidden_page_asks_for_nothing_and_catches_up_when_it_is_seen(url: str, broker: Broker, windows: Windows) -> None:
+    queue = broker.create("unseen")
+    page, seen = (windows.open(f"{url}/dashboard?filter=unseen") for _ in range(2))
+    for each in (page, seen):
+        expect(depth(each)).to_have_text("0")
+        expect(each.locator("#live")).to_have_text("live")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate(HIDE, True)
+    queue.send(b"hello")
+    expect(depth(seen)).to_have_text("1")
+    assert (depth(page).inner_text(), asked) == ("0", [])
+    with page.expect_request(lambda request: "/penstock/changes" in request.url):
+        page.evaluate(HIDE, False)
+    expect(depth(page)).to_have_text("1")
+
+
+def depth(page: Page) -> Locator:
+    return page.get_by_role("row").filter(has_text="unseen").locator(".messages")
+
+
+@pytest.mark.parametrize(
+    ("view", "words"), [("schedules", "No schedules."), ("pipelines", "No pipeline has"), ("server", "Recent changes")]
+)
+def test_a_view_that_looks_every_few_seconds_does_not_while_it_is_hidden(
+    url: str, windows: Windows, view: str, words: str
+) -> None:
+    page = windows.open("about:blank")
+    page.clock.install()  # so that nobody waits
+    page.goto(f"{url}/dashboard/{view}")
+    expect(page.get_by_text(words).first).to_be_visible()
+    with page.expect_response(f"**/penstock/{view}"):
+        page.clock.fast_forward(5000)
+    page.evaluate(HIDE, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.fast_forward("20:00")
+    assert page.evaluate("() => document.hidden") is True
+    assert asked == []
+    with page.expect_response(f"**/penstock/{view}"):
+        page.evaluate(HIDE, False)
 
 
 def test_what_is_selected_stays_selected_while_the_view_lives(url: str, broker: Broker, windows: Windows) -> None:

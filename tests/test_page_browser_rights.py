@@ -22,6 +22,7 @@ from penstock.message import Redrive
 from penstock.testing.http import Http
 
 ADMIN, READER, SENDER = "the-secret-of-the-admin", "the-secret-of-a-reader", "the-secret-of-a-sender"
+KEEPER = "the-secret-of-a-keeper"
 TOKENS = f"""
 [[token]]
 name = "admin"
@@ -38,6 +39,12 @@ name = "sender"
 secret = "{SENDER}"
 scopes = ["count", "send"]
 queues = ["shop-orders"]
+
+[[token]]
+name = "keeper"
+secret = "{KEEPER}"
+scopes = ["count", "admin"]
+queues = ["shop-*"]
 """
 CHANGES = re.compile("Send|Purge|Delete|Release|Move|Redrive|New queue|Edit settings|Act on all|Cancel|Pause|Resume|Remove")
 
@@ -178,6 +185,22 @@ def test_a_token_that_may_only_send_sends_and_reads_no_message(served: Served, w
     expect(page.get_by_text("Sent: the message is safe.")).to_be_visible()
     (sent,) = [message for message in served.broker["shop-orders"].peek(10) if message.body == b"calzone"]
     served.broker["shop-orders"].delete(sent.id)
+
+
+def test_a_token_that_may_not_send_sees_how_to_remove_a_schedule_and_not_how_to_change_it(
+    served: Served, windows: Windows
+) -> None:
+    page = windows.open(f"{served.url}/dashboard/schedules")
+    sign_in(page, KEEPER)
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(1)  # the other queue is not for it
+    assert rows.get_by_role("button").all_inner_texts() == ["Remove"]
+    page.goto(f"{served.url}/dashboard/queues/shop-orders")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("This queue is paused")).to_be_visible()
+    assert served.broker["shop-orders"].settings.paused
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("This queue is paused")).to_have_count(0)
 
 
 def test_a_session_ends_with_its_token(served: Served, windows: Windows) -> None:

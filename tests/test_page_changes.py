@@ -98,6 +98,8 @@ def test_what_another_process_does_is_told_too(shared: str) -> None:
             stream.until(lambda: stream.rows["orders"]["in_flight"] == 1)
             message.delete()
             stream.until(lambda: stream.rows["orders"]["messages"] == 1)
+            other["orders"].pause()
+            stream.until(lambda: stream.rows["orders"]["paused"])
             other.create("new")
             stream.until(lambda: "new" in stream.rows)
             other.delete("new")

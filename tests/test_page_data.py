@@ -74,7 +74,7 @@ def rows(answer: Any) -> dict[str, Any]:
 
 
 def test_an_overview_counts_every_queue(server: BackgroundServer, broker: LocalBroker) -> None:
-    broker.create("dead")
+    broker.create("dead", paused=True)
     broker.create("orders", redrive=("dead", 3)).send_many([Draft(b"1"), Draft(b"2"), Draft(b"3", delay=60)])
     broker["orders"].receive(holder="worker")
     http = Http(server.url)
@@ -85,6 +85,7 @@ def test_an_overview_counts_every_queue(server: BackgroundServer, broker: LocalB
     assert (row["in_flight"], row["delayed"]) in [(1, 1), (2, 0)]  # VSQS has one state for both
     assert (row["dead_letter_queue"], row["dead_letters"], found["dead"]["dead_letter_of"]) == ("dead", 0, ["orders"])
     assert row["oldest_age"] >= 0
+    assert (row["paused"], found["dead"]["paused"]) == (False, True)
     assert len(row["curve"]) == 30
     assert row["curve"][-1] == 3
     broker["orders"].send(b"4")  # as any request, or another process
@@ -182,6 +183,35 @@ def test_a_token_sees_what_it_may_count(tokens: BackgroundServer, memory: LocalB
     for path in ("summary", "curve"):
         assert of(tokens, 2)("GET", f"/penstock/queues/secret/{path}").status == 403
         assert of(tokens, 2)("GET", f"/penstock/queues/shop-9/{path}").status == 404
+
+
+def test_schedules_are_told_to_tokens_that_count_their_queues_without_what_they_send(
+    tokens: BackgroundServer, memory: LocalBroker
+) -> None:
+    for name in ("shop-1", "secret"):
+        memory.create(name)
+        memory.schedule(f"to-{name}", queue=name, every=3600, body=b"what is sent")
+    made = memory.schedules()[1]
+    told = of(tokens, 2)("GET", "/penstock/schedules")
+    (shown,) = told.json["schedules"]
+    assert shown == {
+        "name": "to-shop-1",
+        "queue": "shop-1",
+        "cron": None,
+        "every": 3600,
+        "zone": "UTC",
+        "missed": "once",
+        "paused": False,
+        "next_at": made.next_at,
+        "last_at": None,
+        "runs": 0,
+    }
+    assert 0 < made.next_at - told.json["at"] <= 3600 * 1_000_000  # type: ignore[operator]
+    assert [each["name"] for each in of(tokens, 4)("GET", "/penstock/schedules").json["schedules"]] == [
+        "to-secret",
+        "to-shop-1",
+    ]
+    assert b"what is" not in of(tokens)("GET", "/penstock/schedules").body
 
 
 def test_the_server_tells_of_itself_to_tokens_for_all_queues(tokens: BackgroundServer, memory: LocalBroker) -> None:

@@ -1,8 +1,12 @@
 """A store whose disk is completely full, or out of inodes, can be drained with the space that it keeps in reserve."""
 
+import io
 import os
+import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,14 @@ import pytest
 
 import penstock
 from penstock.errors import StoreFull
+from penstock.queue import retention
+from penstock.server import BackgroundServer, ServerSettings
 from penstock.stores.reserve import Reserve
 from penstock.stores.sql.store import SqlStore
+from penstock.testing import FakeClock
+from penstock.testing.http import Http
 from penstock.testing.power import need_mounts
+from penstock.testing.serving import until
 
 Mount = Callable[[str, int], Path]
 
@@ -56,11 +65,11 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def fill_until_refused(queue: penstock.Queue) -> int:
+def fill_until_refused(queue: penstock.Queue, repeats: int = 500) -> int:
     sent = 0
     with pytest.raises(StoreFull, match="no space left"):
         while True:
-            queue.send_many([b"%08d" % number * 500 for number in range(sent, sent + 10)])
+            queue.send_many([b"%08d" % number * repeats for number in range(sent, sent + 10)])
             sent += 10
     return sent
 
@@ -164,6 +173,96 @@ def test_the_reserve_is_made_again_once_there_is_room(scheme: str, mount: Mount)
         ballast.unlink()
         queue.send(b"x")
         assert reserve_of(store).size() == size
+
+
+SENDS: dict[str, Callable[[penstock.Queue], object]] = {
+    "send": lambda queue: queue.send(b"again"),
+    "send_many": lambda queue: queue.send_many([b"again", b"and again"]),
+    "sadd": lambda queue: queue.sadd(b"again"),
+}
+
+
+@pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])
+@pytest.mark.parametrize(("verb", "kept"), [("send", 1000), ("send", 0), ("send_many", 0), ("sadd", 0)])
+def test_a_queue_that_filled_its_disk_and_was_drained_takes_messages_again(
+    scheme: str, verb: str, kept: int, mount: Mount
+) -> None:
+    """Although nobody receives any more. SQLite keeps the space of deleted messages in its file until it is cleared."""
+    disk = mount("tmpfs", 24)
+    with penstock.open(url_of(scheme, disk)) as broker:
+        sent = fill_until_refused(broker.create("orders"))
+    fill(disk)
+    clock = FakeClock(int(time.time() * 10**6))
+    with penstock.open(url_of(scheme, disk), clock=clock) as broker:
+        queue = broker["orders"]
+        while sent > kept:  # those that are kept are at the end of the file
+            sent -= sum(queue.delete_many(queue.receive(min(20, sent - kept))))
+        clock.advance(60)
+        with suppress(StoreFull):
+            SENDS[verb](queue)  # asks for clearing
+        SENDS[verb](queue)
+        store: Any = broker.store
+        assert reserve_of(store).size()
+
+
+@pytest.mark.parametrize("token", ["", "sixteen characters"])
+def test_a_service_whose_disk_is_full_can_be_drained_and_takes_messages_again(
+    token: str, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "TEND_EVERY", 0)
+    disk = mount("tmpfs", 24)
+    log = io.StringIO()
+    with ExitStack() as stack:
+        broker = stack.enter_context(penstock.open(url_of("sqlite", disk)))
+        broker.create("orders")
+        server = stack.enter_context(BackgroundServer(broker, ServerSettings(port=0, token=token), log=log))
+        remote = stack.enter_context(penstock.open(server.url, **({"token": token} if token else {})))
+        queue = remote["orders"]
+        sent = fill_until_refused(queue, 5000)
+        fill(disk)
+        with pytest.raises(StoreFull):
+            queue.send(b"x")
+        assert Http(server.url)("GET", "/health").status == 200
+        assert len(drain(queue)) == sent
+
+        def takes_messages() -> bool:
+            with suppress(StoreFull):
+                queue.send(b"again")
+            return queue.stats().messages > 0
+
+        until(takes_messages)
+    assert "Traceback" not in log.getvalue()
+
+
+def test_pages_are_returned_while_the_reserve_is_given_up_although_they_are_few(mount: Mount) -> None:
+    """A quarter of a large file may be more than the whole reserve."""
+    disk = mount("tmpfs", 24)
+    with penstock.open(url_of("sqlite", disk), clock=FakeClock(int(time.time() * 10**6))) as broker:
+        queue = broker.create("orders")
+        fill_until_refused(queue)
+        for _ in range(20):
+            queue.delete_many(queue.receive(20))
+        store: Any = broker.store
+        assert reserve_of(store).size() == 0
+        database = store.database
+        free = database.pragma("freelist_count")
+        assert 0 < free < 1024
+        while database.maintain():
+            pass
+        assert database.pragma("freelist_count") == 0 or reserve_of(store).size()
+
+
+def test_clearing_a_file_without_means_to_return_space_comes_to_an_end(tmp_path: Path) -> None:
+    """Another program has made the file."""
+    with closing(sqlite3.connect(tmp_path / "queue")) as own:
+        own.execute("CREATE TABLE invoices (number INTEGER)")
+    with penstock.open(url_of("sqlite", tmp_path)) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"x" * 100_000] * 100)
+        assert len(drain(queue)) == 100
+        store: Any = broker.store
+        assert store.database.pragma("freelist_count") > 1024
+        assert not store.database.maintain()
 
 
 @pytest.mark.parametrize("scheme", ["vsqs", "spool", "sqlite"])

@@ -254,6 +254,12 @@ def test_connections_leave_descriptors_to_the_store(tmp_path: Path) -> None:
         url = re.search(r" at (https?://\S+)", started)
         assert found, warning
         assert url, started
+        process.send_signal(signal.SIGSTOP)  # so that many come in one turn of the loop, and each cuts one that is silent
+        silent = [dial(url[1]) for _ in range(300)]
+        process.send_signal(signal.SIGCONT)
+        assert Http(url[1])("GET", "/queues").status == 200
+        for client in silent:
+            client.close()
         clients = [Http(url[1]) for _ in range(int(found[1]) + 1)]
         statuses = [client("GET", "/queues").status for client in clients]
         assert statuses == [200] * int(found[1]) + [503]

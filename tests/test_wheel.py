@@ -185,6 +185,7 @@ COMMANDS = {
     "bench sqs": "bench",
     "bench brokers": "bench",
     "bench consumers": "bench",
+    "bench frameworks": "bench",
     "bench spark": "spark",
     "bench pipeline": "spark",
 }

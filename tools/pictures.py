@@ -75,6 +75,11 @@ def fill(broker: penstock.Broker) -> None:
         pass
     broker["refunds"].update(visibility=30)
     broker["clickstream"].send_many([event(number) for number in range(4000)])
+    broker.schedule("nightly-report", queue="reports-nightly", cron="0 3 * * *", zone="Europe/Berlin", body=b"{}")
+    broker.schedule("month-end-invoices", queue="invoices", cron="0 0 1 * *", zone="America/Sao_Paulo", body=b"{}")
+    broker.schedule("remind-by-sms", queue="sms", every=20, body=b"{}")
+    broker.schedule("full-reindex", queue="search-index", every=7200, body=b"{}")
+    broker.change_schedule("full-reindex", paused=True)
 
 
 def send(url: str, name: str, rate: int, stop: Event) -> None:
@@ -110,9 +115,13 @@ def stream(url: str, stop: Event) -> None:
             epoch, rows = epoch + 1, rows + claim.size
             lag = queue.stats().visible
             told = {"reads": ["clickstream"], "rows": rows, "rate": claim.size / 2, "lag": lag, "batch_seconds": 1.4}
-            post(url, "/penstock/pipelines/clicks-to-lake", {"arguments": told})
-            told = {"reads": ["orders"], "rows": 88_412, "rate": 3.5, "lag": 12, "batch_seconds": 0.6}
-            post(url, "/penstock/pipelines/orders-archive", {"arguments": {**told, "report": "https://reports.example/orders"}})
+            broker.report("clicks-to-lake", **told)  # type: ignore[attr-defined]
+            checks = {
+                "orders.price_positive": {"action": "drop", "rows": 88_412, "failed": 17},
+                "orders.shop_known": {"action": "count", "rows": 88_412, "failed": 0},
+            }
+            told = {"reads": ["orders"], "rows": 88_412, "rate": 3.5, "lag": 12, "batch_seconds": 0.6, "checks": checks}
+            broker.report("orders-archive", **told, report="https://reports.example/orders")  # type: ignore[attr-defined]
 
 
 def post(url: str, path: str, value: object) -> None:
@@ -149,7 +158,7 @@ def choose_shop(page: Page) -> None:
 
 def take_all(url: str, locked: str) -> None:
     with penstock.open(url) as broker:
-        (held,) = broker["orders"].receive(1, visibility=3600, holder="kitchen-3")
+        (held,) = broker["orders"].receive(1, visibility=3600, holder="kitchen-3", wait=20)
     with chromium() as browser, windows(browser) as opened:
         shoot(opened, url, "overview", "/", show("clickstream", "live"))
         shoot(opened, url, "phone", "/", show("clickstream"), PHONE)
@@ -158,6 +167,7 @@ def take_all(url: str, locked: str) -> None:
         shoot(opened, url, "message", f"/dashboard/queues/orders/messages/{held.id}", show("tiramisù"))
         shoot(opened, url, "dead-letters", "/dashboard/dead-letters/failed?by=field&path=shop", choose_shop)
         shoot(opened, url, "jobs", "/dashboard/jobs", show("running"))
+        shoot(opened, url, "schedules", "/dashboard/schedules", show("nightly-report"))
         shoot(opened, url, "pipelines", "/dashboard/pipelines", show("clicks-to-lake"))
         shoot(opened, url, "server", "/dashboard/server", show(penstock.__version__))
         shoot(opened, locked, "sign-in", "/dashboard/sign-in", show("Token"))

@@ -26,8 +26,8 @@ from penstock.errors import MissingExtra
 def main(argv: list[str]) -> int:
     """Measure, print the page, and leave bench.md, bench.json and bench.png in the folder for results.
 
-    ``http``, ``brokers``, ``sqs``, ``asyncio``, ``consumers``, ``spark`` and ``pipeline`` are separate benchmarks. On SIGTERM,
-    each stops its servers and removes its queues, which may be gigabytes."""
+    ``http``, ``brokers``, ``sqs``, ``frameworks``, ``asyncio``, ``consumers``, ``spark`` and ``pipeline`` are separate
+    benchmarks. On SIGTERM, each stops its servers and removes its queues, which may be gigabytes."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return _measure(argv)
@@ -48,6 +48,10 @@ def _measure(argv: list[str]) -> int:
         from penstock.bench.sqs import main as sqs
 
         return sqs(argv[1:])
+    if argv[:1] == ["frameworks"]:
+        from penstock.bench.frameworks import main as frameworks
+
+        return frameworks(argv[1:])
     if argv[:1] == ["spark"]:
         if not find_spec("pyspark"):
             raise MissingExtra("the benchmark of Spark", "spark")

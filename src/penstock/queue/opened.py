@@ -75,6 +75,11 @@ class OpenQueue:
         """Have the queue cleared. Call this when `Retention.due_at` has passed."""
         self._tender.ask(self.retention, self.clock())
 
+    def tend_for_space(self, now: int) -> None:
+        """Call this when a send has found no space: clearing makes some, and perhaps nobody receives any more."""
+        if now >= self.retention.due_at:
+            self.tend()
+
     def tend_after_settling(self) -> None:
         self._tender.ask_after_settling(self.retention, self.clock())
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock import policy
-from penstock.errors import BadMessage
+from penstock.errors import BadMessage, StoreFull
 from penstock.message import Draft, Entry, Sent, Settings
 from penstock.queue.opened import OpenQueue
 
@@ -43,7 +43,11 @@ class Sending:
         if known is None:
             return None
         now = queue.clock()
-        sent = queue.stored.insert(policy.admit_all((body,), known, now), now, known)
+        try:
+            sent = queue.stored.insert(policy.admit_all((body,), known, now), now, known)
+        except StoreFull:
+            self._queue.tend_for_space(now)
+            raise
         if sent is None:
             return None
         self._sent(now)
@@ -57,15 +61,19 @@ class Sending:
         if connection is not None:
             with self._queue.joining(connection) as joined:
                 return _insert(joined, [batch], now)[0].sent
-        (added,) = _insert(self._queue, [batch], now)
-        self._sent(now)
-        return added.sent
+        return self._add([batch], now)[0].sent
 
     def send_batches(self, batches: Sequence[Batch]) -> list[Added]:
         for batch in batches:
             _check_size(batch.drafts)
-        now = self._queue.clock()
-        added = _insert(self._queue, batches, now)
+        return self._add(batches, self._queue.clock())
+
+    def _add(self, batches: Sequence[Batch], now: int) -> list[Added]:
+        try:
+            added = _insert(self._queue, batches, now)
+        except StoreFull:
+            self._queue.tend_for_space(now)
+            raise
         self._sent(now)
         return added
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock import policy
-from penstock.errors import BadMessage
+from penstock.errors import BadMessage, StoreFull
 from penstock.message import Mode
 from penstock.queue.opened import OpenQueue
 from penstock.queue.receiving import Receiving, Terms
@@ -19,7 +19,11 @@ class Sets:
     def add(self, member: str | bytes) -> bool:
         queue = self._queue
         now = queue.clock()
-        sent, _ = queue.decide(lambda known: queue.stored.insert([policy.admit_member(member, known, now)], now, known))
+        try:
+            sent, _ = queue.decide(lambda known: queue.stored.insert([policy.admit_member(member, known, now)], now, known))
+        except StoreFull:
+            queue.tend_for_space(now)
+            raise
         queue.tell()
         return not sent[0].duplicate
 

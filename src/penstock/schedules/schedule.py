@@ -26,7 +26,8 @@ LATE = 60
 SET_BACK = 3 * 3600
 """Seconds by which a clock may be set back so that nothing is sent until it shows the old time again. (Debian's cron, too.)"""
 LONGEST_NAME = 100
-LARGEST_BODY = 64 * 1024
+LARGEST_DRAFT = 64 * 1024
+"""Bytes of the body and the attributes that a schedule sends."""
 OWN = "penstock."
 """How the names of our own attributes begin."""
 DEFINITION, NAME, DUE_AT = f"{OWN}definition", f"{OWN}schedule", f"{OWN}due_at"
@@ -87,12 +88,21 @@ def check_schedule(schedule: Schedule) -> Schedule:
         raise BadMessage("the deadline of a schedule's messages is in seconds from when each is sent, not an instant")
     if isinstance(draft.key, bytes):
         raise BadMessage("the key of a schedule's messages is text, not bytes")
-    if isinstance(draft.body, bytes) and len(draft.body) > LARGEST_BODY:
-        raise BadMessage(f"the body has {len(draft.body)} bytes, the limit for a schedule is {LARGEST_BODY}")
+    if measure(draft) > LARGEST_DRAFT:
+        raise BadMessage(
+            f"the body and the attributes have {measure(draft)} bytes together, the limit for a schedule is {LARGEST_DRAFT}"
+        )
     for name in draft.attributes if isinstance(draft.attributes, Mapping) else ():
         if isinstance(name, str) and name.startswith(OWN):
             raise BadMessage(f"attribute {name!r:.80}: names that begin with {OWN!r} are for what a schedule adds itself")
     return schedule
+
+
+def measure(draft: Draft) -> int:
+    """Bytes of its body and its attributes, also before these are checked."""
+    pairs = draft.attributes.items() if isinstance(draft.attributes, Mapping) else ()
+    texts = [text.encode(errors="replace") if isinstance(text, str) else text for pair in pairs for text in pair]
+    return sum(len(text) for text in (draft.body, *texts) if isinstance(text, bytes))
 
 
 def change(schedule: Schedule, changes: Mapping[str, Any]) -> Schedule:

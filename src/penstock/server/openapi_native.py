@@ -91,6 +91,7 @@ ROW: Spec = {
         **dict.fromkeys(("oldest_age", "rate_in", "rate_out"), NUMBER),
         "dead_letter_queue": {"type": ["string", "null"]},
         "dead_letter_of": {"type": "array", "items": {"type": "string"}},
+        "paused": {"type": "boolean"},
         "curve": {**COUNTS, "description": "The numbers of messages in the last minutes"},
     },
     "required": ["name", "messages", "visible", "in_flight", "delayed", "damaged", "oldest_at", "rate_in", "rate_out", "curve"],
@@ -177,6 +178,13 @@ def _shown() -> Spec:
             "get": operation(
                 *("penstock", "Pipelines that have reported here"),
                 response(200, "The last report of each", {"type": "object", "required": ["pipelines"]}),
+                errors="",
+            )
+        },
+        "/penstock/schedules": {
+            "get": operation(
+                *("penstock", "The schedules of queues that a token may count, without what they send"),
+                response(200, "By name", {"type": "object", "required": ["at", "schedules"]}),
                 errors="",
             )
         },

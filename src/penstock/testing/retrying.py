@@ -177,7 +177,7 @@ class Retrying:
 
     def test_only_a_failed_attempt_counts_but_max_receives_counts_every_receive(self, broker: Broker, clock: FakeClock) -> None:
         dead = broker.create("dead")
-        queue = broker.create("orders", redrive=("dead", 4), retry=PROMPT, visibility=5)
+        queue = broker.create("orders", redrive=("dead", 5), retry=PROMPT, visibility=5)
         queue.send(b"x")
         queue.receive()[0].release()
         queue.retry(queue.receive()[0], OSError("no"))
@@ -185,11 +185,13 @@ class Retrying:
         clock.advance(5)
         (message,) = queue.receive()
         assert (message.receives, message.failures) == (4, 1)
+        assert queue.retry(message, OSError("no")) is Retried.AGAIN  # the second of three
+        queue.receive()
         clock.advance(5)
         assert queue.receive() == []
         (letter,) = dead.peek()
         assert letter.death is not None
-        assert (letter.death.reason, letter.death.receives) == ("max_receives: OSError: no", 4)
+        assert (letter.death.reason, letter.death.receives) == ("max_receives: OSError: no", 5)
 
     def test_a_message_is_retried_by_hand_as_by_a_consumer(self, broker: Broker, clock: FakeClock) -> None:
         dead = broker.create("dead")

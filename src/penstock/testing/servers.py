@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-START_SECONDS = 60
+START_SECONDS = 240
 MEMORY, ROOM = "/dev/shm", 4 << 30
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 """For Spark in tests: it starts faster, and is fast enough for short jobs. With the first flag Java reserves only 48 MB for the

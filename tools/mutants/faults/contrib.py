@@ -28,6 +28,26 @@ FAULTS = [
         ("contrib/keeping.py", "            leases.renew()\n", "            pass\n"),
     ),
     kombu(
+        "a busy consumer of kombu receives one message at a time",
+        "when_half_of",
+        ("contrib/kombu/channel.py", "max(0.0, patience))", "0.0)"),
+    ),
+    kombu(
+        "a busy consumer of kombu runs out of messages before it receives again",
+        "when_half_of",
+        ("contrib/kombu/channel.py", "(most + 1) // 2", "most"),
+    ),
+    kombu(
+        "a consumer of kombu is not woken when there is room again",
+        "when_half_of",
+        ("contrib/kombu/channel.py", "self._room(intake) >= intake.enough for", "self._room(intake) > intake.enough for"),
+    ),
+    kombu(
+        "a consumer of kombu that has ended takes the next reply",
+        "has_ended_leaves",
+        ("contrib/kombu/intake.py", "            release(queue, messages)\n            return []\n", "            pass\n"),
+    ),
+    kombu(
         "acknowledgements are dropped while the server is away",
         "acknowledgements_wait",
         ("contrib/keeping.py", "left += [(settle, message) for message in messages]", "pass"),
@@ -155,6 +175,11 @@ FAULTS = [
         "not_begun_is_given_back",
         (("workers/executors.py", "        self._loop.call_soon_threadsafe(self._cancel_waiting)\n", ""),),
         ("tests/test_runners.py",),
+    ),
+    django(
+        "a worker of Django ends when it starts before its server",
+        "starts_before_its_server",
+        ("contrib/django/running.py", "            if not patient:\n", "            if True:\n"),
     ),
     django(
         "a task is sent although its transaction is rolled back",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import BATCHES, FILE_QUEUE, FILE_TIMES, MESSAGE, PUBLISHING, SPOOL, SQLITE_FILE, Mutant
+from planted import BATCHES, FILE_QUEUE, FILE_TIMES, MESSAGE, PUBLISHING, SPOOL, SQLITE_DATABASE, SQLITE_FILE, Mutant
 
 CLAIM_FILES = "stores/files/readers.py"
 FILED_SENDS = "stores/files/sending.py"
@@ -228,6 +228,39 @@ FAULTS = [
         "what comes into new/ is overlooked",
         "comes_into_new",
         (SPOOL, "            if os.listdir(self._new):", "            if False:"),
+    ),
+    reserved(
+        "a send that finds no space does not ask for clearing",
+        "drained_takes_messages_again",
+        (
+            "queue/sending.py",
+            "        except StoreFull:\n            self._queue.tend_for_space(now)\n",
+            "        except StoreFull:\n",
+        ),
+    ),
+    reserved(
+        "a new member that finds no space does not ask for clearing",
+        "drained_takes_messages_again",
+        ("queue/sets.py", "            queue.tend_for_space(now)\n", ""),
+    ),
+    reserved(
+        "few pages are kept although the reserve is given up",
+        "although_they_are_few",
+        (SQLITE_DATABASE, "(reserve.size() != 0 and (free < RECLAIM_PAGES", "((free < RECLAIM_PAGES"),
+    ),
+    reserved(
+        "pages are returned in parts that a small disk has no room for",
+        "drained_takes_messages_again",
+        (SQLITE_DATABASE, "max(1, min(RECLAIM_AT_ONCE, reserve.goal() // 8192))", "RECLAIM_AT_ONCE"),
+    ),
+    reserved(
+        "clearing goes on although it gains nothing",
+        "comes_to_an_end",
+        (
+            SQLITE_DATABASE,
+            '        return 0 < self.pragma("freelist_count") < free\n\n    def give_back',
+            "        return True\n\n    def give_back",
+        ),
     ),
     reserved(
         "the reserve is never given up",

@@ -7,8 +7,8 @@ from planted import Mutant
 ASSETS = "server/page/assets/"
 
 
-def seen(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, tests, changes, ("tests/test_page_browser_lists.py",))
+def seen(name: str, tests: str, *changes: tuple[str, str, str], part: str = "lists") -> Mutant:
+    return Mutant(name, tests, changes, (f"tests/test_page_browser_{part}.py",))
 
 
 FAULTS = [
@@ -27,6 +27,36 @@ FAULTS = [
         "a view that lives loses the selection",
         "selected",
         (f"{ASSETS}dom.js", "  match(node, fresh);\n}", "  node.replaceChildren(...fresh.childNodes);\n}"),
+    ),
+    seen("a hidden page goes on listening", "hidden_page", (f"{ASSETS}live.js", "if (!document.hidden) open();", "open();")),
+    seen(
+        "a hidden view asks again and again",
+        "while_it_is_hidden and schedules",
+        (f"{ASSETS}live.js", "if (document.hidden || running", "if (running"),
+    ),
+    seen(
+        "a paused queue looks like any other",
+        "paused_queue",
+        (f"{ASSETS}overview.js", "row.paused ? badge", "false ? badge"),
+        part="actions",
+    ),
+    seen(
+        "a queue does not say that it is paused",
+        "paused_queue",
+        (f"{ASSETS}queue.js", "const lines = paused ?", "const lines = false ?"),
+        part="actions",
+    ),
+    seen(
+        "a button pauses schedules that the token may not change",
+        "remove_a_schedule",
+        (f"{ASSETS}schedules.js", 'can("send") ? deed(', "true ? deed("),
+        part="rights",
+    ),
+    seen(
+        "redrive is offered for messages that are no dead letters",
+        "from_its_own_view and redriven",
+        (f"{ASSETS}actions.js", '&& (name !== "redrive" || dead)', ""),
+        part="actions",
     ),
     Mutant(
         "a report hands its names to the browser as HTML",

@@ -188,6 +188,27 @@ FAULTS = [
         (SERVED, "return schedule if grant.allows(Scope.READ, schedule.queue) else", "return schedule if True else"),
     ),
     scheduled(
+        "the attributes of a schedule are unlimited",
+        "refused_and_changes_nothing and InMemory",
+        (RULES, "for text in (draft.body, *texts)", "for text in (draft.body,)"),
+    ),
+    scheduled(
+        "the list of schedules has no budget",
+        "schedules_counts_in_the_budget",
+        (SERVED, "sum(HEAD + measure(each.draft) for each in shown)", "0"),
+        files=("tests/test_page_attacks.py",),
+    ),
+    scheduled(
+        "the page lists all schedules to everybody",
+        "schedules_are_told",
+        (
+            "server/page/data.py",
+            "shown = [each for each in found if request.grant.allows(Scope.COUNT, each.queue)]",
+            "shown = found",
+        ),
+        files=("tests/test_page_data.py",),
+    ),
+    scheduled(
         "the page removes without a question",
         "schedules_are_seen",
         ("server/page/assets/schedules.js", '(deed === "remove" && !(await confirm(', "(false && !(await confirm("),

@@ -21,9 +21,12 @@ def waited(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, ("tests/test_waiting.py", "tests/test_watching.py"))
 
 
+BENCHES = ("tests/test_bench_brokers.py", "tests/test_bench_sqs.py", "tests/test_bench_frameworks.py")
+
+
 def benched(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """Faults of the comparisons with brokers and with servers of SQS."""
-    return Mutant(name, tests, changes, ("tests/test_bench_brokers.py", "tests/test_bench_sqs.py"))
+    return Mutant(name, tests, changes, BENCHES)
 
 
 def supervised(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
@@ -308,6 +311,11 @@ FAULTS = [
         "an answer in JSON is not counted",
         "of_its_budget and receives and JSON",
         ("server/dialects/native.py", "        request.copies = copies(request)\n", ""),
+    ),
+    served(
+        "connections that are cut take the descriptors of the store",
+        "leave_descriptors_to_the_store",
+        ("server/http/listening.py", "MOST_AT_ONCE = 16\n", "MOST_AT_ONCE = 64\n"),
     ),
     served(
         "a message weighs its bytes alone",
@@ -723,6 +731,21 @@ FAULTS = [
         "a server of SQS that answers with errors is praised",
         "answers_with_errors",
         ("bench/sqs/comparison.py", "        if self.errors:", "        if False:"),
+    ),
+    benched(
+        "a framework whose broker syncs too seldom is said to lose nothing",
+        "syncs_too_seldom_can_lose",
+        ("bench/frameworks/report.py", "if target.name in lax(results) else", "if False else"),
+    ),
+    benched(
+        "what a framework sends costs nothing in its rate",
+        "sent_and_then_worked_off",
+        ("bench/frameworks/comparison.py", "1 / (1 / self.sends + 1 / self.works)", "self.works"),
+    ),
+    benched(
+        "a framework that fails ends the comparison",
+        "framework_that_fails",
+        ("bench/frameworks/comparison.py", "except (Failed, RuntimeError) as error:", "except KeyError as error:"),
     ),
     benched(
         "the cost of mqs is divided by that of JSON",

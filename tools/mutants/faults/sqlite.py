@@ -8,6 +8,7 @@ from planted import (
     POSTGRES_SQL,
     PUBLISHING,
     RUNS,
+    SQL_EXTENDING,
     SQL_MOVING,
     SQL_QUEUE,
     SQLITE_DATABASE,
@@ -129,13 +130,13 @@ FAULTS = [
     mutant(
         "a stale receipt extends",
         "stale_receipt_cannot_extend",
-        (SQL_QUEUE, "number, found.number, receipt.delivery))", "number, found.number, None))"),
+        (SQL_EXTENDING, "number, found.number, receipt.delivery))", "number, found.number, None))"),
     ),
     mutant(
         "a stale receipt releases",
         "stale_receipt_cannot_release",
         (
-            SQL_QUEUE,
+            SQL_EXTENDING,
             "number, found.number, receipt.delivery))",
             "number, found.number, None if state is State.QUEUED else receipt.delivery))",
         ),
@@ -230,7 +231,7 @@ FAULTS = [
     mutant(
         "what is released comes to lie below the floor",
         "comes_back_beside",
-        (SQL_QUEUE, "self._runs.touch(found, receipts, until)", "self._runs.touch(found, receipts)"),
+        (SQL_EXTENDING, "runs.touch(found, receipts, until)", "runs.touch(found, receipts)"),
     ),
     mutant(
         "what is moved comes to lie below the floor",
@@ -436,7 +437,7 @@ FAULTS = [
         "locked_too_long",
         ("queue/receiving.py", "if due is None or due > queue.clock():", "if due is False:"),
     ),
-    mutant("space is never returned", "space_is_returned", (SQLITE_DATABASE, "if free < RECLAIM_PAGES or", "if True or")),
+    mutant("space is never returned", "space_is_returned", (SQLITE_DATABASE, "if not free or", "if True or")),
     mutant(
         "retention is ignored",
         "outlived_its_retention_is_never",
@@ -588,8 +589,8 @@ FAULTS = [
         "takes_equal_letters",
         (
             "policy.py",
-            "return Readmission(known, 0, message.deadline_at)",
-            "return Readmission(mark, FOREVER, message.deadline_at)",
+            "return Readmission(known, 0, message.deadline_at,",
+            "return Readmission(mark, FOREVER, message.deadline_at,",
         ),
     ),
     mutant(

@@ -161,7 +161,7 @@ class Comparison:
     def _generator(self, stack: ExitStack, target: Target) -> Generator:
         folder = self._new_folder()
         with undisturbed():
-            return stack.enter_context(Generator(target, self.results.servers[target.name].address, folder))
+            return stack.enter_context(Generator(target.name, self.results.servers[target.name].address, folder))
 
     def _each(self, what: str, targets: Sequence[tuple[Target, Any]], act: Callable[[Target, Any], None]) -> None:
         """Do it for each target in turn; one that fails takes no further part, and the report says why."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from penstock.bench.brokers.processes import stop, undisturbed
-from penstock.bench.brokers.targets import Target
 
 PATIENCE = 120
 """Seconds beyond the time that a command should take."""
@@ -23,12 +22,13 @@ class Failed(Exception):
 class Generator:
     """The clients of one target, in a process of their own, which this owns."""
 
-    def __init__(self, target: Target, address: str, folder: Path) -> None:
-        self._target = target
-        self._log = folder / f"clients-{target.name}.log"
+    def __init__(self, name: str, address: str, folder: Path, program: str = "penstock.bench.brokers.generator") -> None:
+        """``program``: the module that is run, with the target's name and the server's address."""
+        self._name = name
+        self._log = folder / f"clients-{name}.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.bench.brokers.generator", target.name, address],
+                [sys.executable, "-m", program, name, address],
                 bufsize=0,  # `select` sees what has not been read
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -73,4 +73,4 @@ class Generator:
 
     def _why(self, what: str) -> str:
         last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        return f"{self._target.name}: the clients: {what}" + "".join(f" ({line:.200})" for line in last)
+        return f"{self._name}: the clients: {what}" + "".join(f" ({line:.200})" for line in last)

@@ -64,6 +64,18 @@ class Daemon:
         with undisturbed():
             stop(self._process)
 
+    def ask_to_end(self, seconds: float, how: signal.Signals = signal.SIGTERM) -> bool:
+        """Give it this long; returns whether it has ended."""
+        self._process.send_signal(how)
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     @property
     def output(self) -> str:
         return self._log.read_text(errors="replace")

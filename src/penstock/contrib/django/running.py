@@ -10,6 +10,7 @@ it cannot be recorded  it runs again
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from traceback import format_exception
@@ -20,6 +21,7 @@ from django.utils import timezone
 
 from penstock.contrib.django.backend import PenstockBackend, TaskOrder
 from penstock.contrib.django.framework import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
+from penstock.errors import StoreUnreachable
 from penstock.message import Message
 from penstock.workers.side_by_side import run_all
 
@@ -27,6 +29,7 @@ logger = logging.getLogger("penstock")
 CLEAR_EVERY = timedelta(minutes=1)
 CLEARED = 1000
 """Old results that are removed at a time."""
+ERROR_PAUSE = 1.0
 
 
 class TaskRunner:
@@ -105,9 +108,23 @@ class TaskRunner:
 
 def work(backend: PenstockBackend, queues: Iterable[str], *, threads: int, until_empty: bool) -> int:
     """Run the tasks of these queues until a signal comes. Returns how many have run; the error of a consumer is raised."""
-    for name in queues:
-        backend.queue(name)
+    _reach(backend, queues, patient=not until_empty)
     consumers = [backend.store.consumer(name, workers=threads, visibility=backend.visibility) for name in queues]
     for consumer in consumers:
         consumer.process(TaskRunner(backend))
     return run_all(consumers, until_empty=until_empty).processed
+
+
+def _reach(backend: PenstockBackend, queues: Iterable[str], *, patient: bool) -> None:
+    """After a power cut a worker may start before the server of its store, which is no reason to end."""
+    while True:
+        try:
+            for name in queues:
+                backend.queue(name)
+        except StoreUnreachable as error:
+            if not patient:
+                raise
+            logger.warning("no tasks can be had for now: %s", error)
+            time.sleep(ERROR_PAUSE)
+        else:
+            return

@@ -189,9 +189,8 @@ class Channel(virtual.Channel):
             self._changed.notify_all()
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Callable[[Any], Any], consumer_tag: str, **_: Any) -> str:
-        visibility = 0.0 if no_ack else self._shared.visibility
         tag = consumer_tag or str(uuid4())
-        intake = Intake(self, queue, lambda: self._queue(queue), visibility, callback)
+        intake = Intake(self, queue, lambda: self._queue(queue), self._shared.visibility, callback, no_ack=no_ack)
         self._intakes[tag] = intake
         self._consumers.add(tag)
         intake.start()
@@ -214,10 +213,21 @@ class Channel(virtual.Channel):
         if declared is not None and declared.auto_delete and all(each.name != intake.name for each in self._intakes.values()):
             self.queue_delete(intake.name)
 
-    def wait_for_room(self, intake: Intake) -> int:
+    def wait_for_room(self, intake: Intake, patience: float) -> int:
         with self._changed:
-            self._changed.wait_for(lambda: intake.stopped or self._room(intake) > 0)
+            most = BATCH if intake.no_ack or not self._prefetch else min(BATCH, self._prefetch)
+            self._wait_for(intake, (most + 1) // 2, max(0.0, patience))
+            self._wait_for(intake, 1, None)
             return 0 if intake.stopped else self._room(intake)
+
+    def _wait_for(self, intake: Intake, enough: int, seconds: float | None) -> None:
+        intake.enough = enough
+        self._changed.wait_for(lambda: intake.stopped or self._room(intake) >= enough, seconds)
+
+    def _wake(self) -> None:
+        """Wake those that wait for room if there is enough. Otherwise they would only look, at each acknowledgement."""
+        if any(self._room(intake) >= intake.enough for intake in list(self._intakes.values())):
+            self._changed.notify_all()
 
     def _room(self, intake: Intake) -> int:
         room = BATCH - intake.waiting
@@ -241,7 +251,7 @@ class Channel(virtual.Channel):
             intake.waiting -= 1
             if not intake.no_ack:
                 self._unacked[payload["properties"]["delivery_tag"]] = message
-            self._changed.notify_all()
+            self._wake()
         delivered = self.Message(payload, channel=self)
         if not self._is_old(intake.name, message):
             intake.callback(delivered)
@@ -289,7 +299,7 @@ class Channel(virtual.Channel):
                 self._settle(settle, message)
                 with self._changed:
                     self._used -= 1
-                    self._changed.notify_all()
+                    self._wake()
 
     def _settle(self, settle: Any, message: Message) -> None:
         self._shared.keeper(message.queue).done(settle, message)

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Any, NamedTuple, Protocol
 
+from penstock.contrib.keeping import delete, release
 from penstock.errors import PenstockError, QueueNotFound
-from penstock.message import Message, Mode
+from penstock.message import Message
 from penstock.queue.protocol import Queue
 
 logger = logging.getLogger("penstock")
@@ -24,7 +25,8 @@ BATCH = 10
 WAIT = 10.0
 """Seconds of one long poll. A thread that is told to stop gives back what it still receives."""
 TOGETHER = 0.002
-"""Seconds for which a busy consumer waits, so that one receive takes several messages."""
+"""Seconds for which a busy consumer waits, so that one receive takes several messages. It does not wait while it has less to
+do than half of what it may have: it would run out of messages."""
 ERROR_PAUSE = 1.0
 
 
@@ -73,8 +75,9 @@ class Inbox:
 class Owner(Protocol):
     """The channel of an intake."""
 
-    def wait_for_room(self, intake: Intake) -> int:
-        """How many messages may be received now; 0 if the intake has stopped meanwhile."""
+    def wait_for_room(self, intake: Intake, patience: float) -> int:
+        """How many messages may be received now; 0 if the intake has stopped meanwhile. Waits so many seconds at most for
+        half of the room that there can be, and then for any."""
 
     def keep(self, intake: Intake, messages: list[Message]) -> None:
         """Put them into the inbox, and give back those for which there is no room."""
@@ -87,18 +90,27 @@ class Owner(Protocol):
 
 class Intake:
     def __init__(
-        self, owner: Owner, name: str, queue: Callable[[], Queue], visibility: float, callback: Callable[[Any], Any]
+        self,
+        owner: Owner,
+        name: str,
+        queue: Callable[[], Queue],
+        visibility: float,
+        callback: Callable[[Any], Any],
+        *,
+        no_ack: bool,
     ) -> None:
-        """``name``: kombu's of the queue. ``visibility``: of a lease, or 0 for a consumer that acknowledges nothing."""
+        """``name``: kombu's of the queue. ``no_ack``: the consumer acknowledges nothing."""
         self.name = name
         self.callback = callback
-        self.no_ack = not visibility
+        self.no_ack = no_ack
         self.waiting = 0
         """Messages in the inbox; the owner's to change."""
+        self.enough = 1
+        """The room for which the thread waits; the owner's to change."""
         self.stopped = False
         self.owner = owner
         self._queue = queue
-        self._how: dict[str, Any] = {"mode": Mode.AT_MOST_ONCE} if self.no_ack else {"visibility": visibility}
+        self._visibility = visibility
         self._thread = Thread(target=self._run, name=f"penstock intake of {name}"[:80], daemon=True)
 
     def start(self) -> None:
@@ -106,21 +118,29 @@ class Intake:
 
     def _run(self) -> None:
         received_at = 0.0
-        while room := self.owner.wait_for_room(self):
-            if time.monotonic() - received_at < TOGETHER:
-                time.sleep(TOGETHER)
-            else:
-                self._survive(self._take, room)
-                received_at = time.monotonic()
+        while room := self.owner.wait_for_room(self, received_at + TOGETHER - time.monotonic()):
+            self._survive(self._take, room)
+            received_at = time.monotonic()
 
     def _take(self, room: int) -> None:
         try:
-            messages = self._queue().receive(room, wait=WAIT, **self._how)
+            queue = self._queue()
+            messages = queue.receive(room, wait=WAIT, visibility=self._visibility)
+            if self.no_ack and messages:
+                messages = self._settle(queue, messages)
             if messages:
                 self.owner.keep(self, messages)
         except QueueNotFound:
             if not self.stopped:
                 self.owner.declare_again(self.name)
+
+    def _settle(self, queue: Queue, messages: list[Message]) -> list[Message]:
+        """Returns those to deliver. When we have stopped, they are for the consumer that comes after us."""
+        if self.stopped:
+            release(queue, messages)
+            return []
+        delete(queue, messages)
+        return messages
 
     def _survive(self, act: Callable[[int], None], room: int) -> None:
         """Whatever the error, try again: without this thread its consumer would starve."""

@@ -295,7 +295,8 @@ class Native(Dialect):
         if verb in ("publish", "unstage"):
             return await self._publish(request, verb, given)
         if verb in SCHEDULING:
-            return answer(request, await self._schedules.call(request, verb, given))
+            value = await self._schedules.call(request, verb, given)
+            return await self.core.offload.run(request.held, lambda: answer(request, value))
         request.queue, request.deed = str(given.get("name", "")), verb
         request.grant.check(Scope.ADMIN, request.queue)
         if verb == "delete":

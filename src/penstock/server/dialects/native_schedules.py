@@ -13,12 +13,14 @@ from typing import Any
 
 from penstock.errors import BadInput, ScheduleNotFound
 from penstock.message import Draft
-from penstock.schedules.schedule import Schedule, as_draft
+from penstock.schedules.schedule import Schedule, as_draft, measure
 from penstock.server.dialects.base import Core
 from penstock.server.http.request_response import Grant, Refused, Request, Scope
 
 VERBS = ("change_schedule", "remove_schedule", "schedule", "schedules")
 UNSEEN = Draft(b"")
+HEAD = 1024
+"""Bytes that a schedule takes in an answer, beside what it sends."""
 
 
 class Schedules:
@@ -33,7 +35,9 @@ class Schedules:
             if Scope.COUNT not in grant.scopes:
                 raise Refused(403, "this token may not count messages")
             found = await self._run(self._core.broker.schedules)
-            return [show(each, grant) for each in found if grant.allows(Scope.COUNT, each.queue)]
+            shown = [show(each, grant) for each in found if grant.allows(Scope.COUNT, each.queue)]
+            self._core.budget.hold(request, sum(HEAD + measure(each.draft) for each in shown) * request.copies)
+            return shown
         request.deed, request.facts = verb.replace("_", " "), {"schedule": str(given.get("name"))[:200]}
         schedule: Schedule = await self._run(partial(self._change, verb, given, grant))
         request.queue = schedule.queue

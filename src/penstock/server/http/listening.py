@@ -25,8 +25,9 @@ from penstock.server.settings import ServerSettings
 logger = logging.getLogger("penstock.server")
 
 BACKLOG = 1024
-MOST_AT_ONCE = 64
-"""Connections accepted in one turn of the loop."""
+MOST_AT_ONCE = 16
+"""Connections accepted in one turn of the loop. Each may cut another one, whose descriptor is free only in the turn after, and
+meanwhile it is one of those of the store."""
 FILES_OF_THE_STORE = 64
 """Descriptors that connections leave free."""
 PLAIN_BYTES, TLS_BYTES = 8 * 1024, 100 * 1024

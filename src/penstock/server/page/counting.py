@@ -306,6 +306,7 @@ class Counting:
             "dead_letter_queue": None if settings.redrive is None else settings.redrive.dead_letter_queue,
             "consumers": len(named) + sum(holder is None for holder in receivers),
             "readers": len(counted.readers),
+            "paused": settings.paused,
         }
 
     def _rates(self, name: str, messages: int, now: float) -> tuple[float | None, float | None]:

@@ -6,6 +6,7 @@
 /penstock/queues/{queue}/curve       how it has changed in the last minute, hour or day
 /penstock/server                     the server itself
 /penstock/pipelines                  Spark streams that report here
+/penstock/schedules                  what sends messages again and again
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SORTS = (
     *("name", "messages", "visible", "in_flight", "delayed", "damaged", "oldest_age"),
     *("rate_in", "rate_out", "dead_letters", "consumers", "readers"),
 )
+SCHEDULE = ("name", "queue", "cron", "every", "zone", "missed", "paused", "next_at", "last_at", "runs")
 MOST_READERS = 100
 LARGEST_REPORT = 64 * 1024
 REPORTS, REPORT = 8 * 1024 * 1024, 16 * 1024
@@ -67,6 +69,7 @@ class PageData:
             Route("GET", "/penstock/changes", None, self.follow),
             Route("GET", "/penstock/server", None, self.server),
             Route("GET", "/penstock/pipelines", None, self.pipelines),
+            Route("GET", "/penstock/schedules", None, self.schedules),
             Route("POST", "/penstock/pipelines/{pipeline}", None, self.report),
             Route("GET", "/penstock/queues/{queue}/summary", Scope.COUNT, self.summary),
             Route("GET", "/penstock/queues/{queue}/curve", Scope.COUNT, self.curve),
@@ -153,6 +156,15 @@ class PageData:
         ]
         budget.hold(request, len(shown) * REPORT)
         return answer_json(200, {"at": self._broker.clock(), "pipelines": shown})
+
+    async def schedules(self, request: Request) -> Response:
+        """Those of queues that the sender may count, without what they send."""
+        _check_counter(request)
+        found = await self._core.look("schedules", self._broker.schedules)
+        shown = [each for each in found if request.grant.allows(Scope.COUNT, each.queue)]
+        self._core.budget.hold(request, len(shown) * ROW)
+        told = [{field: getattr(each, field) for field in SCHEDULE} for each in shown]
+        return answer_json(200, {"at": self._broker.clock(), "schedules": told})
 
     def _lags(self, reads: Sequence[str]) -> dict[str, int]:
         """How many messages wait now in each queue that a pipeline reads, whether or not it runs."""

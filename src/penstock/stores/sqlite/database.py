@@ -307,13 +307,16 @@ class SqliteDatabase(Database):
             return self._depth == 0 and self._reclaim(self.connect())
 
     def _reclaim(self, connection: apsw.Connection) -> bool:
-        """Return free pages to the disk, some at a time, while they are more than a quarter of the file."""
-        free, pages = self.pragma("freelist_count"), self.pragma("page_count")
-        if free < RECLAIM_PAGES or free * 4 < pages:
+        """Return free pages to the disk, some at a time: while they are more than a quarter of the file, and all of them while
+        the reserve is given up, because no send may use them then. Whether there may be more; False too if the file has no
+        means for this, such as a file that another program has made."""
+        reserve, free = self.file.reserve, self.pragma("freelist_count")
+        if not free or (reserve.size() != 0 and (free < RECLAIM_PAGES or free * 4 < self.pragma("page_count"))):
             return False
-        self._execute(connection, f"PRAGMA incremental_vacuum({RECLAIM_AT_ONCE})")
+        # They pass through the log, which must have room for them even now.
+        self._execute(connection, f"PRAGMA incremental_vacuum({max(1, min(RECLAIM_AT_ONCE, reserve.goal() // 8192))})")
         self._execute(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
-        return free > RECLAIM_AT_ONCE
+        return 0 < self.pragma("freelist_count") < free
 
     def give_back(self, pages: int) -> bool:
         """Return so many free pages to the disk. Whether there are more; False too if the file has no means for this."""

@@ -5,7 +5,7 @@ import { el, replace } from "./dom.js";
 import { told as inWords } from "./filters.js";
 import { count, number } from "./format.js";
 import { begin } from "./jobs.js";
-import { act, button, confirm, dialog, field, named, toast, words } from "./ui.js";
+import { act, button, confirm, dialog, field, input, named, toast, words } from "./ui.js";
 
 /** What each needs a right to, and the words for it. */
 const ACTIONS = {
@@ -14,10 +14,6 @@ const ACTIONS = {
   move: { scope: "admin", told: "Move", done: "moved", hint: "They begin a new life in another queue." },
   redrive: { scope: "admin", told: "Redrive", done: "redriven", hint: "Dead letters go back to the queue where they died." },
 };
-
-function input(more) {
-  return el("input", { type: "text", autocomplete: "off", spellcheck: "false", ...more });
-}
 
 /** The actions that this reader may take; redrive is for dead letters. */
 export function allowed(may, { dead = false } = {}) {
@@ -84,7 +80,7 @@ export function actOnAll({ queue, filter, actions, chosen = actions[0], started 
   const rate = field("At most so many a second", el("input", { type: "number", min: 1, inputmode: "numeric", placeholder: "as fast as it goes" }), "Consumers may need time for what comes back.");
   const choose = el("select", { on: { change: change } }, actions.map((name) => el("option", { value: name, selected: name === chosen }, ACTIONS[name].told)));
   let total = null;
-  const go = el("button", { type: "submit", class: "btn primary", disabled: true, on: { click: () => act(go, start) } }, "…");
+  const go = button("…", () => act(go, start), { type: "submit", disabled: true });
   const box = dialog("All that fit", [
     el("p", {}, "In ", named(queue), `: ${inWords(filter)}.`), found, field("Do this", choose), hint, to, rate,
   ], go, { closed: () => leaving.abort() });
@@ -118,7 +114,6 @@ export function actOnAll({ queue, filter, actions, chosen = actions[0], started 
   }
 }
 
-/** What an input for the name of a queue suggests: those that there are. */
 function suggest(asking, without) {
   const list = el("datalist", { id: `queues-${Math.random().toString(36).slice(2)}` });
   asking.setAttribute("list", list.id);
@@ -135,7 +130,7 @@ function suggest(asking, without) {
 function askTarget(queue, title) {
   return new Promise((resolve) => {
     const name = input({ autofocus: true });
-    const go = el("button", { type: "submit", class: "btn primary", on: { click: () => name.value && box.close("yes") } }, "Move");
+    const go = button("Move", () => name.value && box.close("yes"), { type: "submit", kind: "primary" });
     const box = dialog(title, [field("To the queue", name), suggest(name, queue)], go,
       { closed: (said) => resolve(said === "yes" ? name.value : null) });
   });
@@ -153,7 +148,7 @@ export function sendDialog(queue, { draft = {}, groups = false, sent = () => nul
   const key = input();
   const attributes = el("textarea", { rows: 3, spellcheck: "false", class: "low", props: { value: (draft.attributes ?? []).map(({ name, value }) => `${name}=${value}`).join("\n") } });
   const wrong = el("p", { class: "wrong", role: "alert" });
-  const go = el("button", { type: "submit", class: "btn primary", on: { click: () => act(go, send) } }, "Send");
+  const go = button("Send", () => act(go, send), { type: "submit", kind: "primary" });
   const box = dialog(["Send to ", named(queue)], [
     field("Body", body), el("div", { class: "fields" }, field("Content type", type), field("Delay", delay, "Seconds"), groups || draft.group ? field("Group", group, "In order, one at a time") : null, field("Key", key, "Makes equal messages duplicates")),
     field("Attributes", attributes, "One in each line: name=value"), list, wrong,

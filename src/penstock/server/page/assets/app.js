@@ -111,7 +111,7 @@ function drawBar(here) {
 
 async function leaveSession() {
   await signOut();
-  await go("/dashboard/sign-in");
+  await go(SIGN_IN);
 }
 
 function themeIcon() {
@@ -155,7 +155,7 @@ function keys(event) {
 function signInFirst() {
   if (location.pathname === SIGN_IN) return;
   const back = location.pathname + location.search;
-  go(`/dashboard/sign-in?to=${encodeURIComponent(back)}`, { replaced: true });
+  go(`${SIGN_IN}?to=${encodeURIComponent(back)}`, { replaced: true });
 }
 
 async function start() {

@@ -9,7 +9,7 @@ import { age, ago, count, number, rate, shown } from "./format.js";
 import { list as jobList } from "./jobs.js";
 import { follow } from "./live.js";
 import { messageList } from "./messages.js";
-import { button, choices, empty, field, head, linkTo, moment, named, queueLink, table, words } from "./ui.js";
+import { button, choices, empty, field, head, input, linkTo, moment, named, queueLinks, table, words } from "./ui.js";
 
 const WAYS = [["reason", "Reason"], ["source", "Queue"], ["age", "Age"], ["field", "JSON field"]];
 const KEYS = { reason: ["reason"], source: ["source"], age: ["older_than", "younger_than"], field: ["field", "equals"] };
@@ -40,16 +40,11 @@ function showAll(root, { signal }) {
   function draw() {
     const dead = [...known.values()].filter((row) => row.dead_letter_of?.length).sort((a, b) => b.messages - a.messages || (a.name < b.name ? -1 : 1));
     patch(place, dead.length ? table("Dead letter queues", ["Queue", "#Letters", "#Oldest", "#In / s", "From"], dead.map((row) => [
-      el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(row.name)}`, title: row.name }, named(row.name)), number(row.messages), age(ago(row.oldest_at)), rate(row.rate_in), links(row.dead_letter_of)]))
+      el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(row.name)}`, title: row.name }, named(row.name)), number(row.messages), age(ago(row.oldest_at)), rate(row.rate_in), queueLinks(row.dead_letter_of)]))
       : empty("No queue has a dead letter queue.", "Give a queue one in its settings: a message that is received too often then goes there, instead of coming again for ever."));
   }
 }
 
-function links(names) {
-  return names.map((name, place) => [place ? ", " : "", queueLink(name)]);
-}
-
-/** The letters of one queue. */
 async function showOne(root, { queue, query, signal }) {
   const { may, dead_letter_of: of = [] } = await get(at(queue, "summary"), { signal });
   const actions = allowed(may, { dead: true });
@@ -57,12 +52,12 @@ async function showOne(root, { queue, query, signal }) {
   let way = WAYS.some(([name]) => name === query.get("by")) ? query.get("by") : "reason";
   const all = actions.includes("redrive") ? button("Redrive…", () => actOnAll({ queue, filter, actions, chosen: "redrive", started }), { kind: "primary" }) : null;
   head(root, { title: queue, name: true, crumbs: [["Dead letters", "/dashboard/dead-letters"]], actions: [el("a", { class: "btn", href: linkTo(queue) }, "Queue"), all] });
-  if (of.length) root.append(el("p", { class: "soft" }, "Dead letters of ", links(of)));
+  if (of.length) root.append(el("p", { class: "soft" }, "Dead letters of ", queueLinks(of)));
   if (!may.includes("read")) {
     root.append(empty("Your token may not read the messages of this queue."));
     return;
   }
-  const path = el("input", { type: "text", value: query.get("path") ?? filter.field ?? "", placeholder: "order.items.0.sku", autocomplete: "off", spellcheck: "false", on: { change: () => { remember({ path: path.value }); recount(); } } });
+  const path = input({ value: query.get("path") ?? filter.field ?? "", placeholder: "order.items.0.sku", on: { change: () => { remember({ path: path.value }); recount(); } } });
   const asked = field("Field", path, "Keys and places with dots between them");
   const groups = el("ul", { class: "groups", on: { click: ({ target }) => { const one = target.closest("button"); if (one) choose(JSON.parse(one.dataset.filter)); } } });
   const far = el("span", { class: "soft", role: "status" });

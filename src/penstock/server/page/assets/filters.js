@@ -4,7 +4,7 @@
 
 import { el } from "./dom.js";
 import { count, shown, span } from "./format.js";
-import { button, field as labelled } from "./ui.js";
+import { button, input, field as labelled } from "./ui.js";
 
 const TEXTS = ["state", "text", "group", "reason", "source", "field"];
 const AGES = ["older_than", "younger_than"];
@@ -61,7 +61,7 @@ export function told(filter) {
 
 /** A form for the filter, which calls `chosen` with a new one. `dead`: also what only dead letters have. */
 export function form(filter, chosen, { dead = false } = {}) {
-  const text = (name, more = {}) => el("input", { type: "text", name, value: filter[name] ?? "", autocomplete: "off", spellcheck: "false", ...more });
+  const text = (name, more = {}) => input({ name, value: filter[name] ?? "", ...more });
   const state = select("state", STATES, filter.state ?? "");
   const body = text("text", { type: "search", placeholder: "Text in the body", "aria-label": "Text in the body" });
   state.setAttribute("aria-label", "State");

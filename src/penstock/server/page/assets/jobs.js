@@ -5,7 +5,7 @@ import { el, patch } from "./dom.js";
 import { told } from "./filters.js";
 import { count, number, shown } from "./format.js";
 import { follow } from "./live.js";
-import { act, badge, empty, head, moment, named, progress, queueLink, toast, words } from "./ui.js";
+import { act, badge, button, empty, head, moment, named, progress, queueLink, soft, toast, words } from "./ui.js";
 
 const DOING = { delete: "Delete", release: "Release", move: "Move", redrive: "Redrive" };
 const DONE = { delete: "deleted", release: "released", move: "moved", redrive: "redriven" };
@@ -48,16 +48,15 @@ function line(job) {
   const may = status === "running" && can(["delete", "release"].includes(action) ? "receive" : "admin");
   return el("section", { class: "card job", "aria-label": `${DOING[action]} in ${shown(job.queue)}` },
     el("div", { class: "job-head" },
-      el("b", {}, DOING[action]), el("span", {}, told(job.filter)), el("span", { class: "soft" }, "in"), queueLink(job.queue),
-      job.to ? [el("span", { class: "soft" }, "to"), queueLink(job.to)] : null,
-      el("span", { class: "spacer" }), badge(status, KINDS[status]), may ? el("button", { type: "button", class: "btn small", data: { stop: id } }, "Cancel") : null),
+      el("b", {}, DOING[action]), el("span", {}, told(job.filter)), soft("in"), queueLink(job.queue),
+      job.to ? [soft("to"), queueLink(job.to)] : null,
+      el("span", { class: "spacer" }), badge(status, KINDS[status]), may ? button("Cancel", null, { kind: "small", data: { stop: id } }) : null),
     bar,
     el("div", { class: "job-foot" }, el("span", {}, `${number(done)} ${total === null ? "" : `of ${number(total)} `}${DONE[action]}${stayed ? `, ${count(stayed, "message")} stayed` : ""}`),
-      el("span", { class: "soft" }, "begun ", moment(job.started_at), job.by ? [" by ", named(job.by)] : null, job.rate ? `, at most ${number(job.rate)} a second` : null)),
+      soft("begun ", moment(job.started_at), job.by ? [" by ", named(job.by)] : null, job.rate ? `, at most ${number(job.rate)} a second` : null)),
     job.reason ? el("p", { class: status === "failed" ? "bad" : "soft" }, shown(job.reason)) : null);
 }
 
-/** Begin a job; the answer is the job. */
 export async function begin(job) {
   const begun = await post("/penstock/jobs", job);
   toast(`${DOING[job.action]}: ${told(job.filter)}. The job runs on the server.`);

@@ -7,7 +7,7 @@ import { el, patch, replace, text } from "./dom.js";
 import { form, fromQuery, isEmpty, toQuery } from "./filters.js";
 import { bytes, count, number, shown } from "./format.js";
 import { follow } from "./live.js";
-import { act, badge, button, empty, head, linkTo, moment, named, trouble, words } from "./ui.js";
+import { act, badge, button, empty, head, linkTo, moment, named, soft, trouble, words } from "./ui.js";
 
 const PAGE = 50;
 const KINDS = { visible: "good", in_flight: "accent", delayed: "", blocked: "warn", damaged: "bad", processed: "good", failed: "bad" };
@@ -150,8 +150,8 @@ export function messageList(place, { queue, may, dead, filter, signal, total = 0
 
 function line(queue, one, dead, choosable) {
   const { id, death, preview } = one;
-  const told = preview === null ? el("span", { class: "soft" }, one.state === "damaged" ? "damaged" : shown(one.content_type)) : el("bdi", { class: "mono preview" }, preview ? shown(preview) : "(empty)");
-  const last = dead ? death && named(death.reason) : one.holder ? named(one.holder) : one.group && [el("span", { class: "soft" }, "group "), named(one.group)];
+  const told = preview === null ? soft(one.state === "damaged" ? "damaged" : shown(one.content_type)) : el("bdi", { class: "mono preview" }, preview ? shown(preview) : "(empty)");
+  const last = dead ? death && named(death.reason) : one.holder ? named(one.holder) : one.group && [soft("group "), named(one.group)];
   return el("tr", { data: { id } }, choosable ? el("td", {}, el("input", { type: "checkbox", "aria-label": `Choose message ${one.number}` })) : null,
     el("td", { class: "first" }, el("a", { class: "what", href: linkTo(queue, "messages", id), title: id }, el("span", { class: "mono id" }, `#${one.number}`), told)),
     el("td", {}, stateBadge(one.state)), el("td", { class: "at" }, moment(dead && death ? death.died_at : one.sent_at)),

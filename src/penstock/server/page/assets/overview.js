@@ -76,7 +76,6 @@ class List {
     this.markSort();
   }
 
-  /** Listen to the changes, the scroll and the size of the window. */
   open() {
     const { signal } = this;
     follow({ rows: (change) => this.take(change), signal });
@@ -237,7 +236,6 @@ function value(row, key) {
   return key === "oldest_age" ? ago(row.oldest_at) : row[key];
 }
 
-/** The elements of one row. */
 function line(name) {
   const small = spark();
   const marks = el("span", { class: "marks" });
@@ -256,10 +254,10 @@ function line(name) {
     }
     cells.get("dead_letters").classList.toggle("bad", row.dead_letters > 0);
     small.update(row.curve ?? []);
-    const told = JSON.stringify([row.dead_letter_of?.length > 0, row.damaged]);
+    const told = JSON.stringify([row.dead_letter_of?.length > 0, row.damaged, row.paused]);
     if (told === marked) return;
     marked = told;
-    replace(marks, row.dead_letter_of?.length ? badge("dead letters", "", { title: `of ${row.dead_letter_of.join(", ")}` }) : null, row.damaged ? badge(`${number(row.damaged)} damaged`, "bad") : null);
+    replace(marks, row.paused ? badge("paused", "warn") : null, row.dead_letter_of?.length ? badge("dead letters", "", { title: `of ${row.dead_letter_of.join(", ")}` }) : null, row.damaged ? badge(`${number(row.damaged)} damaged`, "bad") : null);
   }
 
   return { node, update };

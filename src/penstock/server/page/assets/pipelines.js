@@ -7,6 +7,7 @@ import { every } from "./live.js";
 import { badge, card, empty, head, moment, named, queueLink, table } from "./ui.js";
 
 const QUIET = 60;
+const FATES = { reject: "rejected", drop: "dropped" };
 
 export async function show(root, { signal }) {
   head(root, { title: "Pipelines" });
@@ -29,7 +30,7 @@ function draw(place, { at, pipelines }) {
 function row(one) {
   const report = one.report ? el("a", { href: one.report, rel: "noopener noreferrer", target: "_blank" }, "Open") : "–";
   const lag = one.reads.length > 1 ? list(one.lags, number) : number(one.lags[one.source] ?? one.lag);
-  const checks = list(one.checks, ({ rows, failed }) => `${number(failed)} of ${number(rows)}`);
+  const checks = list(one.checks, ({ action, rows, failed }) => el("span", { class: failed ? "warn" : "soft" }, `${number(failed)} of ${number(rows)} ${FATES[action] ?? "failed"}`));
   return [named(one.name), queues(one.reads), queues(one.writes), state(one), number(one.rows), rate(one.rate), lag, duration(one.batch_seconds), checks, moment(one.seen_at), report];
 }
 
@@ -40,9 +41,10 @@ function state({ last_error, finished, seen_at }) {
 }
 
 function list(values, told) {
-  return Object.entries(values).map(([name, value]) => el("div", {}, named(name), " ", told(value)));
+  const lines = Object.entries(values).map(([name, value]) => el("div", {}, named(name), " ", told(value)));
+  return lines.length ? lines : "–";
 }
 
 function queues(names) {
-  return names.map((name) => el("div", {}, queueLink(name)));
+  return names.length ? names.map((name) => el("div", {}, queueLink(name))) : "–";
 }

@@ -1,13 +1,13 @@
 // One queue: how deep it is and was, how long messages wait, who holds them, what it promises.
 
-import { at, callBroker, get } from "./api.js";
+import { at, call, callBroker, get } from "./api.js";
 import { go, remember } from "./app.js";
 import { curve } from "./charts.js";
-import { el, patch, replace } from "./dom.js";
+import { el, patch, replace, text } from "./dom.js";
 import { age, ago, count, duration, hear, number, rate, short } from "./format.js";
 import { every, follow } from "./live.js";
 import { editSettings, settingsPairs } from "./settings.js";
-import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, table, tiles, toast } from "./ui.js";
+import { act, badge, button, card, choices, confirm, empty, head, linkTo, moment, named, queueLink, queueLinks, soft, table, tiles, toast } from "./ui.js";
 
 const SPANS = [["minute", "Minute"], ["hour", "Hour"], ["day", "Day"]];
 const TILES = [["messages", "messages", short], ["visible", "visible", short], ["in_flight", "in flight", short], ["delayed", "delayed", short], ["damaged", "damaged", short], ["oldest_age", "oldest", age], ["rate_in", "in / s", rate], ["rate_out", "out / s", rate]];
@@ -17,16 +17,18 @@ export async function show(root, { queue, query, signal }) {
   const first = await get(at(queue, "summary"), { signal });
   const may = (scope) => first.may.includes(scope);
   const state = { summary: first };
+  const pause = may("admin") ? button("", () => act(pause, async () => { await call(queue, "update", { paused: !state.summary.paused }); await look(); })) : null;
   head(root, { title: queue, name: true, crumbs: [["Queues", "/dashboard"]], actions: [
     may("read") ? el("a", { class: "btn primary", href: linkTo(queue, "messages") }, "Messages") : null,
+    pause,
     may("admin") ? button("Edit settings", () => edit()) : null,
     may("admin") ? button("Delete queue", (event) => drop(event.target), { kind: "danger" }) : null,
   ] });
   const figures = tiles(TILES);
-  const places = Object.fromEntries(["letters", "times", "settings", "holders", "readers"].map((name) => [name, el("div")]));
+  const places = Object.fromEntries(["notes", "times", "settings", "holders", "readers"].map((name) => [name, el("div")]));
   const charts = chartCards(queue, query.get("span"), signal);
   root.append(
-    figures.node, places.letters, charts.node,
+    figures.node, places.notes, charts.node,
     el("div", { class: "flow" }, card("How long messages take", places.times), may("read") ? [card("Consumers", places.holders), card("Readers", places.readers)] : null, card("Settings", places.settings)));
 
   function tell(row) {
@@ -38,7 +40,8 @@ export async function show(root, { queue, query, signal }) {
     hear(summary.at);
     tell(summary);
     figures.values.get("damaged").classList.toggle("bad", summary.damaged > 0);
-    patch(places.letters, letters(summary));
+    if (pause) text(pause, summary.paused ? "Resume" : "Pause");
+    patch(places.notes, notes(summary));
     patch(places.times, times(summary));
     patch(places.settings, settingsPairs(summary.settings));
     patch(places.holders, holders(summary));
@@ -113,15 +116,15 @@ function chartCards(queue, wanted, signal) {
   return { node, open: () => every(5, look, signal) };
 }
 
-/** Where dead letters go, and whose dead letters these are. */
-function letters({ name, dead_letter_queue, dead_letters, dead_letter_of, settings }) {
-  const lines = [];
+/** Whether it rests, where dead letters go, and whose dead letters these are. */
+function notes({ name, paused, dead_letter_queue, dead_letters, dead_letter_of, settings }) {
+  const lines = paused ? [el("p", { class: "warn" }, "This queue is paused: it takes messages, and nobody receives them until it is resumed.")] : [];
   if (dead_letter_queue) {
     const there = el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(dead_letter_queue)}`, class: dead_letters > 0 ? "bad" : null }, dead_letters === null ? "its dead letters" : count(dead_letters, "dead letter"));
     lines.push(el("p", {}, `A message that was received ${settings.redrive ? count(settings.redrive.max_receives, "time") : "too often"} goes to `, queueLink(dead_letter_queue), ", which has ", there, "."));
   }
   if (dead_letter_of?.length) {
-    lines.push(el("p", {}, "This queue has the dead letters of ", dead_letter_of.map((one, place) => [place ? ", " : "", queueLink(one)]), ". ", el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(name)}` }, "Look at them by reason"), "."));
+    lines.push(el("p", {}, "This queue has the dead letters of ", queueLinks(dead_letter_of), ". ", el("a", { href: `/dashboard/dead-letters/${encodeURIComponent(name)}` }, "Look at them by reason"), "."));
   }
   return lines.length ? el("div", { class: "card note" }, lines) : null;
 }
@@ -135,7 +138,7 @@ function times({ waiting, handling }) {
 
 function holders({ holders: found, holders_complete: complete }) {
   if (!found?.length) return empty("Nobody holds a message.", "A consumer appears here while it asks for messages or holds some.");
-  const rows = found.map((one) => [one.holder === null ? el("span", { class: "soft" }, "without a name") : named(one.holder), one.receives ? badge("asks for more", "good") : one.registered ? badge("alive") : "", number(one.messages), moment(one.oldest_claim_at), moment(one.next_expiry_at)]);
+  const rows = found.map((one) => [one.holder === null ? soft("without a name") : named(one.holder), one.receives ? badge("asks for more", "good") : one.registered ? badge("alive") : "", number(one.messages), moment(one.oldest_claim_at), moment(one.next_expiry_at)]);
   return [table("Consumers", ["Consumer", "State", "#Holds", "Since", "Heartbeat due"], rows), complete ? null : el("p", { class: "soft small" }, "There are more: only a part of the messages in flight was looked at.")];
 }
 

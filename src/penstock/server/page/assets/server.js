@@ -54,7 +54,7 @@ function nodes(found) {
 
 function audit(lines) {
   if (!lines.length) return card("Recent changes", empty("No change yet.", "Deletes, purges, settings and sign-ins are listed here."));
-  const rows = lines.toReversed().map(({ at, deed, token, queue, ...facts }) => [time(at), named(deed), queue ? queueLink(queue) : "–", token ? named(token) : "–", Object.entries(facts).map(([key, value]) => `${key} ${typeof value === "string" ? shown(value) : JSON.stringify(value)}`).join(", ")]);
+  const rows = lines.toReversed().map(({ at, deed, token, queue, ...facts }) => [el("time", {}, time(at)), named(deed), queue ? queueLink(queue) : "–", token ? named(token) : "–", Object.entries(facts).map(([key, value]) => `${key} ${typeof value === "string" ? shown(value) : JSON.stringify(value)}`).join(", ")]);
   const heads = ["Time", "What", "Queue", "Token", "More"];
   return card("Recent changes", table("Recent changes", heads, rows.slice(0, SHOWN)), rows.length > SHOWN ? el("details", {}, el("summary", {}, `${rows.length - SHOWN} more`), table("Earlier changes", heads, rows.slice(SHOWN))) : null);
 }

@@ -4,10 +4,10 @@ import { call, callBroker } from "./api.js";
 import { go } from "./app.js";
 import { el } from "./dom.js";
 import { span } from "./format.js";
-import { act, dialog, field, linkTo, named, pairs, queueLink, toast, words } from "./ui.js";
+import { act, button, dialog, field, input, linkTo, named, pairs, queueLink, toast, words } from "./ui.js";
 
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
-const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once", labels: {}, paused: false };
+const DEFAULTS = { visibility: 30, retention: 4 * 86400, delay: 0, history: 0, deduplicate: false, redrive: null, groups: false, mode: "at_least_once" };
 const TIMES = [
   ["visibility", "Visibility", "how long a received message stays hidden"],
   ["retention", "Retention", "how long a message is kept"],
@@ -16,7 +16,7 @@ const TIMES = [
 ];
 
 export function settingsPairs(settings) {
-  const { redrive, deduplicate, mode, groups, paused, retry, labels = {} } = settings;
+  const { redrive, deduplicate, mode, groups, retry, labels } = settings;
   const names = Object.keys(labels ?? {});
   return pairs([
     ...TIMES.map(([key, told]) => [told, key === "history" && !settings[key] ? "none" : span(settings[key])]),
@@ -24,7 +24,6 @@ export function settingsPairs(settings) {
     ["Dead letters", redrive ? ["to ", redrive.dead_letter_queue === ":hidden" ? "a queue that you may not see" : queueLink(redrive.dead_letter_queue), ` after ${redrive.max_receives === 1 ? "1 receive" : `${redrive.max_receives} receives`}`] : "none"],
     ["Delivery", mode === "at_most_once" ? "at most once" : "at least once"],
     ["Groups", groups ? "kept in order" : "no"],
-    paused ? ["Paused", "yes"] : null,
     retry && ["Retries", retry],
     names.length ? ["Labels", names.map((name) => el("div", {}, named(name), ": ", named(labels[name])))] : null,
   ]);
@@ -38,17 +37,15 @@ function seconds(told, label) {
 }
 
 function controls(settings, queues, fresh) {
-  const input = (value, more = {}) => el("input", { type: "text", autocomplete: "off", spellcheck: "false", value, ...more });
   const choose = (options, chosen) => el("select", {}, options.map(([value, told]) => el("option", { value, selected: value === chosen }, told)));
-  const times = Object.fromEntries(TIMES.map(([key]) => [key, input(span(settings[key]))]));
+  const times = Object.fromEntries(TIMES.map(([key]) => [key, input({ value: span(settings[key]) })]));
   const equal = choose([["no", "taken"], ["yes", "refused while one is in the queue"], ["window", "refused for some time"]], settings.deduplicate === false ? "no" : settings.deduplicate === true ? "yes" : "window");
-  const span_of_equal = input(typeof settings.deduplicate === "number" ? span(settings.deduplicate) : "5 minutes");
+  const span_of_equal = input({ value: typeof settings.deduplicate === "number" ? span(settings.deduplicate) : "5 minutes" });
   const known = el("datalist", { id: "known-queues" }, queues.slice(0, 500).map((name) => el("option", { value: name })));
-  const dead = input(settings.redrive?.dead_letter_queue ?? "", { list: "known-queues", placeholder: "none" });
+  const dead = input({ value: settings.redrive?.dead_letter_queue ?? "", list: "known-queues", placeholder: "none" });
   const most = el("input", { type: "number", min: 1, value: settings.redrive?.max_receives ?? 5 });
   const mode = choose([["at_least_once", "at least once"], ["at_most_once", "at most once"]], settings.mode);
-  const check = (checked) => el("input", { type: "checkbox", checked });
-  const [groups, paused] = [check(settings.groups), check(settings.paused)];
+  const groups = el("input", { type: "checkbox", checked: settings.groups });
   const window_field = field("Refused for", span_of_equal);
   const most_field = field("Receives before that", most);
   const see = () => {
@@ -60,7 +57,6 @@ function controls(settings, queues, fresh) {
   see();
   const node = el("div", { class: "fields" }, TIMES.map(([key, told, hint]) => field(told, times[key], hint)),
     field("Delivery", mode), field("Equal messages", equal), window_field, field("Dead letter queue", dead), most_field, known,
-    el("label", { class: "check" }, paused, "Paused"),
     fresh ? el("label", { class: "check" }, groups, "Keep the order within groups") : null);
 
   function read() {
@@ -68,7 +64,6 @@ function controls(settings, queues, fresh) {
     chosen.deduplicate = { no: false, yes: true }[equal.value] ?? seconds(span_of_equal.value, "Refused for");
     chosen.redrive = dead.value ? [dead.value, Number(most.value)] : null;
     chosen.mode = mode.value;
-    chosen.paused = paused.checked;
     if (fresh) chosen.groups = groups.checked;
     return chosen;
   }
@@ -94,7 +89,7 @@ export function editSettings(queue, settings, queues, done) {
 
 export function createQueue(queues) {
   const form = controls(DEFAULTS, queues, true);
-  const name = el("input", { type: "text", required: true, autocomplete: "off", spellcheck: "false", autofocus: true });
+  const name = input({ required: true, autofocus: true });
   ask("New queue", [field("Name", name), form.node], "Create", async () => {
     await callBroker("create", { name: name.value, ...changes(form.read(), DEFAULTS) });
     await go(linkTo(name.value));
@@ -104,7 +99,7 @@ export function createQueue(queues) {
 /** Stays open until the work has succeeded. */
 function ask(title, content, told, work) {
   const wrong = el("p", { class: "bad", role: "alert" });
-  const submit = el("button", { type: "submit", class: "btn primary" }, told);
+  const submit = button(told, null, { type: "submit", kind: "primary" });
   const box = dialog(title, [content, wrong], submit, { wide: true });
   box.querySelector("form").addEventListener("submit", () => act(submit, async () => {
     wrong.textContent = "";

@@ -3,7 +3,7 @@
 import { session, signIn } from "./api.js";
 import { go } from "./app.js";
 import { el } from "./dom.js";
-import { act, empty, field, head, words } from "./ui.js";
+import { act, button, empty, field, head, words } from "./ui.js";
 
 export function show(root, { query, signal }) {
   head(root, { title: "Sign in" });
@@ -13,7 +13,7 @@ export function show(root, { query, signal }) {
   }
   const token = el("input", { type: "password", name: "token", autocomplete: "current-password", spellcheck: "false", required: true, autofocus: true });
   const wrong = el("p", { class: "wrong", role: "alert" });
-  const submit = el("button", { type: "submit", class: "btn primary" }, "Sign in");
+  const submit = button("Sign in", null, { type: "submit", kind: "primary" });
   const form = el("form", { class: "card signin", on: { submit: enter } },
     el("p", {}, "This server is for holders of a token. What yours may not do is not shown."),
     field("Token", token, "It opens a session, which ends after half an hour without use. The page does not keep it."), wrong, submit);

@@ -21,9 +21,17 @@ export function linkTo(queue, ...rest) {
   return ["/dashboard/queues", ...[queue, ...rest].map(encodeURIComponent)].join("/");
 }
 
+export function soft(...told) {
+  return el("span", { class: "soft" }, ...told);
+}
+
 /** A link to a queue by its name. */
 export function queueLink(queue, properties = {}) {
   return el("a", { href: linkTo(queue), title: queue, ...properties }, named(queue));
+}
+
+export function queueLinks(names) {
+  return names.map((name, place) => [place ? ", " : "", queueLink(name)]);
 }
 
 /** An instant: how long ago, with the full time at hand. */
@@ -55,6 +63,10 @@ export function button(told, listener, properties = {}) {
 
 export function badge(told, kind = "", properties = {}) {
   return el("span", { class: `badge ${kind}`.trim(), ...properties }, told);
+}
+
+export function input(more) {
+  return el("input", { type: "text", autocomplete: "off", spellcheck: "false", ...more });
 }
 
 /** A labelled control: `field("Rate", el("input", …), "messages a second")`. */
@@ -119,14 +131,13 @@ export function dialog(title, content, action, { wide = false, closed = null } =
 export function confirm({ title, content, action, danger = false, typed = null }) {
   return new Promise((resolve) => {
     let box = null;
-    const go = el("button", { type: "submit", class: `btn ${danger ? "danger" : "primary"}`, disabled: typed !== null, on: { click: () => box.close("yes") } }, action);
-    const input = typed === null ? null : el("input", { type: "text", autocomplete: "off", spellcheck: "false", autofocus: true, on: { input: () => { go.disabled = input.value !== typed; } } });
-    const asked = input && field(["Type ", named(typed), " to confirm"], input);
+    const go = button(action, () => box.close("yes"), { type: "submit", kind: danger ? "danger" : "primary", disabled: typed !== null });
+    const typing = input({ autofocus: true, on: { input: () => { go.disabled = typing.value !== typed; } } });
+    const asked = typed === null ? null : field(["Type ", named(typed), " to confirm"], typing);
     box = dialog(title, [typeof content === "string" ? el("p", {}, content) : content, asked], go, { closed: (said) => resolve(said === "yes") });
   });
 }
 
-/** Rows of names and values. */
 export function pairs(rows) {
   return el("dl", { class: "pairs" }, rows.filter(Boolean).map(([told, value]) => [el("dt", {}, told), el("dd", {}, value)]));
 }

@@ -1,0 +1,1 @@
+"""One application in each framework: an empty task, which its worker runs. A sender imports it too, and calls `send`."""
