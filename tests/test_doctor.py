@@ -20,7 +20,7 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.clock import system_clock
-from penstock.operations.doctor import Finding, Verdict, examine
+from penstock.operations.doctor import Finding, Severity, examine
 from penstock.operations.doctor.file_systems import Mount
 from penstock.operations.doctor.folders import _examine_file_system
 from penstock.operations.doctor.machine import fits, read_requirement
@@ -38,7 +38,7 @@ SECRET = "a-secret-of-some-length"
 
 def wrongs(url: str, **options: Any) -> list[tuple[str, str]]:
     found = examine(url, **{"patience": PATIENCE, **options})
-    return [(finding.subject, finding.what) for finding in found if finding.verdict is Verdict.WRONG]
+    return [(finding.subject, finding.what) for finding in found if finding.severity is Severity.WRONG]
 
 
 def told(url: str, subject: str) -> list[Finding]:
@@ -76,7 +76,7 @@ def test_nothing_is_wrong_with_a_store_that_is_in_use(url: str) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "vsqs", "spool"])
 def test_a_store_that_is_not_there_is_not_made(kind: str, tmp_path: Path) -> None:
     (finding,) = told(f"{kind}:///{tmp_path}/none", "store")
-    assert (finding.verdict, "there is no store" in finding.what) == (Verdict.NOTE, True)
+    assert (finding.severity, "there is no store" in finding.what) == (Severity.NOTE, True)
     assert list(tmp_path.iterdir()) == []
     assert sole(wrongs(f"{kind}:///{tmp_path}/no/where/x")) == ("disk", f"there is no folder {tmp_path}/no/where")
 
@@ -122,7 +122,7 @@ def test_a_disk_in_memory_nearly_full_full_or_read_only_is_told(kind: str, disk:
 def test_a_file_system_that_does_not_suit_a_queue_is_told(kind: str, options: str, says: str, tmp_path: Path) -> None:
     """Not mounted here, but as Linux would name it."""
     found = list(_examine_file_system(tmp_path, Mount(kind, frozenset(options.split(","))), "its locks"))
-    assert any(finding.verdict is Verdict.WRONG and says in finding.what for finding in found)
+    assert any(finding.severity is Severity.WRONG and says in finding.what for finding in found)
 
 
 STRANGER = """
@@ -130,7 +130,7 @@ import os, sys
 from penstock.operations.doctor import examine
 examine(sys.argv[1], patience=60)  # before, so that nothing is left to import
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-print([finding.what for finding in examine(sys.argv[1], patience=60) if finding.verdict == "wrong"])
+print([finding.what for finding in examine(sys.argv[1], patience=60) if finding.severity == "wrong"])
 """
 
 
@@ -207,7 +207,7 @@ def test_settings_that_lose_messages_are_told_on_postgresql(postgresql: Database
     fsync = ("sync", "fsync is off: a power cut may lose messages, and damage the database")
     assert wrongs(url) == [fsync]
     (finding,) = told(url, "store")
-    assert (finding.verdict, finding.what) == (Verdict.NOTE, "there is no store yet")
+    assert (finding.severity, finding.what) == (Severity.NOTE, "there is no store yet")
     with penstock.open(url) as broker:
         broker.create("jobs").send(b"x")
     assert wrongs(url) == [fsync]
@@ -311,7 +311,7 @@ def test_a_certificate_that_nobody_vouches_for_is_told(
         monkeypatch.setenv("SSL_CERT_FILE", f"{pem}.crt")
         assert wrongs(server.url) == []
         (finding,) = told(server.url, "tls")
-        assert finding.verdict is Verdict.NOTE, "five days"
+        assert finding.severity is Severity.NOTE, "five days"
         assert [subject for subject, _ in wrongs(server.url.replace("https:", "http:"))] == ["store"]
 
 
@@ -387,7 +387,7 @@ def test_the_command_prints_a_page_or_json_and_says_by_its_exit_code(
     assert page.err == "penstock: nothing is wrong\n"
     assert main(["doctor", "--store", url, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert {"subject": "store", "verdict": "note"}.items() <= document[-1].items()
+    assert {"subject": "store", "severity": "note"}.items() <= document[-1].items()
     assert main(["doctor", "--store", "vsqs:////no/such/place"]) == 1
     page = capsys.readouterr()
     assert "wrong  disk       there is no folder /no/such\n" in page.out

@@ -25,7 +25,7 @@ class Option(NamedTuple):
     """What may follow: None if nothing does; an empty list if anything may."""
 
 
-class Command(NamedTuple):
+class CommandWords(NamedTuple):
     path: str
     children: dict[str, str]
     """The commands below, with their help."""
@@ -49,7 +49,7 @@ def run_completion(args: argparse.Namespace, parser: argparse.ArgumentParser) ->
     return 0
 
 
-def _commands(parser: argparse.ArgumentParser, path: str) -> Iterator[Command]:
+def _commands(parser: argparse.ArgumentParser, path: str) -> Iterator[CommandWords]:
     """A command and all below it."""
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     children = {choice.dest: choice.help or "" for group in groups for choice in group._choices_actions}
@@ -60,13 +60,13 @@ def _commands(parser: argparse.ArgumentParser, path: str) -> Iterator[Command]:
             options.append(Option(list(action.option_strings), action.help or "", None if action.nargs == 0 else choices))
         elif action not in groups:
             values += choices
-    yield Command(path, children, options, values)
+    yield CommandWords(path, children, options, values)
     for group in groups:
         for name, child in group.choices.items():
             yield from _commands(child, f"{path} {name}".strip())
 
 
-def _bash(commands: list[Command], *, zsh: bool) -> str:
+def _bash(commands: list[CommandWords], *, zsh: bool) -> str:
     """zsh has an emulation of bash's completion."""
     lines = ["autoload -Uz compinit bashcompinit && compinit && bashcompinit"] if zsh else []
     lines += [
@@ -100,7 +100,7 @@ def _bash(commands: list[Command], *, zsh: bool) -> str:
     return "\n".join(lines)
 
 
-def _fish(commands: list[Command]) -> str:
+def _fish(commands: list[CommandWords]) -> str:
     paths = " ".join(_quoted(command.path) for command in commands if command.path)
     lines = [
         "function __penstock_chosen",

@@ -81,16 +81,16 @@ def run_vacuum(args: Namespace) -> int:
 
 
 def run_doctor(args: Namespace) -> int:
-    from penstock.operations.doctor import Verdict, examine
+    from penstock.operations.doctor import Severity, examine
 
     found = examine(args.store, patience=args.timeout)
-    bad = sum(finding.verdict is Verdict.WRONG for finding in found)
+    bad = sum(finding.severity is Severity.WRONG for finding in found)
     if args.json:
         emit([asdict(finding) for finding in found])
         return 1 if bad else 0
     width = max(len(finding.subject) for finding in found)
     for finding in found:
-        print(shown(f"{finding.verdict:5}  {finding.subject:{width}}  {finding.what}"))
+        print(shown(f"{finding.severity:5}  {finding.subject:{width}}  {finding.what}"))
         if finding.remedy is not None:
             print(shown(f"       {'':{width}}  → {finding.remedy}"))
     complain("nothing is wrong" if not bad else "1 thing is wrong" if bad == 1 else f"{bad} things are wrong")

@@ -13,7 +13,7 @@ from penstock.broker import REMOTE, STORES
 from penstock.clock import Clock, system_clock
 from penstock.errors import BadInput, PenstockError
 from penstock.operations.doctor.databases import examine_mysql, examine_postgresql
-from penstock.operations.doctor.findings import Finding, Verdict, Visit, wrong
+from penstock.operations.doctor.findings import Finding, Severity, Visit, wrong
 from penstock.operations.doctor.folders import examine_folder, examine_sqlite
 from penstock.operations.doctor.machine import examine_clock, examine_java, examine_libraries, examine_python
 from penstock.operations.doctor.memcached import examine_memcached
@@ -21,7 +21,7 @@ from penstock.operations.doctor.service import examine_service
 from penstock.policy import check_seconds
 from penstock.urls import shown, without_password
 
-__all__ = ["PATIENCE", "Finding", "Verdict", "examine"]
+__all__ = ["PATIENCE", "Finding", "Severity", "examine"]
 
 PATIENCE = 10.0
 """Seconds after which a check that has not ended is a finding itself."""
@@ -88,7 +88,7 @@ def _examine_store(visit: Visit) -> Iterable[Finding]:
     if kind in EXAMINATIONS:
         return EXAMINATIONS[kind](visit)
     if kind in STORES:
-        return [Finding("store", Verdict.NOTE, "a store in memory: its messages end with its process")]
+        return [Finding("store", Severity.NOTE, "a store in memory: its messages end with its process")]
     known = ", ".join(f"{name}:" for name in sorted(EXAMINATIONS))
     what = f"{shown(visit.url)} is no store that the doctor knows: {known}"
     return [wrong("store", without_password(what), "give its URL with --store, or in PENSTOCK_STORE")]

@@ -12,7 +12,7 @@ FAR = 5.0
 """A clock that differs by more seconds is wrong."""
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     OK = "ok"
     NOTE = "note"
     WRONG = "wrong"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     subject: str
-    verdict: Verdict
+    severity: Severity
     what: str
     remedy: str | None = None
 
@@ -34,15 +34,15 @@ class Visit(NamedTuple):
 
 
 def ok(subject: str, what: str) -> Finding:
-    return Finding(subject, Verdict.OK, what)
+    return Finding(subject, Severity.OK, what)
 
 
 def note(subject: str, what: str, remedy: str | None = None) -> Finding:
-    return Finding(subject, Verdict.NOTE, what, remedy)
+    return Finding(subject, Severity.NOTE, what, remedy)
 
 
 def wrong(subject: str, what: str, remedy: str) -> Finding:
-    return Finding(subject, Verdict.WRONG, what, remedy)
+    return Finding(subject, Severity.WRONG, what, remedy)
 
 
 def compare_clocks(whose: str, ahead: float) -> Finding:
