@@ -122,7 +122,7 @@ def test_a_token_that_may_count_sees_numbers_and_no_body(counting: str) -> None:
         assert watch("POST", f"/penstock/queues/other/{verb}", {"arguments": {}}).status == 403, verb
     for method, path in [("GET", "/messages/mail-in"), ("GET", "/mail-in/messages"), ("POST", "/messages/mail-in")]:
         assert watch(method, path).status == 403
-    for verb in ("peek", "scan", "settled", "receive", "sismember", "spop", "read", "purge", "send_many"):
+    for verb in ("peek", "find", "scan", "settled", "receive", "sismember", "spop", "read", "purge", "send_many"):
         assert watch("POST", f"/penstock/queues/mail-in/{verb}", {"arguments": {}}).status == 403, verb
     with penstock.open(counting, token=NEW) as broker:
         assert broker["mail-in"].stats().visible == 1

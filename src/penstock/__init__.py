@@ -14,6 +14,7 @@ from penstock.errors import (
     ClaimError,
     ClaimLapsed,
     MissingExtra,
+    NoResult,
     OutcomeUnknown,
     PenstockError,
     QueueExists,
@@ -29,6 +30,7 @@ from penstock.errors import (
     StoreReadOnly,
     StoreUnreachable,
     StoreVersion,
+    TaskFailed,
     Unsupported,
     WriterSetBack,
 )
@@ -57,6 +59,7 @@ if _TYPE_CHECKING:
     from penstock.aio.message import AsyncMessage
     from penstock.aio.queue import AsyncQueue
     from penstock.schedules.schedule import Schedule
+    from penstock.tasks.task import Task
 
 __version__ = "0.1.0"
 
@@ -80,6 +83,7 @@ __all__ = [
     "Message",
     "MissingExtra",
     "Mode",
+    "NoResult",
     "OutcomeUnknown",
     "PenstockError",
     "Producer",
@@ -108,6 +112,8 @@ __all__ = [
     "StoreReadOnly",
     "StoreUnreachable",
     "StoreVersion",
+    "Task",
+    "TaskFailed",
     "Unsupported",
     "WriterSetBack",
     "aopen",
@@ -120,8 +126,9 @@ _LATER = {
     "AsyncQueue": "aio.queue",
     "aopen": "aio.broker",
     "Schedule": "schedules.schedule",
+    "Task": "tasks.task",
 }
-"""What is imported when it is first used: most programs do without asyncio, or without schedules."""
+"""What is imported when it is first used: most programs do without asyncio, schedules or tasks."""
 
 
 def __getattr__(name: str) -> _Any:

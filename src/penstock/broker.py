@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock import policy
 from penstock.clock import Clock, machine_clock
 from penstock.errors import BadInput, BadURL, QueueExists, QueueNotFound, Unsupported
-from penstock.message import MAX_NUMBER, Draft, Settings
+from penstock.message import MAX_NUMBER, Draft, RetryPolicy, Settings
 from penstock.patience import TIMEOUT, Patience
 from penstock.publishing.publishing import Desk, Publishing
 from penstock.queue.dead_letters import check_dead_letter_queue
@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from penstock.schedules.book import ScheduleBook
     from penstock.schedules.schedule import Schedule
     from penstock.schedules.scheduler import Scheduler
+    from penstock.tasks.call import Serializer
+    from penstock.tasks.registry import Tasks
+    from penstock.tasks.task import Task
+    from penstock.tasks.worker import TaskWorker
 
+P = ParamSpec("P")
+R = TypeVar("R")
 logger = logging.getLogger("penstock")
 
 Opener = Callable[[str, dict[str, Any]], Store]
@@ -122,6 +128,38 @@ class Broker(ABC):
             return Consumer(self.queue(name), self._roster, self.clock, beside=beside, **options)
         except TypeError as error:
             raise BadInput(f"these are not options of a consumer: {error}") from None
+
+    # tasks
+
+    def task(
+        self,
+        *,
+        queue: str,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        results: float | None = None,
+        serializer: Serializer | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """``@broker.task(queue="mail")`` makes a function a task: ``function.send(…)`` has a worker call it, and calling it
+        stays a plain call. Its arguments travel as JSON, checked by its annotations, or by a ``serializer``, such as `pickle`.
+
+        ``results``: for so many seconds keep what it returns; ``retry``: see `Queue.send`. ``name``: else that of the function
+        with its module."""
+        return self.tasks.define(queue=queue, name=name, retry=retry, results=results, serializer=serializer)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """Those that `task` has made."""
+        from penstock.tasks.registry import Tasks
+
+        return Tasks(self)
+
+    def task_worker(self, queues: Sequence[str] | None = None, **options: Any) -> TaskWorker:
+        """Runs tasks, of these queues or of all; the options are those of `penstock.workers.consumer.Consumer`. Its `run` works
+        until it is stopped."""
+        from penstock.tasks.worker import TaskWorker
+
+        return TaskWorker(self, queues, **options)
 
     # schedules
 

@@ -14,6 +14,8 @@ PenstockError
 │   ├── ClaimLapsed               a tentative claim was not confirmed in time; its messages are visible again
 │   └── ReaderSetBack             a reader asks for an epoch that it has already settled
 ├── WriterSetBack                 a writer publishes other messages as a batch that it has published already
+├── TaskFailed                    a task whose result is asked for has failed for good
+├── NoResult (TimeoutError)       a task has no result yet, or none any more
 ├── StoreError                    the storage below failed; the operation did not succeed
 │   ├── StoreBusy                 another process held a lock for too long
 │   ├── StoreFull                 no space left
@@ -87,6 +89,14 @@ class ReaderSetBack(ClaimError):
 
 
 class WriterSetBack(PenstockError):
+    pass
+
+
+class TaskFailed(PenstockError):
+    pass
+
+
+class NoResult(PenstockError, TimeoutError):
     pass
 
 

@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, ParamSpec, Self
 
 from penstock import policy
 from penstock.aio.backend import Backend
 from penstock.aio.embedded import Embedded
 from penstock.aio.queue import AsyncQueue
 from penstock.aio.remote import Remote
+from penstock.aio.task import AsyncTask
 from penstock.broker import REMOTE, Listing, LocalBroker, open_local
 from penstock.clock import Clock
 from penstock.errors import BadInput, QueueNotFound
 from penstock.message import Draft, Settings
 from penstock.schedules.schedule import ONCE, Schedule
+from penstock.tasks.task import Task
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,10 @@ class AsyncBroker:
     async def delete(self, name: str) -> Settings:
         settings: Settings = await self._backend.call_broker("delete", name)
         return settings
+
+    def task(self, task: Task[P, Any]) -> AsyncTask[P]:
+        """A task that `penstock.Broker.task` has made, to be sent from here: ``await broker.task(greet).send("ada")``."""
+        return AsyncTask(task, self._backend)
 
     # schedules
 

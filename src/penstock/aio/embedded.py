@@ -22,6 +22,7 @@ from penstock.queue.sending import Batch
 
 LOOKS = frozenset(
     {"peek", "settled", "span", "scan", "stats", "pulse", "read", "readers", "settled_epoch", "sismember", "scard", "settings"}
+    | {"find"}
 )
 """Verbs that change nothing, and need no commit of their own."""
 

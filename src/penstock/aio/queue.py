@@ -210,6 +210,10 @@ class AsyncQueue:
     ) -> list[AsyncMessage]:
         return adopt(await self._call("peek", limit, state=state, after=after), None)
 
+    async def find(self, id: str | None = None, *, key: str | bytes | None = None) -> AsyncMessage | None:
+        found = await self._call("find", id, key=key)
+        return None if found is None else adopt([found], None)[0]
+
     async def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> list[AsyncMessage]:
         return adopt(await self._call("settled", limit, after=after), None)
 

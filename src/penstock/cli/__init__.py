@@ -103,6 +103,7 @@ def _run(argv: list[str]) -> int:
         return BAD
     if args.command == "serve":
         return serving.run_serve(args)
+    args.store_given = args.store is not None
     args.store = args.store or os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE
     if args.command == "pipeline":
         return pipeline.run(args)
@@ -153,8 +154,9 @@ def build() -> Parser:
         sub.set_defaults(run=run)
         return sub
 
-    for module in (queues, sending, messages, lines, watch, work, schedules):
+    for module in (queues, sending, messages, lines, watch, schedules):
         module.add(command)
+    work.add(plain_command, _with_store)
     upkeep.add(plain_command)
     daemons.add(plain_command)
     completion.add(plain_command, build)

@@ -1,38 +1,44 @@
-"""The command work: consumers in processes of their own, which are restarted when a callback kills one."""
+"""The command work: runs the tasks of a module, or a function for each message of a queue, in processes of their own."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import sys
-import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 import penstock
 from penstock.broker import Broker
 from penstock.cli.output import complain, emit
-from penstock.cli.parser import Commands, seconds
+from penstock.cli.parser import PlainCommands, StoreCommand, seconds
+from penstock.cli.supervisor import SourceFiles, Supervisor
 from penstock.errors import BadInput, PenstockError
 from penstock.message import Mode
 from penstock.policy import check_count
+from penstock.tasks.task import Task
+from penstock.tasks.worker import find_queues
 from penstock.workers.consumer import Tally
 
-RESTART_PAUSE = 1.0
+BATCH = 10
 
 
-def add(command: Commands) -> None:
-    parser = command("work", run_work, "call a function for each message of a queue, until Ctrl-C or SIGTERM")
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help="called with the payload and the message")
-    parser.add_argument("--workers", metavar="N", type=int, default=1, help="consumers, each in a process of its own (1)")
-    parser.add_argument("--threads", metavar="N", type=int, default=1, help="functions at a time in each (1)")
-    parser.add_argument("--batch-size", metavar="N", type=int, default=10, help="messages to take at a time (10)")
+def add(command: PlainCommands, with_store: Callable[[Namespace, StoreCommand], int]) -> None:
+    def run(args: Namespace) -> int:
+        return run_tasks(args) if args.function is None else with_store(args, run_function)
+
+    parser = command(
+        "work", run, "run the tasks of a module, or a function for each message of a queue, until Ctrl-C or SIGTERM"
+    )
+    parser.add_argument("name", metavar="MODULE[:BROKER]|NAME", help="the module that has tasks; or a queue, for a function")
+    parser.add_argument("function", metavar="MODULE:FUNCTION", nargs="?", help="called with the payload and the message")
+    parser.add_argument("--queue", dest="queues", metavar="NAME", action="append", help="only its tasks (again for more)")
+    parser.add_argument("--workers", metavar="N", type=int, default=1, help="processes (1)")
+    parser.add_argument("--threads", metavar="N", type=int, default=1, help="functions at a time in each, for each queue (1)")
+    parser.add_argument("--batch-size", metavar="N", type=int, help="messages to take at a time (10; of tasks: --threads)")
     parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="at_most_once settles a message when it is taken")
     parser.add_argument(
         "--visibility", metavar="S", type=seconds, help="seconds of a lease; it is extended for as long as the function runs"
@@ -41,22 +47,45 @@ def add(command: Commands) -> None:
         "--no-help", dest="helping", action="store_false", help="take only messages of its own share of the queue"
     )
     parser.add_argument("--until-empty", action="store_true", help="end when there is nothing left to take")
+    parser.add_argument("--reload", action="store_true", help="start again when the module's files change: for development")
 
 
-def run_work(args: Namespace, broker: Broker) -> int:
+def run_function(args: Namespace, broker: Broker) -> int:
+    if args.queues or args.reload:
+        raise BadInput("--queue and --reload are for the tasks of a module")
     check_count(args.workers, "workers", 1, 1000, BadInput)
     find(args.function)
-    options = {
-        "batch_size": args.batch_size,
-        "workers": args.threads,
-        "mode": args.mode,
-        "visibility": args.visibility,
-        "helping": args.helping,
-    }
+    options = {"batch_size": BATCH, **_options(args)}
     broker.consumer(args.name, **options)  # what is wrong with them is better told once than by every worker
-    tally = Supervisor(args.workers, (args.store, args.name, args.function, options, args.until_empty)).run()
+    task = (args.store, args.name, args.function, options, args.until_empty)
+    return _tell(args, {"name": args.name}, Supervisor(args.workers, work, task).run())
+
+
+def run_tasks(args: Namespace) -> int:
+    check_count(args.workers, "workers", 1, 1000, BadInput)
+    if args.reload and args.until_empty:
+        raise BadInput("--reload works until it is stopped, and cannot end with --until-empty")
+    if args.store_given:
+        raise BadInput("the broker of the module says where its tasks are: --store is for NAME MODULE:FUNCTION")
+    with find_broker(args.name) as broker:
+        queues, options = find_queues(broker.tasks, args.queues), _options(args)
+        if getattr(broker, "kind", "") == "memory":
+            raise BadInput("a store in memory is in one process, and workers are others; use a file or a database")
+        broker.task_worker(queues, **options)  # what is wrong is better told once than by every worker
+    files = SourceFiles(args.name.partition(":")[0]) if args.reload else None
+    tally = Supervisor(args.workers, work_tasks, (args.name, queues, options, args.until_empty), files).run()
+    return _tell(args, {"module": args.name, "queues": list(queues)}, tally)
+
+
+def _options(args: Namespace) -> dict[str, Any]:
+    chosen = {"batch_size": args.batch_size, "mode": args.mode, "visibility": args.visibility}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return {**given, "workers": args.threads, "helping": args.helping}
+
+
+def _tell(args: Namespace, about: dict[str, Any], tally: Tally) -> int:
     if args.json:
-        emit({"name": args.name, **asdict(tally)})
+        emit({**about, **asdict(tally)})
     else:
         parts = {"processed": tally.processed, "retried": tally.retried, "failed": tally.failed, "lost": tally.lost}
         print(", ".join(f"{count} {what}" for what, count in parts.items()))
@@ -68,70 +97,52 @@ def find(function: str) -> Callable[..., Any]:
     module, colon, name = function.partition(":")
     if not colon or not module or not name:
         raise BadInput(f"{function!r:.200} is not MODULE:FUNCTION, such as tasks:handle")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise BadInput(f"{function!r:.200} cannot be found: {error}") from None
+    found = _look_up(_import(module, function), name, function)
     if not callable(found):
         raise BadInput(f"{function!r:.200} is not a function")
     return found  # type: ignore[no-any-return]
 
 
-class Supervisor:
-    def __init__(self, workers: int, task: tuple[Any, ...]) -> None:
-        self._workers = workers
-        self._task = task
-        self._stopping = False
-        self._context = multiprocessing.get_context("spawn")  # a fork would carry the store's connections along
-        self._running: dict[SpawnProcess, Connection] = {}
-        self._tally = Tally()
+def find_broker(place: str) -> Broker:
+    """The broker whose tasks MODULE, or MODULE:BROKER, defines."""
+    module, colon, name = place.partition(":")
+    if not module or (colon and not name):
+        raise BadInput(f"{place!r:.200} is not MODULE or MODULE:BROKER, such as shop.tasks")
+    found = _import(module, place)
+    if name:
+        broker = _look_up(found, name, place)
+        if not isinstance(broker, Broker):
+            raise BadInput(f"{place!r:.200} is not a broker, such as penstock.open(…) returns")
+        return broker
+    values = [value.broker if isinstance(value, Task) else value for value in vars(found).values()]
+    brokers = {id(value): value for value in values if isinstance(value, Broker)}
+    if len(brokers) != 1:
+        many = "more than one broker: name it, as in MODULE:BROKER" if brokers else "no broker, and no tasks of one"
+        raise BadInput(f"module {module!r:.200} has {many}")
+    return next(iter(brokers.values()))
 
-    def run(self) -> Tally:
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            for _ in range(self._workers):
-                self._start()
-            while self._running:
-                wait([worker.sentinel for worker in self._running], timeout=0.5)
-                for worker in [worker for worker in self._running if not worker.is_alive()]:
-                    self._ended(worker)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return self._tally
 
-    def _start(self) -> None:
-        end, far = self._context.Pipe(duplex=False)
-        worker = self._context.Process(target=work, args=(far, *self._task))
-        worker.start()
-        far.close()
-        self._running[worker] = end
+def _import(module: str, place: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return import_module(module)
+    except PenstockError:
+        raise
+    except ImportError as error:
+        raise BadInput(f"{place!r:.200} cannot be found: {error}") from error
+    except Exception as error:
+        raise BadInput(f"module {module!r:.200} cannot be imported: {type(error).__name__}: {error}") from error
 
-    def _ended(self, worker: SpawnProcess) -> None:
-        worker.join()
-        end = self._running.pop(worker)
-        if end.poll():
-            try:
-                told: Tally = end.recv()
-                for name, count in asdict(told).items():
-                    setattr(self._tally, name, getattr(self._tally, name) + count)
-            except EOFError:  # it died without a word
-                pass
-        end.close()
-        if worker.exitcode and not self._stopping:
-            complain(f"a worker has ended with {worker.exitcode}; starting another")
-            time.sleep(RESTART_PAUSE)
-            if not self._stopping:
-                self._start()
 
-    def _stop(self, *_: object) -> None:
-        self._stopping = True
-        for worker in self._running:
-            worker.terminate()
+def _look_up(module: ModuleType, name: str, place: str) -> Any:
+    found: Any = module
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise BadInput(f"{place!r:.200} cannot be found: {error}") from None
+    return found
 
 
 def work(end: Connection, url: str, name: str, function: str, options: dict[str, Any], until_empty: bool) -> None:
@@ -141,6 +152,16 @@ def work(end: Connection, url: str, name: str, function: str, options: dict[str,
             consumer = broker.consumer(name, **options)
             consumer.process(find(function))
             end.send(consumer.run(until_empty=until_empty))
+    except PenstockError as error:
+        complain(str(error))
+        sys.exit(1)
+
+
+def work_tasks(end: Connection, place: str, queues: Sequence[str], options: dict[str, Any], until_empty: bool) -> None:
+    """One worker of tasks."""
+    try:
+        with find_broker(place) as broker:
+            end.send(broker.task_worker(queues, **options).run(until_empty=until_empty))
     except PenstockError as error:
         complain(str(error))
         sys.exit(1)

@@ -29,7 +29,7 @@ from penstock.message import (
     Stats,
 )
 from penstock.policy import check_seconds
-from penstock.queue.arguments import as_draft, check_cancelled, check_each, check_flag, check_held, check_many, check_taking
+from penstock.queue.arguments import as_draft, check_each, check_flag, check_held, check_many, check_one, check_taking
 from penstock.queue.protocol import Queue
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ MOST_DELIVERY = 2**126
 """A server with tokens adds a proof to the number of a delivery."""
 LOOKS = frozenset(
     {"settings", "stats", "peek", "settled", "sismember", "scard", "readers", "settled_epoch", "read", "describe", "names"}
-    | {"pulse", "span", "scan", "schedules"}
+    | {"pulse", "span", "scan", "schedules", "find"}
 )
 """Verbs that change nothing."""
 ASKED_TWICE = LOOKS | {"send_many", "publish", "unstage"} | {"claim", "confirm", "settle"} | {"schedule", "change_schedule"}
@@ -207,7 +207,7 @@ class RemoteQueue(Queue):
 
     @asks
     def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> Asking[bool]:
-        check_cancelled(id, key)
+        check_one("cancel", id, key)
         return bool((yield from self._ask("cancel", **({"id": id} if key is None else {"key": key}))))
 
     def _one(self, message: Message | Receipt | str) -> Receipt:
@@ -234,6 +234,12 @@ class RemoteQueue(Queue):
         self, limit: int = 1, *, state: State | str | None = None, after: tuple[int, int] | None = None
     ) -> Asking[list[Message]]:
         return (yield from self._look("peek", limit=limit, state=state, after=after))
+
+    @asks
+    def find(self, id: str | None = None, *, key: str | bytes | None = None) -> Asking[Message | None]:
+        check_one("find", id, key)
+        found: Message | None = yield from self._ask("find", **({"id": id} if key is None else {"key": key}))
+        return found
 
     @asks
     def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> Asking[list[Message]]:

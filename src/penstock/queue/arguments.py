@@ -98,10 +98,10 @@ def as_draft(
     return Draft(body, content_type, attributes, delay, visibility, deadline, key, group, retry, unique)
 
 
-def check_cancelled(id: str | None, key: str | bytes | None) -> bytes | None:
-    """The key, as bytes."""
+def check_one(verb: str, id: str | None, key: str | bytes | None) -> bytes | None:
+    """Which message a caller means. Returns the key, as bytes."""
     if (id is None) == (key is None):
-        raise BadMessage("cancel takes the id of a message, or its key")
+        raise BadMessage(f"{verb} takes the id of a message, or its key")
     if id is not None and not isinstance(id, str):
         raise BadMessage(f"an id is text, not {type(id).__name__}: {shown(id)}")
     return None if key is None else policy.check_key(key)

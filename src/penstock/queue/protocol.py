@@ -191,6 +191,11 @@ class Queue(ABC):
         that come after the `place` of a message."""
 
     @abstractmethod
+    def find(self, id: str | None = None, *, key: str | bytes | None = None) -> Message | None:
+        """The message with this id, or with this key, as long as the key makes other messages duplicates, without receiving it.
+        None if it is not in the queue, or no longer."""
+
+    @abstractmethod
     def settled(self, limit: int = 100, *, after: tuple[int, int] | None = None) -> list[Message]:
         """The processed and failed messages that the queue's ``history`` setting still keeps, oldest first; with ``after``,
         those that come after the `place` of a message."""

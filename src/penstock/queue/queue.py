@@ -31,12 +31,12 @@ from penstock.policy import check_count, check_seconds
 from penstock.queue.arguments import (
     NOTHING,
     as_draft,
-    check_cancelled,
     check_each,
     check_flag,
     check_held,
     check_many,
     check_mode,
+    check_one,
     check_place,
     check_state,
     check_taking,
@@ -44,6 +44,7 @@ from penstock.queue.arguments import (
 from penstock.queue.bulk import Bulk, ChangedPart, IsWanted
 from penstock.queue.cancelling import cancel
 from penstock.queue.dead_letters import DeadLetters, RedrivenPart, check_dead_letter_queue
+from penstock.queue.finding import find
 from penstock.queue.named_claims import NamedClaims
 from penstock.queue.opened import OpenQueue
 from penstock.queue.protocol import Queue
@@ -186,7 +187,7 @@ class LocalQueue(Queue):
         return self._dead_letters.give_up(check_held(self.name, [message])[0], policy.check_given_reason(reason))
 
     def cancel(self, id: str | None = None, *, key: str | bytes | None = None) -> bool:
-        return cancel(self._opened, id, check_cancelled(id, key))
+        return cancel(self._opened, id, check_one("cancel", id, key))
 
     # looking
 
@@ -194,6 +195,10 @@ class LocalQueue(Queue):
         check_count(limit, "limit", 1, policy.MAX_BATCH)
         known = None if state is None else check_state(state)
         return self._let_lapse(self._opened.stored.browse(limit, state=known, after=check_place(after)))
+
+    def find(self, id: str | None = None, *, key: str | bytes | None = None) -> Message | None:
+        found = find(self._opened, id, check_one("find", id, key))
+        return None if found is None else self._let_lapse([found])[0]
 
     def _let_lapse(self, messages: list[Message]) -> list[Message]:
         """Stores read no clock and name the last holder until the next claim: clear holders whose lease has ended."""

@@ -18,6 +18,7 @@ from penstock.testing.consuming import Consuming, Producing
 from penstock.testing.crashes import Crashes
 from penstock.testing.duplicates import Duplicates, SetsChapter
 from penstock.testing.file_crashes import FileCrashes
+from penstock.testing.finding import Finding
 from penstock.testing.groups import Groups, GroupsRefused
 from penstock.testing.history import HistoryChapter
 from penstock.testing.holding import Holding
@@ -37,6 +38,7 @@ from penstock.testing.sending import SendingChapter
 from penstock.testing.settling import SettlingChapter
 from penstock.testing.stepping import Stepping, SteppingAcross
 from penstock.testing.steps import StepCrashes
+from penstock.testing.tasking import Tasking, TaskingAcross, TaskingInside
 from penstock.testing.together import Together
 from penstock.testing.unique import Unique, UniqueGroups, UniqueLive
 from penstock.testing.waking import Waking, WakingAcross
@@ -63,6 +65,7 @@ class _Contract(
     ReceivingChapter,
     SettlingChapter,
     Holding,
+    Finding,
     Pausing,
     PausingLive,
     PausingInside,
@@ -88,6 +91,8 @@ class _Contract(
     Consuming,
     Retrying,
     Scheduling,
+    Tasking,
+    TaskingInside,
     Stepping,
     Fixtures,
 ):
@@ -105,7 +110,15 @@ class UngroupedStoreContract(_Contract, GroupsRefused):
 
 
 class SharedStoreContract(
-    ProcessRaces, Crashes, WakingAcross, PausingAcross, LimitingAcross, RetryingAcross, SchedulesAcross, SteppingAcross
+    ProcessRaces,
+    Crashes,
+    WakingAcross,
+    PausingAcross,
+    LimitingAcross,
+    RetryingAcross,
+    SchedulesAcross,
+    TaskingAcross,
+    SteppingAcross,
 ):
     """The contract of a store that several processes may open at the same ``url``."""
 

@@ -76,6 +76,8 @@ steps = st.one_of(
     st.tuples(st.just("fail"), small),
     st.tuples(st.just("cancel"), small),
     st.tuples(st.just("cancel_key"), st.sampled_from(["k", "l"])),
+    st.tuples(st.just("find"), small),
+    st.tuples(st.just("find_key"), st.sampled_from(["k", "l"])),
     st.tuples(st.just("advance"), seconds),
     st.tuples(st.just("update"), updates),
     st.tuples(st.just("redrive"), st.none() | st.just("main"), st.none() | st.integers(1, 2)),
@@ -186,6 +188,13 @@ class Player:
 
     def play_cancel_key(self, key: str) -> object:
         return self.main.cancel(key=key)
+
+    def play_find(self, place: int) -> object:
+        seen = [*self.hands, *self.main.peek(4)][place : place + 1]
+        return [queue.find(message.id) for message in seen for queue in (self.main, self.dead) if message.queue == queue.name]
+
+    def play_find_key(self, key: str) -> object:
+        return self.main.find(key=key)
 
     def play_advance(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -31,6 +31,7 @@ from penstock.workers.settler import Settler
 
 logger = logging.getLogger("penstock")
 NOTHING = nullcontext()
+GivenUpHandler = Callable[[Message, str], object]
 IDLE_WAIT = 1.0
 ERROR_PAUSE = 1.0
 NEAR = SECOND
@@ -98,6 +99,7 @@ class Consumer:
         self._beside = beside
         self._retry = RetryPolicy(None, back_off, Curve.EXPONENTIAL, max_back_off, 0)
         self._handler: MessageHandler | None = None
+        self._given_up: GivenUpHandler | None = None
         self._stopping = Event()
         self._counting = Lock()
         self._settler = Settler(self._settle)
@@ -106,11 +108,13 @@ class Consumer:
             queue, roster, clock, interval=heartbeat, check_every=check_every, max_missed=max_missed, visibility=held
         )
 
-    def process(self, handler: MessageHandler) -> MessageHandler:
-        """Register the callback, which gets the payload and the message; usable as a decorator."""
+    def process(self, handler: MessageHandler, *, given_up: GivenUpHandler | None = None) -> MessageHandler:
+        """Register the callback, which gets the payload and the message; usable as a decorator. ``given_up`` gets each message
+        that has failed for good, and why."""
         if not callable(handler):
             raise BadInput(f"a callback is a function of payload and message, not {handler!r:.200}")
         self._handler = handler
+        self._given_up = given_up
         return handler
 
     @property
@@ -122,6 +126,11 @@ class Consumer:
         """Make `run` return: it finishes what has begun, and gives back the rest. Safe to call from any thread or signal
         handler."""
         self._stopping.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping.is_set()
 
     def run(self, *, until_empty: bool = False) -> Tally:
         """Work until stopped; with ``until_empty``, stop when there is nothing to take."""
@@ -272,6 +281,7 @@ class Consumer:
         """At most once: the message was settled when it was taken."""
         self._finish([message], reason)
         self._count(failed=1)
+        self._tell_given_up(message, reason)
 
     def _finish(self, messages: list[Message], failed: str | None = None) -> None:
         """At most once: record the outcomes in the history, if there is one."""
@@ -297,8 +307,9 @@ class Consumer:
     def _after(self, message: Message, failed: Failed) -> None:
         logger.warning("message %s of queue %r: %s", message.id, self.queue.name, failed.error)
         self._let_go(message)
+        reason = policy.rejected(failed.error) if failed.rejects else failed.error
         if self._mode is Mode.AT_MOST_ONCE:  # it cannot come again
-            self._fail(message, policy.rejected(failed.error) if failed.rejects else failed.error)
+            self._fail(message, reason)
             return
         try:
             done = self.queue.retry(message, failed, otherwise=self._retry)
@@ -306,6 +317,15 @@ class Consumer:
             logger.warning("message %s could not be given back: %s", message.id, trouble)
             done = Retried.STALE
         self._count(lost=done is Retried.STALE, failed=done is Retried.GIVEN_UP, retried=done is Retried.AGAIN)
+        if done is Retried.GIVEN_UP:
+            self._tell_given_up(message, reason)
+
+    def _tell_given_up(self, message: Message, reason: str) -> None:
+        try:
+            if self._given_up is not None:
+                self._given_up(message, reason)
+        except Exception:  # whatever the error, go on with the other messages
+            logger.exception("message %s of queue %r was given up, and whom to tell failed", message.id, self.queue.name)
 
     def _let_go(self, *messages: Message) -> None:
         if self._heart.leases is not None:

@@ -30,6 +30,7 @@ from faults import (
     sqs_messages,
     sqs_moves,
     sqs_queues,
+    tasks,
     workers,
 )
 
@@ -59,6 +60,7 @@ PARTS = (
     sqs_messages,
     sqs_moves,
     sqs_queues,
+    tasks,
     workers,
 )
 MUTANTS: list[Mutant] = [fault for part in PARTS for fault in part.FAULTS]

@@ -80,12 +80,12 @@ FAULTS = [
     controlled(
         "a cancel by a key takes another message",
         "redriven_message_is_cancelled",
-        ("queue/cancelling.py", "if message.id == id)", "if message.id != id)"),
+        ("queue/finding.py", "if message.id == id)", "if message.id != id)"),
     ),
     controlled(
         "SQLite: a lapsed named claim still holds its messages against a cancel",
         "named_claim_holds_its_messages_until",
-        ("queue/cancelling.py", "message.visible_at == FOREVER", "False"),
+        ("queue/finding.py", "message.visible_at == FOREVER", "False"),
         files=("tests/test_sqlite.py",),
     ),
     controlled(
@@ -170,7 +170,7 @@ FAULTS = [
     controlled(
         "a cancel does not find a unique message by its key",
         "key_finds_the_unique",
-        ("queue/cancelling.py", "queue.stored.marked(marks.of_unique(key)).id or ", ""),
+        ("queue/finding.py", "queue.stored.marked(marks.of_unique(key)).id or ", ""),
     ),
     controlled(
         "a receive does not look how much is in flight",

@@ -10,12 +10,9 @@ it cannot be recorded  it runs again
 from __future__ import annotations
 
 import logging
-import signal
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from threading import Thread
 from traceback import format_exception
 from typing import Any
 
@@ -26,7 +23,7 @@ from penstock.contrib.django.backend import PenstockBackend, TaskOrder
 from penstock.contrib.django.framework import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
 from penstock.errors import StoreUnreachable
 from penstock.message import Message
-from penstock.workers.consumer import Consumer
+from penstock.workers.side_by_side import run_all
 
 logger = logging.getLogger("penstock")
 CLEAR_EVERY = timedelta(minutes=1)
@@ -113,26 +110,9 @@ def work(backend: PenstockBackend, queues: Iterable[str], *, threads: int, until
     """Run the tasks of these queues until a signal comes. Returns how many have run; the error of a consumer is raised."""
     _reach(backend, queues, patient=not until_empty)
     consumers = [backend.store.consumer(name, workers=threads, visibility=backend.visibility) for name in queues]
-    errors: list[BaseException] = []
-
-    def consume(consumer: Consumer) -> None:
-        try:
-            consumer.process(TaskRunner(backend))
-            consumer.run(until_empty=until_empty)
-        except BaseException as error:  # it is raised in the main thread
-            errors.append(error)
-            for each in consumers:
-                each.stop()
-
-    running = [Thread(target=consume, args=(consumer,), name=f"tasks of {consumer.queue.name}") for consumer in consumers]
-    with stopped_by_signals(consumers):
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-    if errors:
-        raise errors[0]
-    return sum(consumer.tally.processed for consumer in consumers)
+    for consumer in consumers:
+        consumer.process(TaskRunner(backend))
+    return run_all(consumers, until_empty=until_empty).processed
 
 
 def _reach(backend: PenstockBackend, queues: Iterable[str], *, patient: bool) -> None:
@@ -148,17 +128,3 @@ def _reach(backend: PenstockBackend, queues: Iterable[str], *, patient: bool) ->
             time.sleep(ERROR_PAUSE)
         else:
             return
-
-
-@contextmanager
-def stopped_by_signals(consumers: list[Consumer]) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        for consumer in consumers:
-            consumer.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

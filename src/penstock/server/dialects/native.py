@@ -34,6 +34,7 @@ from penstock.errors import (
 from penstock.message import Message, Settings
 from penstock.policy import TOKEN_WINDOW, check_count, check_name, check_seconds
 from penstock.server.auth import Guard
+from penstock.server.budget import room_for
 from penstock.server.dialects.base import RETRY_AFTER, Core, Dialect, Route, check_labels
 from penstock.server.dialects.looking import HEAD, LOOKS, look
 from penstock.server.dialects.native_jobs import Jobs
@@ -70,6 +71,7 @@ VERBS: dict[str, Scope] = {
     "stats": Scope.COUNT,
     "pulse": Scope.COUNT,
     "peek": Scope.READ,
+    "find": Scope.READ,
     "settled": Scope.READ,
     "span": Scope.COUNT,
     "scan": Scope.READ,
@@ -217,10 +219,12 @@ class Native(Dialect):
             """Each letter names the queue where it died. A token's letters go back to queues that it may change."""
             return self.broker.queue(queue).redrive(**how, allow=lambda name: request.grant.allows(Scope.ADMIN, name))
 
+        if verb == "find":
+            self.core.budget.hold(request, room_for(1))  # nobody knows how large it is
         if verb == "claim" and isinstance(given.get("limit"), int):
             given["limit"] = await self.core.quotas.cap(request.grant, given["limit"])
         async with self.core.quotas.adding(request.grant, MESSAGES, _added(verb, given)):
-            done = await self.core.commits.run(act, alone=verb in LONG)
+            done = await self.core.commits.run(act, alone=verb in LONG, promise=verb != "find")
         if verb == "claim":
             self.core.quotas.received(request.grant, done.size)
         if isinstance(done, Settings):

@@ -1,0 +1,1 @@
+"""Tasks: functions that run for each message of a queue, called from wherever their broker can be reached."""
