@@ -12,6 +12,7 @@ from penstock.queue.protocol import Queue
 from penstock.testing.awaiting import Awaiting
 from penstock.testing.catalogue import CatalogueChapter
 from penstock.testing.claims import Claims
+from penstock.testing.claims_at_once import ClaimsAtOnce
 from penstock.testing.clock import FakeClock
 from penstock.testing.consuming import Consuming, Producing
 from penstock.testing.crashes import Crashes
@@ -68,6 +69,7 @@ class _Contract(
     Redriving,
     HistoryChapter,
     Claims,
+    ClaimsAtOnce,
     PublishingChapter,
     StagedSegments,
     Refusals,
