@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from struct import pack
 from threading import Barrier, Event, Thread
+from typing import TypeVar
 
 import pytest
 from starting import start
@@ -25,6 +27,7 @@ from penstock.testing.proxy import HOWS, Proxy
 from penstock.testing.servers import DatabaseServer, MariadbServer, PostgresqlServer
 
 POINTS = 12
+Answer = TypeVar("Answer")
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -493,3 +496,34 @@ def test_after_a_deadlock_nothing_of_the_batch_is_done_and_nobody_is_told_otherw
         expected = {name + b" first", name + b" third"} if done else set()
         assert there & {name + b" first", name + b" third"} == expected
         assert done or name + b" second" not in there
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_cut_at_any_point_a_named_claim_is_made_confirmed_and_settled_once(server: DatabaseServer, url: str, how: str) -> None:
+    """Whatever is repeated, as Spark's driver repeats it, gives the same messages in the same order."""
+    with Proxy(server.port) as proxy, penstock.open(url) as direct:
+        looking = direct.create("orders")
+        for point in count(1 + HOWS.index(how), 5):
+            cuts = proxy.cuts
+            with penstock.open(url.replace(f":{server.port}/", f":{proxy.port}/")) as broker:
+                queue = broker["orders"]
+                sent = [b"%d" % number for number in range(6)]
+                looking.send_many([penstock.Draft(body, deadline=0 if body == b"3" else None) for body in sent])
+                proxy.cut_at(point, how)
+                claim = again(partial(queue.claim, "spark", point, 5))
+                assert again(partial(queue.confirm, "spark", point)).size == claim.size == 5
+                expected = [body for body in sent if body != b"3"]
+                assert [message.body for message in looking.read("spark", point)] == expected
+                assert [message.receives for message in looking.read("spark", point)] == [1] * 5
+                again(partial(queue.settle, "spark", point))
+                proxy.cut_at(0, how)
+            assert (looking.stats().messages, looking.readers()) == (0, {"spark": []}), f"cut at point {point}"
+            if proxy.cuts == cuts:
+                break
+        assert point > 15
+
+
+def again(verb: Callable[[], Answer]) -> Answer:
+    with suppress(penstock.StoreUnreachable):
+        return verb()
+    return verb()

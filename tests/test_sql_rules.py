@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import policy
+from penstock import Draft, policy
 from penstock.broker import LocalBroker, open_local
 from penstock.message import FOREVER, OCTETS, Death, Entry, Message, Mode, State
 from penstock.policy import Verdict, judge
 from penstock.stores import messages
+from penstock.stores.ports import ClaimingReaders
 from penstock.stores.requests import Claiming, Deleting, Moving
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sqlite.database import SqliteDatabase
@@ -182,3 +183,163 @@ def test_several_reads_see_one_state_whatever_others_commit_meanwhile(broker: Lo
         seen.append(store.database.rows("span", {"queue": number}))
     assert seen[0] == seen[1]
     assert queue.span()[0] == 2
+
+
+def counted(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many statements run from now on, and how many rows they give to the process."""
+    database: Any = broker.store.database  # type: ignore[attr-defined]
+    counts = [0, 0]
+
+    def count(name: str) -> None:
+        real = getattr(database, name)
+
+        def ask(*arguments: Any) -> Any:
+            answer = real(*arguments)
+            counts[0] += 1
+            counts[1] += len(answer) if name == "rows" else 0
+            return answer
+
+        monkeypatch.setattr(database, name, ask)
+
+    for name in ("rows", "run", "many"):
+        count(name)
+    return counts
+
+
+@pytest.mark.parametrize("kept", [{}, {"history": 60}, {"deduplicate": True}, {"redrive": ("dead", 3)}])
+def test_a_named_claim_costs_its_owner_the_same_whatever_its_size(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, kept: dict[str, Any]
+) -> None:
+    broker.create("dead")
+    queue = broker.create("orders", **kept)
+    counts = counted(broker, monkeypatch)
+    seen = []
+    for epoch, size in enumerate((1, 2, 300)):  # the first adds the reader
+        queue.send_many([b"%d" % number for number in range(size)])
+        counts[:] = 0, 0
+        assert queue.claim("spark", epoch, 1000).size == size
+        assert queue.confirm("spark", epoch).size == size
+        assert queue.settle("spark", epoch) == size
+        seen.append(list(counts))
+    assert seen[1][0] == seen[2][0] < 60
+    assert max(seen[1][1], seen[2][1]) < 60
+
+
+def test_what_is_confirmed_is_not_written_again(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = broker.create("orders")
+    queue.send_many([b"x"] * 5)
+    queue.claim("spark", 1, 5)
+    before = broker.store.queue("orders").browse(9, state=State.CONSUMED)
+    written: list[str] = []
+    database: Any = broker.store.database  # type: ignore[attr-defined]
+    run = database.run
+    monkeypatch.setattr(database, "run", lambda name, *rest: written.append(name) or run(name, *rest))
+    queue.confirm("spark", 1)
+    assert written == ["confirm"]
+    assert {message.visible_at for message in before} == {NOW + 60 * SECOND}
+    assert {message.visible_at for message in queue.read("spark", 1)} == {FOREVER}
+
+
+@pytest.mark.parametrize("history", [0, 60])
+def test_a_damaged_message_of_a_claim_is_left_out_and_stays(broker: LocalBroker, history: float) -> None:
+    """The claim does not look at bodies; whoever reads them does, each time."""
+    queue, store = broker.create("orders", history=history), broker.store
+    assert isinstance(store, SqlStore)
+    sent = queue.send_many([b"0", b"1", b"2"])
+    run(store, f"UPDATE penstock_message SET checksum = checksum + 1 WHERE number = {store.database.ids.number(sent[1].id)}")
+    assert queue.claim("spark", 1, 9).size == 3
+    queue.confirm("spark", 1)
+    for _ in range(2):
+        assert [message.body for message in queue.read("spark", 1)] == [b"0", b"2"]
+        assert [message.state.name for message in queue.read("spark", 1, 1, 2, damaged=True)] == ["DAMAGED"]
+    assert (queue.stats().damaged, queue.settle("spark", 1)) == (1, 2)
+    assert [message.id for message in queue.peek(9, state="damaged")] == [sent[1].id]
+    assert queue.stats().settled == (2 if history else 0)
+
+
+@EXAMPLES
+@given(rows=ROWS, limit=st.integers(1, 5), since=st.one_of(st.none(), st.integers(NOW - 2, NOW)), redrive=st.booleans())
+def test_what_a_named_claim_takes_at_once_is_what_the_rules_deliver(
+    broker: LocalBroker, rows: list[dict[str, Any]], limit: int, since: int | None, redrive: bool
+) -> None:
+    """It takes the first messages, up to the first that the rules might refuse; SQLite takes all or none."""
+    name, store = str(uuid4()), broker.store
+    assert isinstance(store, SqlStore)
+    dead = broker.create(f"{name}.dead")
+    known = broker.create(name, retention=1, redrive=(dead.name, 2) if redrive else None).settings
+    before, visible_by = fill(store, name, rows), NOW if since is None else since
+    visible = sorted(
+        (each for each in before if each.visible_at <= visible_by), key=lambda each: (each.visible_at, each.number)
+    )
+    bounds = policy.certain(known, NOW)
+    certain = [
+        each.receives < bounds.max_receives
+        and each.expires_at > NOW
+        and policy.came_at(each) > bounds.came_after
+        and (each.deadline_at is None or each.deadline_at > NOW)
+        for each in visible[:limit]
+    ]
+    first = certain.index(False) if False in certain else len(certain)
+    readers = store.queue(name).readers
+    assert isinstance(readers, ClaimingReaders)
+    with store.batch():
+        store.reserve(name)
+        held = readers.hold_visible("r", 1, limit, NOW, visible_by, NOW + SECOND, bounds)
+    if isinstance(store.database, SqliteDatabase):
+        assert held == ((first, False) if first == len(certain) > 0 else (0, True))
+    else:
+        assert held == (first, False in certain)
+    found = readers.read("r", 1, 0, 9) if held.size else []
+    assert [each.number for each in found] == [each.number for each in visible[: held.size]]
+    for each, old in zip(found, visible, strict=False):
+        assert (each.receives, each.delivery, each.received_at) == (old.receives + 1, max(old.delivery + 1, NOW), NOW)
+        assert judge(each, known, Mode.AT_LEAST_ONCE, NOW) == (Verdict.DELIVER, "")
+    assert [claim.size for claim in readers.held("r")[1]] == ([held.size] if held.size else [])
+    left = {each.number: each for each in store.queue(name).browse(100)}
+    assert all(left[each.number] == each for each in before if each.number not in {each.number for each in found})
+    store.drop(name)
+    store.drop(dead.name)
+
+
+def test_what_becomes_doubtful_meanwhile_is_not_claimed_at_once(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may change a message after the claim has looked at it, and before the claim locks it."""
+    queue, database = broker.create("orders"), broker.store.database  # type: ignore[attr-defined]
+    if isinstance(database, SqliteDatabase):
+        return  # one process writes at a time
+    queue.send_many([b"1", Draft(b"2", deadline=0), b"3"])
+    rows = database.rows
+    monkeypatch.setattr(database, "rows", lambda name, params: [] if name == "first_doubtful" else rows(name, params))
+    assert queue.claim("spark", 1, 9).size == 2
+    assert [message.body for message in queue.read("spark", 1)] == [b"1", b"3"]
+    assert [message.body for message in queue.peek(9, state="queued")] == [b"2"]
+
+
+@pytest.mark.parametrize("kept", [{}, {"history": 60, "deduplicate": True}])
+def test_a_large_claim_is_changed_in_parts_of_statements(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, kept: dict[str, Any]
+) -> None:
+    for module in ("sql.claims", "dbserver.sleepers"):
+        monkeypatch.setattr(f"penstock.stores.{module}.AT_ONCE", 3)
+    clock = broker.clock
+    assert isinstance(clock, FakeClock)
+    queue = broker.create("orders", **kept)
+    sent = [b"%d" % number for number in range(10)]
+    queue.send_many(sent)
+    assert queue.claim("spark", 1, 8, ttl=10).size == 8
+    clock.advance(10)
+    assert queue.stats().visible == 10
+    assert [message.receives for message in queue.receive(10, visibility=0)] == [1] * 2 + [2] * 8
+    clock.advance(1)
+    assert queue.claim("spark", 1, 10, ttl=10).size == 10
+    queue.confirm("spark", 1)
+    clock.advance(100)
+    assert queue.receive(10) == []
+    claimed = queue.read("spark", 1)
+    assert sorted(message.body for message in claimed) == sent
+    assert queue.give_up("spark") == 10
+    clock.advance(1)
+    assert queue.claim("spark", 1, 10).size == 10
+    assert {message.receives for message in queue.read("spark", 1)} == {3, 4}
+    assert queue.settle("spark", 1) == 10
+    assert (queue.stats().messages, queue.stats().settled) == (0, 10 if kept else 0)
+    assert not any(again.duplicate for again in queue.send_many(sent))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import penstock
+from penstock.broker import open_local
 from penstock.spark import columns
 from penstock.spark.options import ReadOptions
 from penstock.spark.stream import Offset, QueueStream, Slice
@@ -54,6 +56,30 @@ def test_a_damaged_message_is_left_out_and_stays(executor: Executor, url: str, t
         assert bodies(second, start, end) == [b"0", b"2", b""]
         assert second.latestOffset(end, ReadAllAvailable()) == end
         second.stop()
+        stats = queue.stats()
+        assert (stats.messages, stats.damaged) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("damage", ["checksum = checksum + 1", "body = 'other'", "sent_at = sent_at + 1", "grp = 'other'"])
+def test_a_damaged_message_on_a_server_is_left_out_and_stays(request: pytest.FixtureRequest, kind: str, damage: str) -> None:
+    """The claim has not looked at it."""
+    url = request.getfixturevalue(kind).new_url()
+    options = ReadOptions.parse({"url": url, "queue": "orders"})
+    reader = QueueStream(options, columns.schema(options))
+    with open_local(url) as broker:
+        queue = broker.create("orders")
+        queue.send_many([b"0", b"1", b"2"])
+        database: Any = broker.store.database  # type: ignore[attr-defined]
+        text = f"UPDATE penstock_message SET {damage} WHERE number = {queue.peek(2)[1].number}"
+        database.side.do(lambda side: database.driver.ask(side, text))
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end["claims"] == {"orders": 3}
+        for _ in range(2):
+            assert read(reader, reader.partitions(start, end)) == [b"0", b"2"]
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        reader.stop()
         stats = queue.stats()
         assert (stats.messages, stats.damaged) == (1, 1)
 

@@ -8,6 +8,7 @@ claim ──► tentative ──confirm──► confirmed ──settle──►
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from penstock import policy
 from penstock.errors import ClaimLapsed, ReaderSetBack
@@ -16,6 +17,26 @@ from penstock.policy import check_count, check_seconds, settlement
 from penstock.queue.opened import OpenQueue
 from penstock.queue.receiving import Receiving, Terms
 from penstock.stores.ports import ClaimingReaders
+from penstock.stores.requests import HeldAtOnce
+
+AT_LEAST = 1000
+"""How many messages are judged at a time, at first; then twice as many, each time the store can claim none of the next at
+once."""
+
+
+class Wanted(NamedTuple):
+    """A claim that is being made."""
+
+    reader: str
+    epoch: int
+    ttl: float
+    max_bytes: int | None
+    now: int
+    visible_by: int | None
+
+    @property
+    def lapses_at(self) -> int:
+        return self.now + micros(self.ttl)
 
 
 class NamedClaims:
@@ -58,28 +79,58 @@ class NamedClaims:
             for claim in claims:
                 if claim.epoch == epoch:
                     self._readers.give_back(reader, epoch, min(now, claim.lapses_at))
-            lapses_at, settings = now + micros(ttl), self._queue.read_settings()
-            readers = self._readers
-            if max_bytes is None and isinstance(readers, ClaimingReaders) and not settings.paused:
-                since = now if visible_by is None else min(now, visible_by)
-                most = min(limit, self._queue.room(settings, now))
-                certain = policy.certain(settings, now)
-                size = readers.hold_visible(reader, epoch, most, now, since, lapses_at, certain) if most > 0 else 0
-                if size:
-                    return Claim(reader, epoch, size, False, lapses_at)
-            messages: list[Message] = []
-            limit, terms = min(limit, policy.MAX_BATCH), Terms(ttl, Mode.AT_LEAST_ONCE, holder=reader)
-            more, part = not settings.paused, limit if max_bytes is None else 1
-            while more and part:
-                delivered, more, _ = self._receiving.claim(part, self._queue.read_settings(), terms, now, visible_by)
-                messages += delivered
-                part = limit - len(messages)
-                if max_bytes is not None:
-                    part = min(part, _further(messages, max_bytes) if messages else 1)
+            wanted = Wanted(reader, epoch, ttl, max_bytes, now, visible_by)
+            size = 0 if self._queue.read_settings().paused else self._take(wanted, limit)
+            if not size:
+                self._readers.hold(reader, epoch, [], wanted.lapses_at)
+            return Claim(reader, epoch, size, False, wanted.lapses_at)
+
+    def _take(self, wanted: Wanted, limit: int) -> int:
+        """Claim the first messages and hold them: at once, as far as the store can, and what it leaves to the rules some
+        at a time."""
+        readers, size, judged, part = self._readers, 0, 0, AT_LEAST
+        at_once = wanted.max_bytes is None and isinstance(readers, ClaimingReaders)
+        more = True
+        while more and size < limit and judged < policy.MAX_BATCH:
+            if at_once:
+                held = self._hold_visible(wanted, limit - size)
+                size, more = size + held.size, held.more
+                part = AT_LEAST if held.size else part
+            else:
+                part = limit
+            if more and size < limit:
+                messages, more = self._judge(wanted, min(part, limit - size, policy.MAX_BATCH - judged))
+                size, judged, part = size + len(messages), judged + len(messages), 2 * part
+                more = more and at_once
+        return size
+
+    def _hold_visible(self, wanted: Wanted, limit: int) -> HeldAtOnce:
+        assert isinstance(self._readers, ClaimingReaders)
+        now, since = wanted.now, wanted.now if wanted.visible_by is None else min(wanted.now, wanted.visible_by)
+        settings = self._queue.read_settings()
+        most, certainty = min(limit, self._queue.room(settings, now)), policy.certain(settings, now)
+        if most <= 0:
+            return HeldAtOnce(0, more=False)
+        return self._readers.hold_visible(wanted.reader, wanted.epoch, most, now, since, wanted.lapses_at, certainty)
+
+    def _judge(self, wanted: Wanted, limit: int) -> tuple[list[Message], bool]:
+        """Claim up to ``limit`` messages, each judged by the rules, and hold them. Returns them, and whether there may be
+        more."""
+        messages: list[Message] = []
+        terms, max_bytes = Terms(wanted.ttl, Mode.AT_LEAST_ONCE, holder=wanted.reader), wanted.max_bytes
+        more, part = True, limit if max_bytes is None else 1
+        while more and part:
+            settings = self._queue.read_settings()
+            delivered, more, _ = self._receiving.claim(part, settings, terms, wanted.now, wanted.visible_by)
+            messages += delivered
+            part = limit - len(messages)
+            if max_bytes is not None:
+                part = min(part, _further(messages, max_bytes) if messages else 1)
+        if messages:
             # A message may have its own visibility; a claim has one for all its messages.
-            self._queue.stored.extend([each for each in messages if each.visible_at != lapses_at], lapses_at)
-            self._readers.hold(reader, epoch, messages, lapses_at)
-            return Claim(reader, epoch, len(messages), False, lapses_at)
+            self._queue.stored.extend([each for each in messages if each.visible_at != wanted.lapses_at], wanted.lapses_at)
+            self._readers.hold(wanted.reader, wanted.epoch, messages, wanted.lapses_at)
+        return messages, more
 
     def confirm(self, reader: str, epoch: int) -> Claim:
         with self._queue.store.batch():

@@ -120,20 +120,19 @@ class Columnar:
 
     def claim(self, queue: str, reader: str, epoch: int, start: int, stop: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The messages of a confirmed claim from place ``start`` up to ``stop``; none if there is no such claim. Raises
-        `Damaged` if one of them is damaged; on SQLite, where claiming does not read bodies."""
+        `Damaged` if one of them is damaged: the claim has not looked at its body."""
         home = self._queue(queue)
-        checked = CHECKED if self._dialect == "sqlite" else ()
         for claim, found, size, confirmed, _, _, run_at in self._rows("claims", queue=home, reader=reader):
             if found != epoch or not confirmed:
                 continue
             if run_at is None:
-                yield from self._select("read", queue, schema, NOTHING, checked, claim=claim, start=start, stop=stop)
+                yield from self._select("read", queue, schema, NOTHING, CHECKED, claim=claim, start=start, stop=stop)
             else:
                 (run,) = (run for row in self._rows("runs", queue=home) if (run := Run(*row)).claim == claim)
                 after = {"visible_at": FOREVER, "state": int(State.CONSUMED), "receives": "receives + 1"}
                 after |= dict.fromkeys(("received_at", "first_received_at"), run_at)
                 fields = run._asdict() | {"queue": home, "start": start, "count": max(0, min(stop, size) - start)}
-                yield from self._select("read_run", queue, schema, after, checked, **fields)
+                yield from self._select("read_run", queue, schema, after, CHECKED, **fields)
 
     def scan(
         self, queue: str, start: int, stop: int, schema: pa.Schema, *, settled: bool, dense: bool, conditions: Sequence[str]

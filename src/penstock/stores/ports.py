@@ -22,7 +22,7 @@ from penstock.clock import Clock, MachineClock
 from penstock.errors import Unsupported
 from penstock.message import Certainty, Claim, Counts, Entry, Held, Message, Moved, Sent, Settings, Settlement, State
 from penstock.stores.ids import Uuids
-from penstock.stores.requests import Claimed, Claiming, Marked, Moving, Swept
+from penstock.stores.requests import Claimed, Claiming, HeldAtOnce, Marked, Moving, Swept
 
 START = (-1, 0)
 """Before every message, in the order of `Message.place`."""
@@ -310,7 +310,8 @@ class Readers(ABC):
 
     @abstractmethod
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
-        """Keep these claimed messages, in this order, as a tentative claim of (reader, epoch)."""
+        """Keep these claimed messages, in this order, as a tentative claim of (reader, epoch). `ClaimingReaders` can add to one
+        that was begun."""
 
     @abstractmethod
     def held(self, reader: str) -> tuple[int | None, list[Claim]]:
@@ -338,11 +339,11 @@ class Readers(ABC):
 
 
 class ClaimingReaders(Readers):
-    """Named claims of a store that can make one without passing each message through the rules."""
+    """Named claims of a store that can make one without passing each message through the caller."""
 
     @abstractmethod
     def hold_visible(
         self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
-    ) -> int:
-        """`StoredQueue.claim` and `hold` in one step: claim the first messages visible since ``visible_by``, if every one of
-        them is within the bounds of ``certainty``. Returns how many. If 0, nothing has changed: use `claim` and `hold`."""
+    ) -> HeldAtOnce:
+        """`StoredQueue.claim` and `hold` in one step: begin or continue the claim with the first messages visible since
+        ``visible_by``, up to the first that is not within the bounds of ``certainty``. A store may also refuse all of them."""

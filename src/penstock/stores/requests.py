@@ -49,6 +49,15 @@ class Claimed(NamedTuple):
     """For each message that the claim was to delete: False if its receipt is stale."""
 
 
+class HeldAtOnce(NamedTuple):
+    """What `ClaimingReaders.hold_visible` has done."""
+
+    size: int
+    """How many messages it has added to the claim."""
+    more: bool
+    """Whether there may be more messages that can be added, if each is judged by the rules."""
+
+
 Readmit = Callable[[Message, bytes | None, Death | None, Settings, Settings, int], Readmission]
 
 

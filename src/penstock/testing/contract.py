@@ -13,6 +13,7 @@ from penstock.testing.awaiting import Awaiting
 from penstock.testing.cancelling import Cancelling, CancellingGroups, CancellingInside
 from penstock.testing.catalogue import CatalogueChapter
 from penstock.testing.claims import Claims
+from penstock.testing.claims_at_once import ClaimsAtOnce
 from penstock.testing.clock import FakeClock
 from penstock.testing.consuming import Consuming, Producing
 from penstock.testing.crashes import Crashes
@@ -80,6 +81,7 @@ class _Contract(
     Redriving,
     HistoryChapter,
     Claims,
+    ClaimsAtOnce,
     PublishingChapter,
     StagedSegments,
     Refusals,

@@ -171,6 +171,14 @@ class Groups:
     def entering(self, broker: LocalBroker, lines: Queue) -> Entering:
         return Entering(broker, lines)
 
+    def test_what_is_set_aside_of_a_claim_is_not_settled_and_the_next_are_free(self, broker: LocalBroker, lines: Queue) -> None:
+        lines.send_many([Draft(b"%d" % number, group=group) for number, group in enumerate("aabb")])
+        assert lines.claim("reader", 0, 9).size == 2
+        lines.confirm("reader", 0)
+        broker.store.queue("lines").set_aside([lines.read("reader", 0)[0]])
+        assert lines.settle("reader", 0) == 1
+        assert (lines.stats().damaged, sorted(bodies(lines.receive(9)))) == (1, [b"1", b"3"])
+
     def test_a_purge_forgets_what_makes_duplicates(self, broker: Broker) -> None:
         queue = broker.create("once", groups=True, deduplicate=300)
         first = queue.send(b"1", group="a", key="same")

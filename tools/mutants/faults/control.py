@@ -34,13 +34,7 @@ FAULTS = [
     controlled(
         "a named claim takes messages of a paused queue",
         "claim_of_a_paused_queue",
-        ("queue/named_claims.py", "more, part = not settings.paused,", "more, part = True,"),
-    ),
-    controlled(
-        "SQLite: a named claim takes messages of a paused queue",
-        "claim_of_a_paused_queue",
-        ("queue/named_claims.py", " and not settings.paused:", ":"),
-        files=("tests/test_sqlite.py",),
+        ("queue/named_claims.py", "0 if self._queue.read_settings().paused else self._take", "self._take"),
     ),
     controlled(
         "a receiver does not ask whether its queue was resumed",
@@ -186,7 +180,7 @@ FAULTS = [
     controlled(
         "SQLite: a named claim knows no limit",
         "claim_has_what_there_is_room",
-        ("queue/named_claims.py", "most = min(limit, self._queue.room(settings, now))", "most = limit"),
+        ("queue/named_claims.py", "most, certainty = min(limit, self._queue.room(settings, now)),", "most, certainty = limit,"),
         files=("tests/test_sqlite.py",),
     ),
     controlled(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from planted import COMMON_SQL, POSTGRES, POSTGRES_SQL, SQL_MOVING, SQL_QUEUE, TRANSACTIONS, Mutant
+from planted import CLAIM_ROWS, COMMON_SQL, POSTGRES, POSTGRES_SQL, SQL_MOVING, SQL_QUEUE, TRANSACTIONS, Mutant
 
 SERVER_DATABASE = "stores/dbserver/database.py"
 POSTGRES_ALONE = "stores/postgresql/shortcuts.py"
 MYSQL = "stores/mysql/driver.py"
+SERVER_SQL = "stores/dbserver/server.sql"
+SLEEPERS = "stores/dbserver/sleepers.py"
+CLAIM_READERS = "stores/sql/readers.py"
 STAGED_ROWS = "stores/dbserver/staging.py"
 
 
@@ -35,12 +38,97 @@ def interrupted(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant
     return Mutant(name, tests, changes, ("tests/test_interrupts.py",))
 
 
+def claimed(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault in named claims on database servers."""
+    return Mutant(name, tests, changes, ("tests/test_postgresql.py", "tests/test_mysql.py", "tests/test_sql_rules.py"))
+
+
 FAULTS = [
     ordered(
         "publishers of one writer lock its row for sharing first",
         "publishers_of_one_writer",
         (COMMON_SQL, "INSERT INTO penstock_writer (", "{insert_new} penstock_writer ("),
         (COMMON_SQL, ":forever) {or_lock}", ":forever) {unless_there}"),
+    ),
+    Mutant(
+        "executors take what PostgreSQL has for undamaged",
+        "on_a_server and postgresql",
+        (("spark/arrow_reader.py", "schema, NOTHING, CHECKED, claim=", "schema, NOTHING, (), claim="),),
+        ("tests/spark/test_damage.py",),
+    ),
+    claimed(
+        "who claims at once on PostgreSQL lets what has lapsed sleep on",
+        "TestPostgresql and waits_behind",
+        (POSTGRES_SQL, "asleep = 1 AND lapses_at <= :now\n", "asleep = 2 AND lapses_at <= :now\n"),
+    ),
+    claimed(
+        "on servers what lapses is not waited for",
+        "whoever_looks",
+        (SERVER_SQL, "queue = penstock_queue.number AND asleep = 1), :forever)", "queue = -1 AND asleep = 1), :forever)"),
+    ),
+    claimed(
+        "on servers what has lapsed sleeps on",
+        "lapse",
+        (SLEEPERS, "            self._wake(found.number, now)\n", "            pass\n"),
+    ),
+    claimed(
+        "on servers what leaves a sleeping claim leaves the others hidden for good",
+        "leaves_a_claim or extended_alone or goes_its_own_way",
+        (SLEEPERS, "            self._wake(found.number, FOREVER)  #", "            pass  #"),
+    ),
+    claimed(
+        "on servers a claim leaves alone what the rules would end",
+        "amid_a_claim",
+        (SERVER_SQL, " OR deadline_at <= :now\n", "\n"),
+    ),
+    claimed(
+        "what became doubtful while it was claimed is claimed",
+        "doubtful_meanwhile",
+        (SERVER_SQL, " AND COALESCE(deadline_at, :forever) > :now\n    ORDER", "\n    ORDER"),
+    ),
+    claimed(
+        "a claim passes what the rules must judge first",
+        "amid_a_claim or in_its_place",
+        (SERVER_SQL, "    AND (visible_at, number) < (:end_at, :end_number) AND", "    AND :end_at + :end_number > 0 AND"),
+    ),
+    claimed(
+        "what a claim is given by the rules lapses when it is confirmed",
+        "amid_a_claim",
+        (CLAIM_READERS, "            if asleep:\n", "            if False:\n"),
+    ),
+    claimed(
+        "on PostgreSQL a settlement takes what others got",
+        "released_from_a_claim or gets_what_lapsed",
+        ("stores/postgresql/words.py", " AND found.delivery = penstock_held.delivery", ""),
+    ),
+    claimed(
+        "on MariaDB a settlement takes what others got",
+        "released_from_a_claim or gets_what_lapsed",
+        ("stores/mysql/words.py", '"number = chosen AND delivery = claimed"', '"number = chosen"'),
+    ),
+    claimed(
+        "of a list only the first part is changed",
+        "in_parts_of_statements",
+        (CLAIM_ROWS, "            start += AT_ONCE\n", "            return\n"),
+    ),
+    claimed(
+        "the second part of a claim is hidden with the first",
+        "in_parts_of_statements",
+        (SLEEPERS, '"start": size + added}', '"start": size}'),
+    ),
+    claimed(
+        "a damaged message enters the history with its claim",
+        "damaged_message_of_a_claim",
+        (
+            COMMON_SQL,
+            "FROM {chosen_held}\nWHERE {as_claimed} AND queue + 0 = :queue AND state <> 4\n",
+            "FROM {chosen_held}\nWHERE {as_claimed} AND queue + 0 = :queue\n",
+        ),
+    ),
+    claimed(
+        "to confirm writes each message again",
+        "not_written_again",
+        (CLAIM_READERS, "            if not asleep:\n", "            if True:\n"),
     ),
     Mutant(
         "reads on MariaDB see what others commit between them",

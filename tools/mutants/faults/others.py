@@ -80,7 +80,7 @@ FAULTS = [
     Mutant(
         "a claim goes by settings that have changed",
         "TestPostgresql and settings_changed",
-        ((POSTGRES_SQL, "AND settings = :settings))\n", "AND :settings <> ''))\n"),),
+        ((POSTGRES_SQL, "AND settings = :settings AND NOT EXISTS (", "AND :settings <> '' AND NOT EXISTS ("),),
         ("tests/test_postgresql.py",),
     ),
     Mutant(

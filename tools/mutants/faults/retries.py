@@ -35,8 +35,8 @@ FAULTS = [
         "error_changes_nothing_else",
         (
             "stores/sql/common.sql",
-            "SET head = :head, checksum = :checksum WHERE number = :number\n\n-- name: extend_all",
-            "SET head = :head WHERE number = :number\n\n-- name: extend_all",
+            "SET head = :head, checksum = :checksum WHERE number = :number\n\n-- name: hide_held",
+            "SET head = :head WHERE number = :number\n\n-- name: hide_held",
         ),
         files=("tests/test_sqlite.py",),
     ),

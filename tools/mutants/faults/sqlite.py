@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planted import (
+    CLAIM_ROWS,
     COMMON_SQL,
     MESSAGE,
     POSTGRES_SQL,
@@ -201,7 +202,7 @@ FAULTS = [
         "survive_a_restart",
         (SCHEMA, "CREATE TABLE penstock_held", "CREATE TEMP TABLE penstock_held"),
     ),
-    mutant("a confirmed claim lapses", "never_lapses", (LISTS, "claim, FOREVER, State.CONSUMED", "claim, 0, State.CONSUMED")),
+    mutant("a confirmed claim lapses", "never_lapses", (LISTS, "extend(queue, claim, FOREVER)\n", "extend(queue, claim, 0)\n")),
     mutant("a confirmed claim wakes", "never_lapses", (COMMON_SQL, ":forever, asleep = 0 WHERE", "lapses_at WHERE")),
     mutant(
         "what lapsed sleeps on, for who looks",
@@ -211,7 +212,7 @@ FAULTS = [
     mutant(
         "what lapsed sleeps on, for who receives",
         "lapsed",
-        (SQL_QUEUE, "floor = self._runs.floor(found, now)", "floor = found.floor"),
+        (SQL_QUEUE, "floor = self._runs.floor(found, claiming.at)", "floor = found.floor"),
     ),
     mutant(
         "what lapses is not waited for",
@@ -252,7 +253,7 @@ FAULTS = [
     mutant(
         "settled unconfirmed, it was hidden for good",
         "settled_unconfirmed",
-        (RUNS, "if sleeper == claim:  # the", "if False:  # the"),
+        (CLAIM_ROWS, "if asleep and settlement.keep_until is not None:", "if False:"),
     ),
     mutant(
         "whoever lapses ends all runs",
@@ -332,24 +333,24 @@ FAULTS = [
     mutant(
         "a settlement takes what others got",
         "released_from_a_claim",
-        (
-            SQLITE_SQL,
-            "queue = :queue AND penstock_message.delivery = penstock_held.delivery AND grp IS NULL",
-            "queue = :queue AND grp IS NULL",
-        ),
+        ("stores/sqlite/words.py", " AND penstock_message.delivery = penstock_held.delivery\n", "\n"),
     ),
     mutant(
         "a settlement leaves marks",
         "leaves_no_marks",
-        (SQLITE_SQL, "grp IS NULL AND mark IS NULL AND state <> 4\n", "grp IS NULL AND state <> 4\n"),
+        (CLAIM_ROWS, "        if marked:\n", "        if False:\n"),
     ),
     mutant("a reader set back is not noticed", "set_back", ("queue/named_claims.py", "epoch <= settled:", "epoch < 0:")),
     mutant(
         "what is damaged is settled with its claim",
         "of_a_claim",
-        (SQLITE_SQL, " AND mark IS NULL AND state <> 4", " AND mark IS NULL"),
+        (
+            COMMON_SQL,
+            "FROM {chosen_held} WHERE {as_claimed} AND queue + 0 = :queue AND state <> 4\n\n-- name: amend",
+            "FROM {chosen_held} WHERE {as_claimed} AND queue + 0 = :queue\n\n-- name: amend",
+        ),
     ),
-    mutant("what is damaged is settled one by one", "of_a_claim", (LISTS, "if row[3] != State.DAMAGED", "if row[3] != 99")),
+    mutant("what is damaged is settled one by one", "set_aside", (CLAIM_ROWS, "if row[3] != State.DAMAGED", "if row[3] != 99")),
     mutant(
         "what is damaged is not set aside",
         "of_a_claim",
@@ -651,7 +652,7 @@ FAULTS = [
         ),
     ),
     mutant("a run has no holder", "reader_holds", (LISTS, "run.lapses_at, holder=run.reader)", "run.lapses_at)")),
-    mutant("a list has no holder", "received_before", (RUNS, "pack_holder(run.reader)", "None")),
+    mutant("a list has no holder", "received_before", (CLAIM_ROWS, "pack_holder(reader)", "None")),
     mutant(
         "SQLite: processes have a clock each",
         "wall_clock",

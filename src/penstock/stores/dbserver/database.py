@@ -7,7 +7,7 @@ At the isolation level READ COMMITTED, row locks keep them apart:
     insert    keeps the queue from being dropped; with groups or marks, it locks the queue's row; so does a redrive
     groups    every batch that changes a queue with groups locks the queue's row first: a message that is sent or moved there
               must see all others of its group, or it would not wait for its turn
-    reserve   locks the queue's row: for changes of settings, for named claims, for drop
+    reserve   locks the queue's row: for changes of settings, for named claims and to wake them, for drop
 
 Every batch takes these locks in the same order, so that two batches never deadlock: the messages of queues without groups by
 their numbers, then the queues with groups by their names, then the messages of those.
@@ -42,7 +42,7 @@ NO_BLOCK = (1, 0)
 BLOCK, BATCHES = 1000, 20
 """How many message numbers a process reserves at a time, and for how many batches like this one. Each costs a sync."""
 SESSION_DAYS = 7 * 86_400_000_000
-NEWS = frozenset({"insert", "extend", "extend_all", "move", "unblock", "change_queue", "drop_queue"})
+NEWS = frozenset({"insert", "extend", "extend_held", "move", "unblock", "change_queue", "drop_queue"})
 """Statements after which a waiting receiver may find a message."""
 CHANGE_QUEUES = frozenset({"add_queue", "change_queue", "drop_queue"})
 """Statements that change what `look_up` returns."""
@@ -359,4 +359,5 @@ class ServerDatabase(Database):
 
 
 def _found(row: Row) -> Found:
-    return Found(row[0], unpack_settings(row[1]))
+    """Of a statement that does not tell when the first sleeping claim lapses: perhaps at once."""
+    return Found(row[0], unpack_settings(row[1]), wakes_at=row[2] if len(row) > 2 else 0)

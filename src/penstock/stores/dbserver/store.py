@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from penstock.stores.dbserver.database import Listening, ServerDatabase
 from penstock.stores.dbserver.driver import Driver
+from penstock.stores.dbserver.sleepers import Sleepers
 from penstock.stores.dbserver.staging import StagedRows
 from penstock.stores.sql.database import Database
 from penstock.stores.sql.queue import SqlQueue
-from penstock.stores.sql.runs import NO_RUNS
 from penstock.stores.sql.shortcuts import NO_SHORTCUTS, Shortcuts
 from penstock.stores.sql.store import SqlStore
 
@@ -25,6 +25,6 @@ def open_server_store(
     known = shortcuts(database)
 
     def make_queue(name: str, database: Database) -> SqlQueue:
-        return SqlQueue(name, database, NO_RUNS, known)
+        return SqlQueue(name, database, Sleepers(name, database), known)
 
     return SqlStore(database, StagedRows(database), make_queue)

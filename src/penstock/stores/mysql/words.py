@@ -23,6 +23,11 @@ WORDS = {
     "chosen": "JSON_TABLE(:numbers, '$[*]' COLUMNS (chosen BIGINT PATH '$')) AS chosen "
     "STRAIGHT_JOIN penstock_message FORCE INDEX (PRIMARY)",
     "among": "= chosen",
+    "chosen_held": "(SELECT message AS chosen, delivery AS claimed FROM penstock_held "
+    "WHERE claim = :claim AND place >= :start AND place < :stop) AS chosen "
+    "STRAIGHT_JOIN penstock_message FORCE INDEX (PRIMARY)",
+    "among_held": "number = chosen",
+    "as_claimed": "number = chosen AND delivery = claimed",
     "later": "GREATEST",
     "now": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
     "by_ready": "FORCE INDEX (penstock_ready)",

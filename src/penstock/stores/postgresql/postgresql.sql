@@ -22,7 +22,11 @@ FROM wanted, noted, unnest(:checksums, :bodies) WITH ORDINALITY AS plain (checks
 -- name: claim_at_once
 WITH picked AS (
     SELECT ctid AS spot, visible_at, state, delivery AS before FROM penstock_message
-    WHERE queue = COALESCE(:queue, (SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings))
+    WHERE queue = COALESCE(:queue, (
+        SELECT number FROM penstock_queue WHERE name = :name AND settings = :settings AND NOT EXISTS (
+            SELECT 1 FROM penstock_claim WHERE penstock_claim.queue = penstock_queue.number AND asleep = 1 AND lapses_at <= :now
+        )
+    ))
     AND queue >= 0 AND visible_at >= 0 AND visible_at <= :now AND number % :of = :place
     ORDER BY visible_at, number LIMIT :limit FOR UPDATE SKIP LOCKED
 )
@@ -43,3 +47,10 @@ WITH gone AS (
     WHERE number = :session RETURNING token
 )
 SELECT CASE (SELECT token FROM noted) WHEN :token THEN NULL ELSE ARRAY(SELECT number FROM gone) END
+
+-- name: unmark_held
+DELETE FROM penstock_mark USING (
+    SELECT mark, number FROM penstock_message WHERE {as_claimed} AND queue + 0 = :queue AND state <> 4 AND mark IS NOT NULL OFFSET 0
+) AS gone
+WHERE penstock_mark.queue = :queue AND penstock_mark.mark = gone.mark AND penstock_mark.number = gone.number
+AND penstock_mark.expires_at = :forever

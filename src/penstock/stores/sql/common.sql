@@ -119,8 +119,15 @@ WHERE number = :number AND queue = :queue AND state = 1 AND delivery = COALESCE(
 -- name: note_failure
 UPDATE penstock_message SET head = :head, checksum = :checksum WHERE number = :number
 
--- name: extend_all
-UPDATE {chosen} SET visible_at = :until, state = :state, holder = CASE :state WHEN 1 THEN holder END WHERE number {among}
+-- name: hide_held
+UPDATE {chosen_held}
+SET visible_at = :until, state = 1, receives = receives + 1, delivery = {later}(delivery + 1, :now), received_at = :now,
+    first_received_at = COALESCE(first_received_at, :now), holder = :holder
+WHERE {among_held}
+
+-- name: extend_held
+UPDATE {chosen_held} SET visible_at = :until, state = :state, holder = CASE :state WHEN 1 THEN holder END
+WHERE {as_claimed} AND queue + 0 = :queue AND state = 1
 
 -- name: set_aside
 UPDATE penstock_message SET visible_at = :forever, state = 4, holder = NULL WHERE number = :number
@@ -134,6 +141,19 @@ SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM {chosen}
 
 -- name: delete_all
 DELETE {penstock_message} FROM {chosen} WHERE number {among}
+
+-- name: lock_held
+SELECT COUNT(mark) FROM (
+    SELECT mark FROM {chosen_held} WHERE {as_claimed} AND queue + 0 = :queue AND state <> 4 {for_update}
+) AS found
+
+-- name: archive_held
+INSERT INTO penstock_settled ({columns}, queue, settled_at, keep_until, reason)
+SELECT {columns_settled}, queue, :settled_at, :keep_until, :reason FROM {chosen_held}
+WHERE {as_claimed} AND queue + 0 = :queue AND state <> 4
+
+-- name: delete_held
+DELETE {penstock_message} FROM {chosen_held} WHERE {as_claimed} AND queue + 0 = :queue AND state <> 4
 
 -- name: amend
 UPDATE penstock_settled SET state = :state, reason = :reason
@@ -250,11 +270,36 @@ UPDATE penstock_claim SET confirmed = 1, lapses_at = :forever, asleep = 0 WHERE 
 -- name: held
 SELECT message, delivery FROM penstock_held WHERE claim = :claim ORDER BY place
 
+-- name: more_held
+SELECT 1 FROM penstock_held WHERE claim = :claim AND place >= :start LIMIT 1
+
 -- name: read
 SELECT {held_columns} FROM penstock_held, {message_held}
 WHERE penstock_held.claim = :claim AND penstock_held.place >= :start AND penstock_held.place < :stop
 AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
 ORDER BY penstock_held.place
+
+-- name: grow_claim
+UPDATE penstock_claim SET size = :size WHERE number = :claim
+
+-- name: fall_asleep
+UPDATE penstock_claim SET asleep = 1 WHERE number = :claim
+
+-- name: sleepers
+SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1 AND lapses_at <= :now
+
+-- name: wake
+UPDATE penstock_claim SET asleep = 0 WHERE number = :claim
+
+-- name: asleep
+SELECT {asleep_columns} FROM penstock_claim, penstock_held, {message_held}
+WHERE penstock_claim.queue = :queue AND asleep = 1 AND penstock_held.claim = penstock_claim.number
+AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
+AND (penstock_claim.lapses_at, penstock_message.number) > (:after_at, :after_number)
+ORDER BY penstock_claim.lapses_at, penstock_message.number LIMIT :limit
+
+-- name: hidden_for_good
+SELECT number FROM {chosen} WHERE number {among} AND queue + 0 = :queue AND state = 1 AND visible_at = :forever
 
 -- name: release_claim
 DELETE FROM penstock_claim WHERE number = :claim

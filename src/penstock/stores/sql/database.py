@@ -27,7 +27,7 @@ class Found(NamedTuple):
     floor: tuple[int, int] = START
     """On SQLite: where the last of its runs ends."""
     wakes_at: int | None = None
-    """On SQLite: when the first of its sleeping claims lapses."""
+    """When the first of its sleeping claims lapses, or earlier."""
     last_number: int = 0
     """On SQLite: the last message number that was reserved, for any queue."""
 

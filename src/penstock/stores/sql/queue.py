@@ -30,7 +30,7 @@ from penstock.stores.sql.rows import (
     pack_holder,
     to_message,
 )
-from penstock.stores.sql.runs import NO_RUNS, Runs
+from penstock.stores.sql.runs import Runs
 from penstock.stores.sql.shortcuts import NO_SHORTCUTS, Shortcuts
 
 SWEEP_AT_ONCE = 500
@@ -42,7 +42,7 @@ NEAR = 10_000
 class SqlQueue(StoredQueue):
     """Owns the rows of penstock_message of one queue."""
 
-    def __init__(self, name: str, database: Database, runs: Runs = NO_RUNS, shortcuts: Shortcuts = NO_SHORTCUTS) -> None:
+    def __init__(self, name: str, database: Database, runs: Runs, shortcuts: Shortcuts = NO_SHORTCUTS) -> None:
         self.readers = SqlReaders(name, database, runs)
         self.history = SqlHistory(database, name)
         self._name = name
@@ -146,9 +146,10 @@ class SqlQueue(StoredQueue):
                 self._runs.touch(found, until=until)
                 found = database.find(self._name)
             together = claiming.together and found.settings.groups
+            floor = self._runs.floor(found, claiming.at)
             rows = None if until is None or together else self._shortcuts.claim(found.number, claiming)
             if rows is None:
-                rows = self._visible(found, claiming)
+                rows = self._visible(found, claiming, floor)
                 if together:
                     rows = with_those_behind(database, found, rows, claiming)
                 self._hide(rows, claiming)
@@ -158,9 +159,8 @@ class SqlQueue(StoredQueue):
                     database.uncounted[message.number, message.delivery] = row[DELIVERY]
             return Claimed(messages)
 
-    def _visible(self, found: Found, claiming: Claiming) -> list[Row]:
+    def _visible(self, found: Found, claiming: Claiming, floor: tuple[int, int]) -> list[Row]:
         now, (place, of) = claiming.at, claiming.share or (0, 1)
-        floor = self._runs.floor(found, now)
         if floor == START:
             return self._database.rows("visible", (found.number, now, of, place, claiming.limit))
         fields = _above(found.number, floor) | {"now": now, "place": place, "of": of, "limit": claiming.limit}

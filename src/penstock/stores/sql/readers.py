@@ -8,57 +8,11 @@ from itertools import count, repeat
 
 from penstock.message import FOREVER, Certainty, Claim, Held, Message, Settlement, State
 from penstock.stores.ports import ClaimingReaders
-from penstock.stores.sql.database import Database, Found
-from penstock.stores.sql.deleting import delete_found, find
-from penstock.stores.sql.rows import Row, number_of, to_message
+from penstock.stores.requests import HeldAtOnce
+from penstock.stores.sql.claims import ClaimRows
+from penstock.stores.sql.database import Database
+from penstock.stores.sql.rows import number_of, to_message
 from penstock.stores.sql.runs import Run, Runs
-
-
-class ClaimRows:
-    """Owns the rows of named claims, each identified by its number."""
-
-    __slots__ = ("_database",)
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def of(self, queue: int, reader: str) -> dict[int, Row]:
-        """A reader's claims by epoch: number, epoch, size, confirmed, lapses_at, asleep, run_at."""
-        return {row[1]: row for row in self._database.rows("claims", {"queue": queue, "reader": reader})}
-
-    def add(self, queue: int, reader: str, epoch: int, size: int, lapses_at: int) -> int:
-        self.add_reader(queue, reader)
-        fields = {"queue": queue, "reader": reader, "epoch": epoch, "lapses_at": lapses_at, "size": size}
-        self._database.run("add_claim", fields)
-        return int(self.of(queue, reader)[epoch][0])
-
-    def add_reader(self, queue: int, reader: str) -> None:
-        if not self._database.rows("reader", {"queue": queue, "reader": reader}):
-            self._database.run("add_reader", {"queue": queue, "reader": reader})
-
-    def forget(self, claim: int) -> None:
-        self._database.run("release_held", {"claim": claim})
-        self._database.run("release_claim", {"claim": claim})
-
-    def settle(self, found: Found, claim: int, settlement: Settlement) -> int:
-        # Messages found damaged when they were read have been set aside, and stay.
-        rows = [row for row in self._holding(found.number, claim) if row[3] != State.DAMAGED]
-        gone = delete_found(self._database, found, rows, settlement)
-        self.forget(claim)
-        return len(gone)
-
-    def extend(self, queue: int, claim: int, until: int, state: State) -> int:
-        """Hide the messages of a claim until then. Returns how many are still as they were claimed."""
-        numbers = [row[0] for row in self._holding(queue, claim) if row[3] == State.CONSUMED]
-        if numbers:
-            fields = {"until": until, "state": int(state), "numbers": self._database.list_of(numbers)}
-            self._database.run("extend_all", fields)
-        return len(numbers)
-
-    def _holding(self, queue: int, claim: int) -> list[Row]:
-        """The messages of a claim that are still as they were claimed."""
-        keys = [(number, queue, delivery) for number, delivery in self._database.rows("held", {"claim": claim})]
-        return find(self._database, queue, keys)
 
 
 class SqlReaders(ClaimingReaders):
@@ -73,15 +27,20 @@ class SqlReaders(ClaimingReaders):
     def hold(self, reader: str, epoch: int, receipts: Sequence[Held], lapses_at: int) -> None:
         database = self._database
         with database.joined():
-            claim = self._claims.add(database.find(self._name).number, reader, epoch, len(receipts), lapses_at)
+            queue = database.find(self._name).number
+            begun = self._claims.of(queue, reader).get(epoch)
+            claim, _, size, _, _, asleep, _ = begun or (self._claims.add(queue, reader, epoch, 0, lapses_at), *[0] * 6)
             ids = database.ids
             numbers = [receipt.number if isinstance(receipt, Message) else number_of(ids, receipt) for receipt in receipts]
             deliveries = [receipt.delivery for receipt in receipts]
-            database.many("add_held", zip(repeat(claim), count(), numbers, deliveries))
+            database.many("add_held", zip(repeat(claim), count(size), numbers, deliveries))
+            self._claims.grow(claim, size + len(receipts))
+            if asleep:
+                self._claims.extend(queue, claim, FOREVER, start=size)
 
     def hold_visible(
         self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
-    ) -> int:
+    ) -> HeldAtOnce:
         return self._runs.hold_visible(reader, epoch, limit, now, visible_by, lapses_at, certainty)
 
     def held(self, reader: str) -> tuple[int | None, list[Claim]]:
@@ -104,7 +63,7 @@ class SqlReaders(ClaimingReaders):
             claim, *_, asleep, _ = self._claims.of(queue, reader)[epoch]
             self._database.run("confirm", {"claim": claim, "forever": FOREVER})
             if not asleep:
-                self._claims.extend(queue, claim, FOREVER, State.CONSUMED)
+                self._claims.extend(queue, claim, FOREVER)
 
     def read(self, reader: str, epoch: int, start: int, stop: int) -> list[Message]:
         with self._database.reading():
@@ -120,11 +79,10 @@ class SqlReaders(ClaimingReaders):
     def settle(self, reader: str, epoch: int, settlement: Settlement) -> int:
         with self._database.joined():
             found = self._database.find(self._name)
-            claims = [row[0] for known, row in self._claims.of(found.number, reader).items() if known <= epoch]
             gone = 0
-            for claim in claims:
-                whole = self._runs.settle(found.number, claim, settlement)
-                gone += self._claims.settle(found, claim, settlement) if whole is None else whole
+            for row in [row for known, row in self._claims.of(found.number, reader).items() if known <= epoch]:
+                whole = self._runs.settle(found.number, row[0], settlement)
+                gone += self._claims.settle(found, row, settlement) if whole is None else whole
             self._claims.add_reader(found.number, reader)
             self._database.run("settle_reader", {"queue": found.number, "reader": reader, "epoch": epoch})
             return gone

@@ -1,6 +1,7 @@
-"""The interface between a queue's verbs and its runs: named claims that hold messages without writing to their rows.
+"""The interface between a queue's verbs and its named claims whose messages do not show in their rows how they are held: runs,
+which hold messages without writing to their rows, and claims that are asleep (`penstock.stores.sql.claims`).
 
-Only SQLite makes runs (`penstock.stores.sqlite.runs`). This class is for the other databases, which have none.
+Only SQLite makes runs (`penstock.stores.sqlite.runs`); on servers, claims only sleep (`penstock.stores.dbserver.sleepers`).
 """
 
 # ruff: noqa: ARG002
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from penstock.message import Certainty, Counts, Entry, Held, Message, Settlement
 from penstock.stores.ports import START
+from penstock.stores.requests import HeldAtOnce
 from penstock.stores.sql.database import Found
 
 
@@ -39,9 +41,9 @@ class Runs:
 
     def hold_visible(
         self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
-    ) -> int:
+    ) -> HeldAtOnce:
         """See `ClaimingReaders.hold_visible`."""
-        return 0
+        return HeldAtOnce(0, True)
 
     def settle(self, queue: int, claim: int, settlement: Settlement) -> int | None:
         """Settle a claim without looking at each message. Returns how many; None if it must be done one by one."""
@@ -79,6 +81,3 @@ class Runs:
     def tidy(self, found: Found) -> bool:
         """Remove some messages that readers have settled but that are still stored. Returns whether there are more."""
         return False
-
-
-NO_RUNS = Runs()

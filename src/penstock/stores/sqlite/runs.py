@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from penstock.message import FOREVER, SECOND, Certainty, Counts, Entry, Held, Message, Settlement, State
+from penstock.message import FOREVER, SECOND, Certainty, Counts, Entry, Held, Message, Settlement
 from penstock.stores.ports import START
+from penstock.stores.requests import HeldAtOnce
+from penstock.stores.sql.claims import ClaimRows
 from penstock.stores.sql.database import Database, Found
 from penstock.stores.sql.queue import sent_at
-from penstock.stores.sql.readers import ClaimRows, read_run
-from penstock.stores.sql.rows import Row, numbers_of, pack_holder, to_message
+from penstock.stores.sql.readers import read_run
+from penstock.stores.sql.rows import Row, numbers_of, to_message
 from penstock.stores.sql.runs import Run, Runs
 
 LIST_AT_ONCE = 100_000
@@ -55,11 +57,13 @@ class SqliteRuns(Runs):
 
     def hold_visible(
         self, reader: str, epoch: int, limit: int, now: int, visible_by: int, lapses_at: int, certainty: Certainty
-    ) -> int:
+    ) -> HeldAtOnce:
         database = self._database
         with suppress(NotPlain), database.batch():
             found = database.find(self._name)
             queue, settings = found.number, found.settings
+            if epoch in self._claims.of(queue, reader):  # begun with messages that were judged one by one
+                raise NotPlain
             floor_at, floor_number = self.floor(found, now)
             fields = {"queue": queue, "floor_at": floor_at, "floor_number": floor_number, "visible_by": visible_by, "now": now}
             fields |= certainty._asdict() | {"limit": min(limit, LIST_AT_ONCE), "forever": FOREVER}
@@ -77,9 +81,9 @@ class SqliteRuns(Runs):
                 end_at, end_number = database.rows("place_above", fields | {"place": size - 1})[0]
                 run = Run(claim, reader, epoch, size, now, floor_at, floor_number, end_at, end_number, lapses_at)
                 self._hide(queue, run)
-            database.run("fall_asleep", {"claim": claim})
-            return size
-        return 0
+            self._claims.fall_asleep(claim)
+            return HeldAtOnce(size, False)
+        return HeldAtOnce(0, True)
 
     def _fresh(self, fields: dict[str, int], limit: int) -> tuple[int, Row]:
         """How many of the first messages were never received, and where these end."""
@@ -100,20 +104,13 @@ class SqliteRuns(Runs):
         return found, sure, fresh
 
     def settle(self, queue: int, claim: int, settlement: Settlement) -> int | None:
-        """Without looking at each message, if all are as they were claimed and have no mark, group or history to update."""
         for run in self.all(queue):
             if run.claim == claim and settlement.keep_until is None:
                 self._database.run("settle_run", {"claim": claim, "forever": FOREVER})
                 return run.size
             if run.claim == claim:
                 self._end(queue, [run])
-        if settlement.keep_until is None and self._database.rows("all_plain", {"claim": claim, "queue": queue})[0][0]:
-            gone = self._database.run("delete_held", {"claim": claim})
-            self._claims.forget(claim)
-            return gone
-        for sleeper, lapses_at in self._database.rows("sleepers", {"queue": queue, "now": FOREVER}):
-            if sleeper == claim:  # the history records until when they were hidden
-                self._claims.extend(queue, claim, lapses_at, State.CONSUMED)
+        return None
         return None
 
     def give_back(self, queue: int, reader: str, epoch: int | None, now: int) -> int:
@@ -160,8 +157,7 @@ class SqliteRuns(Runs):
         if self._database.rows("hidden_for_good", {"numbers": numbers, "queue": queue, "forever": FOREVER}):
             for claim, lapses_at in self._database.rows("sleepers_of", {"queue": queue, "numbers": numbers}):
                 self._keep(self._database.find(self._name), None, lapses_at)
-                self._claims.extend(queue, claim, lapses_at, State.CONSUMED)
-                self._database.run("wake", {"claim": claim})
+                self._claims.wake(queue, claim, lapses_at)
 
     def lift(self, found: Found, entries: Sequence[Entry]) -> Sequence[Entry]:
         """The entries to send, moved up to the floor if they are below it."""
@@ -189,8 +185,7 @@ class SqliteRuns(Runs):
     def _hide(self, queue: int, run: Run, until: int = FOREVER) -> None:
         """Turn the messages between these positions into the claim's list."""
         self._database.run("hold_between", run._asdict() | {"queue": queue})
-        fields = {"claim": run.claim, "now": run.run_at, "until": until, "holder": pack_holder(run.reader)}
-        self._database.run("hide_held", fields)
+        self._claims.hide(run.claim, run.reader, run.run_at, until)
 
     def _remove(self, queue: int, run: Run, limit: int) -> None:
         fields = run._asdict() | {"queue": queue, "limit": limit}
@@ -224,7 +219,7 @@ class SqliteRuns(Runs):
         if found.wakes_at is None or found.wakes_at > now:
             return found.floor
         queue = found.number
-        lapsed: dict[int, int] = dict(self._database.rows("sleepers", {"queue": queue, "now": now}))
+        lapsed = self._claims.sleepers(queue, now)
         runs = self.all(queue)
         over = [run for run in runs if run.claim in lapsed]
         if min(lapsed.values(), default=FOREVER) <= floor_of(runs, over):
@@ -234,9 +229,9 @@ class SqliteRuns(Runs):
             self._hide(queue, run, run.lapses_at)
             self._database.run("end_run", {"claim": run.claim})
         for claim in lapsed.keys() - {run.claim for run in over}:
-            self._claims.extend(queue, claim, lapsed[claim], State.CONSUMED)
-        for claim in lapsed:
-            self._database.run("wake", {"claim": claim})
+            self._claims.wake(queue, claim, lapsed[claim])
+        for run in over:
+            self._database.run("wake", {"claim": run.claim})
         self._database.run("set_floor", {"queue": queue})
         return self._database.find(self._name).floor
 

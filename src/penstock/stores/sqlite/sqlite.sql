@@ -114,12 +114,6 @@ WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :end_at
 AND (visible_at, number) > (:begin_at, :begin_number) AND (visible_at, number) <= (:end_at, :end_number)
 ORDER BY visible_at, number
 
--- name: hide_held
-UPDATE penstock_message
-SET visible_at = :until, state = 1, receives = receives + 1, delivery = MAX(delivery + 1, :now), received_at = :now,
-    first_received_at = COALESCE(first_received_at, :now), holder = :holder
-WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
-
 -- name: show_run
 UPDATE penstock_message
 SET visible_at = :until, state = 0, receives = receives + 1, delivery = MAX(delivery + 1, :run_at), received_at = :run_at,
@@ -129,9 +123,6 @@ WHERE number IN (
     WHERE queue = :queue AND visible_at >= 0 AND visible_at <= :end_at
     AND (visible_at, number) > (:begin_at, :begin_number) AND (visible_at, number) <= (:end_at, :end_number)
 )
-
--- name: fall_asleep
-UPDATE penstock_claim SET asleep = 1 WHERE number = :claim
 
 -- name: begin_run
 UPDATE penstock_claim SET run_at = :run_at, begin_at = :begin_at, begin_number = :begin_number, end_at = :end_at, end_number = :end_number
@@ -181,36 +172,9 @@ WHERE {by_queue} = :queue AND number >= :start AND number < :stop AND NOT {in_se
 -- name: first_unsettled
 SELECT MIN(number) FROM penstock_message WHERE queue = :queue AND NOT {in_settled_run}
 
--- name: sleepers
-SELECT number, lapses_at FROM penstock_claim WHERE queue = :queue AND asleep = 1 AND lapses_at <= :now
-
--- name: asleep
-SELECT {asleep_columns} FROM penstock_claim, penstock_held, penstock_message
-WHERE penstock_claim.queue = :queue AND asleep = 1 AND penstock_held.claim = penstock_claim.number
-AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
-AND (penstock_claim.lapses_at, penstock_message.number) > (:after_at, :after_number)
-ORDER BY penstock_claim.lapses_at, penstock_message.number LIMIT :limit
-
--- name: hidden_for_good
-SELECT number FROM penstock_message WHERE number IN (SELECT value FROM json_each(:numbers)) AND queue = :queue AND state = 1 AND visible_at = :forever
-
 -- name: sleepers_of
 SELECT DISTINCT penstock_claim.number, lapses_at FROM penstock_claim, penstock_held
 WHERE queue = :queue AND asleep = 1 AND claim = penstock_claim.number AND message IN (SELECT value FROM json_each(:numbers))
-
--- name: wake
-UPDATE penstock_claim SET asleep = 0 WHERE number = :claim
-
--- name: all_plain
-SELECT NOT EXISTS (
-    SELECT 1 FROM penstock_held LEFT JOIN penstock_message ON penstock_message.number = penstock_held.message
-    WHERE claim = :claim AND NOT (
-        queue = :queue AND penstock_message.delivery = penstock_held.delivery AND grp IS NULL AND mark IS NULL AND state <> 4
-    ) IS TRUE
-)
-
--- name: delete_held
-DELETE FROM penstock_message WHERE number IN (SELECT message FROM penstock_held WHERE claim = :claim)
 
 -- name: purgeable_above
 SELECT number, delivery FROM penstock_message
@@ -219,3 +183,8 @@ WHERE queue = :queue AND (visible_at < 0 OR (visible_at, number) > (:floor_at, :
     WHERE penstock_held.claim = penstock_claim.number AND penstock_claim.queue = :queue
 )
 LIMIT :limit
+
+-- name: unmark_held
+DELETE FROM penstock_mark WHERE queue = :queue AND expires_at = :forever AND (mark, number) IN (
+    SELECT mark, number FROM penstock_message WHERE {as_claimed} AND queue + 0 = :queue AND state <> 4 AND mark IS NOT NULL
+)

@@ -7,6 +7,12 @@ IN_RUN = """EXISTS (
     AND (penstock_message.visible_at, penstock_message.number) <= (end_at, end_number)
 )"""
 """Whether a message belongs to a run: a settled one (whose reader is ''), so that it is gone, or one that holds it."""
+AS_CLAIMED = """number IN (
+    SELECT penstock_held.message FROM penstock_held CROSS JOIN penstock_message
+    WHERE claim = :claim AND place >= :start AND place < :stop
+    AND penstock_message.number = penstock_held.message AND penstock_message.delivery = penstock_held.delivery
+)"""
+"""Whether a message is in a claim's list, and as it was claimed. A CROSS JOIN goes through the list."""
 TEXTS = [("penstock.stores.sqlite", "sqlite.sql")]
 WORDS = {
     "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -40,6 +46,9 @@ WORDS = {
         DROP TABLE penstock_gone
     """,
     "chosen": "penstock_message",
+    "chosen_held": "penstock_message",
+    "among_held": "number IN (SELECT message FROM penstock_held WHERE claim = :claim AND place >= :start AND place < :stop)",
+    "as_claimed": AS_CLAIMED,
     "penstock_message": "",
     "in_settled_run": IN_RUN.format(reader="= ''"),
     "in_held_run": IN_RUN.format(reader="<> ''"),
