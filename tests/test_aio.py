@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import AsyncBroker, AsyncMessage, AsyncQueue, Broker, Message, Queue
+from penstock.aio.connections import AsyncConnection
 from penstock.broker import LocalBroker
+from penstock.client.http import HttpResponse
 from penstock.server import BackgroundServer, ServerSettings
 from penstock.testing import FakeClock, serving
 from penstock.testing.awaiting import LONG, Awaiting, in_flight, until
@@ -298,6 +300,38 @@ def test_a_task_that_is_cancelled_between_its_answer_and_its_turn_gives_back(mon
             await until(lambda: in_flight(queue), 0)
 
     asyncio.run(main())
+
+
+def test_over_http_a_task_that_is_cancelled_between_its_answer_and_its_turn_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+    ask = AsyncConnection.ask
+
+    def ask_and_cancel(self: AsyncConnection, request: bytes, timeout: float) -> asyncio.Future[HttpResponse]:
+        answer = ask(self, request, timeout)
+        for task in tasks:
+            answer.add_done_callback(lambda _, task=task: task.cancel())
+        return answer
+
+    async def main(url: str) -> None:
+        async with penstock.aopen(url) as broker:
+            queue = await broker.create("orders", visibility=LONG)
+            await queue.send(b"x")
+            begin = asyncio.Event()
+
+            async def receive() -> None:
+                await begin.wait()
+                await queue.receive()
+
+            tasks.append(asyncio.create_task(receive()))
+            begin.set()
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+            tasks.clear()
+            await until(lambda: in_flight(queue), 0)
+
+    monkeypatch.setattr(AsyncConnection, "ask", ask_and_cancel)
+    with served("memory:") as url:
+        asyncio.run(main(url))
 
 
 @pytest.mark.parametrize("where", ["memory:", "http"])

@@ -40,7 +40,7 @@ FAULTS = [
     ),
     awaited(
         "over HTTP, what a cancelled task was answered is forgotten",
-        "cancellations and memory and OverHttp",
+        "over_http_a_task_that_is_cancelled",
         ("aio/remote.py", "await self._line.follow(asking, undo)", "await self._line.follow(asking)"),
     ),
     awaited(
