@@ -81,6 +81,11 @@ def test_the_marks_of_many_messages_are_removed_together(postgresql: PostgresqlS
         monkeypatch.setattr(database, "run", lambda name, *rest: ran.append(name) or run(name, *rest))
         assert queue.settle("spark", 1) == 50
         assert len(ran) < 10, ran
+        assert not any(sent.duplicate for sent in queue.send_many([b"%d" % number for number in range(50)]))
+        held = queue.receive(50)
+        ran.clear()
+        assert queue.delete_many(held) == [True] * 50
+        assert len(ran) < 10, ran
         assert not queue.send(b"7").duplicate
 
 

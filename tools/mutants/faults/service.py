@@ -217,7 +217,7 @@ FAULTS = [
     Mutant(
         "a child makes its parent's tokens",
         "no_two_tokens",
-        (("client/calls.py", "            self._process = secrets.token_hex(8)\n", ""),),
+        (("client/calls.py", "            self._process = secrets.token_hex(8)\n", "            pass\n"),),
         ("tests/test_client_http.py",),
     ),
     served(
