@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import IntEnum
 from pathlib import Path
 from threading import Thread
@@ -24,14 +24,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import BadInput, BadMessage, Broker, NoResult, QueueNotFound, TaskFailed, Unsupported
-from penstock.server import BackgroundServer
-from penstock.tasks.outcome import MAX_RESULT
+from penstock import BadInput, BadMessage, BadName, Broker, NoResult, QueueNotFound, TaskFailed, Unsupported
+from penstock.server import BackgroundServer, ServerSettings
+from penstock.server.tokens import read_tokens
+from penstock.tasks.outcome import MAX_RESULT, settings_of
 from penstock.tasks.shapes import Misfit, find_shape
 from penstock.testing.http import SETTINGS
 from penstock.testing.serving import until
 from penstock.testing.tasking import Colour, Item, Order, Tasking, run
 
+SECRET = "a-secret-of-some-length"
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 
 
@@ -297,9 +299,20 @@ def test_a_worker_takes_the_tasks_of_the_queues_that_were_chosen(broker: Broker)
         broker.task_worker(["d"])
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("returned", "words"),
-    [("x" * MAX_RESULT, f"the limit is {MAX_RESULT}"), ({1, 2}, "is a set, which JSON does not have")],
+    [
+        ("x" * MAX_RESULT, f"the limit is {MAX_RESULT}"),
+        ({1, 2}, "is a set, which JSON does not have"),
+        (nested(5000), "it is nested too deeply"),
+    ],
 )
 def test_a_result_that_cannot_be_kept_does_not_run_the_task_again(broker: Broker, returned: Any, words: str) -> None:
     task = broker.task(queue="q", name="big", results=60)(lambda: returned)
@@ -307,6 +320,38 @@ def test_a_result_that_cannot_be_kept_does_not_run_the_task_again(broker: Broker
     assert run(broker).processed == 1
     with pytest.raises(TaskFailed, match=f"it has run, but what it returned cannot be kept: .*{words}"):
         sent.result()
+
+
+class NoOffset(tzinfo):
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        raise LookupError("no such zone")
+
+
+def test_a_result_that_cannot_even_be_read_does_not_run_the_task_again(broker: Broker) -> None:
+    @broker.task(queue="q", name="when", results=60)
+    def when() -> datetime:
+        return datetime(2030, 1, 1, tzinfo=NoOffset())
+
+    sent = when.send()
+    assert run(broker).processed == 1
+    with pytest.raises(TaskFailed, match="it has run, but what it returned cannot be kept: LookupError: no such zone"):
+        sent.result()
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused_by_the_send(broker: Broker) -> None:
+    @broker.task(queue="q", name="take")
+    def take(anything: Any) -> None: ...
+
+    with pytest.raises(BadMessage, match="task 'take' cannot be called so: it is nested too deeply"):
+        take.send(nested(5000))
+    assert "q" not in broker
+
+
+def test_results_that_have_no_queue_are_refused_by_the_send(broker: Broker) -> None:
+    task = broker.task(queue="q" * 125)(module_level)
+    assert task.send().duplicate is False
+    with pytest.raises(BadName, match="has 133 characters"):
+        task.send_with(results=60).send()
 
 
 @pytest.mark.parametrize(
@@ -322,6 +367,7 @@ def test_a_result_that_cannot_be_kept_does_not_run_the_task_again(broker: Broker
         (b'{"task": "pickled", "data": "TksBLg=="}', "the serializer has not answered with the arguments"),
         (b'{"task": 5}', "it is no call of a task"),
         (b"[" * 100_000, "it is not JSON"),
+        (b'{"task": "any", "args": [' + b"[" * 900 + b"]" * 900 + b"]}", "it is nested too deeply"),
         (b"\xff", "it is not JSON"),
         (b"", "it is not JSON"),
     ],
@@ -331,6 +377,10 @@ def test_whatever_a_message_says_it_is_run_or_given_up(broker: Broker, body: byt
 
     @broker.task(queue="q", name="take")
     def take(number: int) -> None:
+        raise AssertionError("it must not run")
+
+    @broker.task(queue="q", name="any")
+    def take_any(value: Any) -> None:
         raise AssertionError("it must not run")
 
     broker.task(queue="q", name="pickled", serializer=pickle)(take.function)
@@ -425,7 +475,8 @@ def test_coroutines_send_tasks_and_await_their_results(tmp_path: Path, kind: str
             with pytest.raises(BadMessage, match="number: 'x' is not an int"):
                 await send.send("x")  # type: ignore[arg-type]
             sent = await asyncio.gather(*(send.send(number) for number in range(20)), send.send(-1))
-            later = await send.send_with(delay=3600, key="k").send(5)
+            later, again = [await send.send_with(delay=3600, key="k", unique=True).send(number) for number in (5, 6)]
+            assert (again.duplicate, again.id) == (True, later.id)
             with pytest.raises(NoResult):
                 await sent[0].result()
             running = asyncio.create_task(asyncio.to_thread(run, broker))
@@ -438,6 +489,18 @@ def test_coroutines_send_tasks_and_await_their_results(tmp_path: Path, kind: str
 
     with at(kind, tmp_path) as url, penstock.open(url) as broker:
         asyncio.run(main(url, broker))
+
+
+def test_a_worker_that_may_create_no_queue_runs_the_tasks_of_those_that_are_there(tmp_path: Path) -> None:
+    tokens = read_tokens([{"secret": SECRET, "scopes": ["read", "send", "receive"], "queues": ["q", "q.results"]}], "test", "")
+    settings = ServerSettings(port=0, access_log=False, tokens=tokens)
+    with penstock.open("memory:") as local, BackgroundServer(local, settings) as server:
+        local.create("q")
+        local.create("q.results", **settings_of(60))
+        with penstock.open(server.url, token=SECRET) as remote:
+            sent = remote.task(queue="q", name="double", results=60)(lambda number: 2 * number).send(4)
+            assert run(remote).processed == 1
+            assert sent.result() == 8
 
 
 def test_a_server_refuses_a_transaction(tmp_path: Path) -> None:

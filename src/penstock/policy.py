@@ -59,6 +59,8 @@ MAX_LABEL_NAME = 256
 MAX_LABELS_BYTES = 64 * 1024
 MAX_KEY = 256
 MAX_REASON = 4096
+NO_NULL = "\ufffd"
+"""In the place of a null character in an exception's text: PostgreSQL's text has none."""
 MAX_HOLDER = 200
 MAX_BATCH = 100_000
 MAX_CLAIM = 1_000_000
@@ -439,6 +441,8 @@ def check_reason(reason: object) -> str | None:
         raise BadMessage(f"a reason is text, not {type(reason).__name__}: {reason!r:.200}")
     if len(_utf8(reason, "reason")) > MAX_REASON:
         raise BadMessage(f"the reason has {len(reason.encode())} bytes, the limit is {MAX_REASON}")
+    if "\0" in reason:
+        raise BadMessage(f"reason {shown(reason)} has a null character, which not every store can keep")
     return reason
 
 
@@ -450,7 +454,7 @@ def check_given_reason(reason: object) -> str:
 
 def cut_reason(text: str) -> str:
     """A text that nobody chose for the purpose, such as an exception's, as a reason."""
-    return text.encode("utf-8", "replace")[:MAX_REASON].decode("utf-8", "ignore")
+    return text.replace("\0", NO_NULL).encode("utf-8", "replace")[:MAX_REASON].decode("utf-8", "ignore")
 
 
 def _size(name: str, value: Attribute) -> int:

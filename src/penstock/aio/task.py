@@ -38,10 +38,12 @@ class AsyncTask(Generic[P]):
         group: str | None = None,
         attributes: Attributes | None = None,
         retry: RetryPolicy | None = None,
+        unique: bool = False,
         results: float | None = None,
     ) -> AsyncTaskSender[P]:
-        options = {"delay": delay, "visibility": visibility, "deadline": deadline, "key": key, "group": group}
-        return AsyncTaskSender(self, {**options, "attributes": attributes, "retry": retry, "results": results})
+        options: dict[str, Any] = {"delay": delay, "visibility": visibility, "deadline": deadline, "key": key, "group": group}
+        options |= {"attributes": attributes, "retry": retry, "unique": unique, "results": results}
+        return AsyncTaskSender(self, options)
 
     async def result(self, id: str, timeout: float = 0) -> Any:
         check_seconds(timeout, "timeout", error=BadInput)

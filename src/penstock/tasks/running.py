@@ -22,11 +22,11 @@ from typing import Any, Protocol
 from penstock.errors import BadSetting, PenstockError, QueueNotFound
 from penstock.message import Message
 from penstock.queue.protocol import Queue
-from penstock.retries import Reject
+from penstock.retries import Reject, read_error
 from penstock.tasks.call import TaskCall, read_call
 from penstock.tasks.outcome import TaskOutcome, draft_of, results_of, settings_of, suits
 from penstock.tasks.shapes import Misfit
-from penstock.tasks.task import Task, TaskQueues
+from penstock.tasks.task import Task, TaskQueues, find_or_create
 
 logger = logging.getLogger("penstock")
 
@@ -86,8 +86,9 @@ class TaskCallback:
         try:
             outcome = TaskOutcome(task.definition.signature.write_result(value))
             outcome.pack()
-        except (Misfit, PenstockError) as error:
-            return TaskOutcome(error=f"it has run, but what it returned cannot be kept: {error}")
+        except Exception as error:  # whatever the error: the task has run
+            told = error if isinstance(error, Misfit | PenstockError) else read_error(error)
+            return TaskOutcome(error=f"it has run, but what it returned cannot be kept: {told}")
         return outcome
 
 
@@ -120,7 +121,7 @@ class Results:
     def _open(self, expiry: float) -> Queue:
         with self._lock:
             if self._found is None or expiry > self._longest:
-                found = self._broker.create(self._name, exist_ok=True, **settings_of(expiry))
+                found = find_or_create(self._broker, self._name, settings_of(expiry))
                 known = found.settings
                 if not suits(known):
                     raise BadSetting(f"queue {self._name!r} was made for something else: it does not deduplicate")

@@ -16,7 +16,8 @@ import dataclasses
 import types
 import typing
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -68,6 +69,15 @@ def within(where: str, convert: Callable[[Any], Any], value: object) -> Any:
     except Misfit as error:
         gap = "" if str(error).startswith(("[", ".")) else ": "
         raise Misfit(f"{where}{gap}{error}") from None
+
+
+@contextmanager
+def limited_depth() -> Iterator[None]:
+    """Around the conversion of a whole value."""
+    try:
+        yield
+    except RecursionError:
+        raise Misfit("it is nested too deeply") from None
 
 
 def _is_not(value: object, what: str) -> Misfit:

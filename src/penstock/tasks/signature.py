@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import BadInput
 from penstock.tasks.call import Serializer, TaskCall, dump, load
-from penstock.tasks.shapes import ANYTHING, JsonShape, Misfit, find_hints, find_shape, within
+from penstock.tasks.shapes import ANYTHING, JsonShape, Misfit, find_hints, find_shape, limited_depth, within
 
 RETURN = "return"
 
@@ -78,6 +78,7 @@ class Signature:
         except TypeError as error:
             raise Misfit(str(error)) from None
 
+    @limited_depth()
     def _convert(self, bound: inspect.BoundArguments, verb: Callable[[JsonShape], Callable[[Any], Any]]) -> None:
         for name, value in bound.arguments.items():
             convert, kind = verb(self._shapes[name]), self._bound.parameters[name].kind
@@ -88,10 +89,12 @@ class Signature:
             else:
                 bound.arguments[name] = within(name, convert, value)
 
+    @limited_depth()
     def write_result(self, value: Any) -> Any:
         """As JSON has it; bytes, if a serializer has written it."""
         return self._result.pack(value) if self._serializer is None else dump(self._serializer, value)
 
+    @limited_depth()
     def read_result(self, written: Any) -> Any:
         if self._serializer is None:
             return self._result.unpack(written)

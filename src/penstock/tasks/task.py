@@ -43,6 +43,14 @@ class TaskQueues(Protocol):
     def queue(self, name: str) -> Queue: ...
 
 
+def find_or_create(broker: TaskQueues, name: str, settings: dict[str, Any]) -> Queue:
+    """A program that may only use a queue, and not create any, can do so when the queue is there."""
+    try:
+        return broker.queue(name)
+    except QueueNotFound:
+        return broker.create(name, exist_ok=True, **settings)
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """What is known of a task wherever it is sent. ``results``: for how many seconds to keep what comes of it."""
@@ -55,6 +63,8 @@ class Definition:
 
     def draft(self, args: Any, kwargs: Any, results: float | None = None, **options: Any) -> Draft:
         kept = self.results if results is None else check_expiry(results)
+        if results is not None:
+            check_name(results_of(self.queue))
         try:
             body = self.signature.write(args, kwargs, kept).pack()
         except Misfit as error:
@@ -100,12 +110,14 @@ class Task(Generic[P, R]):
         group: str | None = None,
         attributes: Attributes | None = None,
         retry: RetryPolicy | None = None,
+        unique: bool = False,
         results: float | None = None,
         connection: object = None,
     ) -> TaskSender[P]:
         """``task.send_with(delay=60).send(…)``: the options are those of `Queue.send`, and the task's own ``results``."""
-        options = {"delay": delay, "visibility": visibility, "deadline": deadline, "key": key, "group": group}
-        return TaskSender(self, {**options, "attributes": attributes, "retry": retry, "results": results}, connection)
+        options: dict[str, Any] = {"delay": delay, "visibility": visibility, "deadline": deadline, "key": key, "group": group}
+        options |= {"attributes": attributes, "retry": retry, "unique": unique, "results": results}
+        return TaskSender(self, options, connection)
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The message that `send` sends: for `Queue.send_many`, or for the ``body`` of a schedule."""
@@ -146,12 +158,7 @@ class Task(Generic[P, R]):
 
     def _home(self, *, make: bool) -> Queue:
         if self._found is None:
-            try:
-                self._found = self.broker.queue(self.queue)
-            except QueueNotFound:
-                if not make:
-                    raise
-                self._found = self.broker.create(self.queue, exist_ok=True, **SETTINGS)
+            self._found = find_or_create(self.broker, self.queue, SETTINGS) if make else self.broker.queue(self.queue)
         return self._found
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from penstock.errors import BadInput
 from penstock.tasks.registry import Tasks
 from penstock.tasks.running import TaskCallback, TaskLoop
-from penstock.tasks.task import SETTINGS, TaskQueues
+from penstock.tasks.task import SETTINGS, TaskQueues, find_or_create
 from penstock.workers.consumer import Consumer, Tally
 from penstock.workers.side_by_side import run_all
 
@@ -34,7 +34,7 @@ class TaskWorker:
         ]
 
     def _consumer(self, broker: TaskBroker, name: str, **options: Any) -> Consumer:
-        broker.create(name, exist_ok=True, **SETTINGS)
+        find_or_create(broker, name, SETTINGS)
         consumer = broker.consumer(name, **{"batch_size": max(1, options.get("workers", 1)), **options})
         runner = TaskCallback(name, broker, broker.tasks, self._loop)
         consumer.process(runner, given_up=runner.given_up)

@@ -64,6 +64,24 @@ class Retrying:
         assert fourth.delete() is True
         assert [(each.state.name, each.failures, each.error) for each in queue.settled()] == [("PROCESSED", 2, long)]
 
+    def test_whatever_characters_an_error_has_its_message_is_given_up(self, broker: Broker) -> None:
+        queue = broker.create("orders", history=60, retry=RetryPolicy(1))
+        queue.send_many([b"1", b"2"])
+        rejected, failed = queue.receive(2)
+        assert queue.retry(rejected, Reject("embedded \0 null, \x1f \U0001f4e7")) is Retried.GIVEN_UP
+        assert queue.retry(failed, ValueError("\0\ud800")) is Retried.GIVEN_UP
+        assert queue.peek() == []
+        reasons = ["rejected: embedded \ufffd null, \x1f \U0001f4e7", "attempts: ValueError: \ufffd?"]
+        assert sorted(str(each.reason) for each in queue.settled()) == sorted(reasons)
+
+    def test_a_reason_that_not_every_store_can_keep_is_refused(self, queue: Queue) -> None:
+        queue.send(b"x")
+        (message,) = queue.receive()
+        for verb in (queue.fail, queue.bury, lambda held, reason: queue.release(held, 0, reason)):
+            with pytest.raises(BadMessage, match=r"reason 'a\\x00b' has a null character"):
+                verb(message, "a\0b")
+        assert message.delete() is True
+
     def test_a_stale_receipt_notes_no_error(self, queue: Queue, clock: FakeClock) -> None:
         queue.send(b"x")
         (stale,) = queue.receive(visibility=5)

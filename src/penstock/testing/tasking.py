@@ -124,6 +124,14 @@ class Tasking:
         broker["q"].send_many([take.draft(3), Draft(take.draft(4).body, delay=1)])
         assert broker["q"].stats().messages == 3
 
+    def test_a_task_that_is_unique_is_sent_once_until_it_has_run(self, broker: Broker) -> None:
+        task = broker.task(queue="q", name="task", results=60)(lambda number: number)
+        unique = task.send_with(key="index", unique=True)
+        first, again = unique.send(1), unique.send(2)
+        assert (first.duplicate, again.duplicate, again.id) == (False, True, first.id)
+        assert run(broker).processed == 1
+        assert (again.result(), unique.send(3).duplicate) == (1, False)
+
     def test_a_task_has_its_own_retry_policy_or_that_of_its_send(self, broker: Broker) -> None:
         own, other = penstock.RetryPolicy(attempts=2), penstock.RetryPolicy(attempts=3)
 

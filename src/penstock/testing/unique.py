@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import BadMessage, Broker, Draft, Queue
+from penstock import BadMessage, Broker, Draft, Queue, RetryPolicy
+from penstock.message import Retried
 from penstock.testing.clock import FakeClock
 from penstock.testing.receiving import bodies
 
@@ -59,6 +60,24 @@ class Unique:
         else:
             queue.receive(mode="at_most_once")
         assert queue.send(b"y", key="k", unique=True).duplicate is False
+
+    @pytest.mark.parametrize("history", [0, 60])
+    def test_a_named_claim_takes_unique_messages_that_have_failed_before(self, broker: Broker, history: int) -> None:
+        queue, policy = broker.create("tasks", max_in_flight=2, history=history), RetryPolicy(4, delay=0)
+        queue.send_many([Draft(b"x", key=f"k{place}", unique=True, retry=policy) for place in range(2)])
+        for message in queue.receive(9):
+            assert queue.retry(message, f"no {message.number}") is Retried.AGAIN
+        assert queue.claim("reader", 0, 9).size == 2
+        queue.confirm("reader", 0)
+        assert queue.send(b"y", key="k2", unique=True).duplicate is False
+        assert queue.receive(9) == []
+        held = queue.read("reader", 0)
+        assert [(each.failures, each.error, each.retry) for each in held] == [(1, f"no {each.number}", policy) for each in held]
+        for message in held:
+            assert getattr(queue.find(key=message.key), "id", None) == message.id
+            assert queue.send(b"y", key=message.key, unique=True).duplicate is True
+        assert queue.settle("reader", 0) == 2
+        assert [queue.send(b"y", key=f"k{place}", unique=True).duplicate for place in range(3)] == [False, False, True]
 
     def test_messages_that_are_not_unique_are_as_many_as_are_sent(self, queue: Queue) -> None:
         sent = [queue.send(b"x", key="k", unique=unique).duplicate for unique in (False, True, False, True)]

@@ -139,6 +139,16 @@ FAULTS = [
         ("policy.py", "    if unique is not True:", "    if False:"),
     ),
     controlled(
+        "SQL: a message that has failed forgets its policy",
+        "named_claim_takes_unique",
+        (
+            "stores/sql/extending.py",
+            "failures=message.failures + 1, error=error",
+            "failures=message.failures + 1, error=error, retry=None",
+        ),
+        files=("tests/test_sqlite.py",),
+    ),
+    controlled(
         "a redriven message is not unique any more",
         "redriven_message_is_unique",
         ("policy.py", "FOREVER if marks.is_unique(known) else 0", "0"),

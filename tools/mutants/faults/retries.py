@@ -14,6 +14,16 @@ def retried(name: str, tests: str, *changes: tuple[str, str, str], files: tuple[
 
 FAULTS = [
     retried(
+        "an error keeps its null characters, and PostgreSQL never gives its message up",
+        "whatever_characters",
+        ("policy.py", 'text.replace("\\0", NO_NULL).encode', "text.encode"),
+    ),
+    retried(
+        "PostgreSQL alone refuses a reason with a null character",
+        "not_every_store_can_keep",
+        ("policy.py", 'if "\\0" in reason:', "if False:"),
+    ),
+    retried(
         "a release does not count the failure",
         "keeps_the_error",
         ("stores/messages.py", "(message.failures + 1, error)", "(message.failures, error)"),

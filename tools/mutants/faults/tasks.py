@@ -127,6 +127,41 @@ FAULTS = [
         "raises_what_ends_programs",
         (RUNNING, "except BaseException as error:  # it must", "except GeneratorExit as error:  # it must"),
     ),
+    alone(
+        "deeply nested values stop what converts them",
+        "nested or cannot_be_kept or whatever_a_message",
+        (SHAPES, "except RecursionError:", "except ZeroDivisionError:"),
+    ),
+    alone(
+        "a task runs again because its result has an error of its own",
+        "cannot_even_be_read",
+        (RUNNING, "except Exception as error:  # whatever", "except (Misfit, PenstockError) as error:  # whatever"),
+    ),
+    alone(
+        "a worker makes queues that are there",
+        "may_create_no_queue",
+        (WORKER, "find_or_create(broker, name, SETTINGS)", "broker.create(name, exist_ok=True, **SETTINGS)"),
+    ),
+    alone(
+        "a worker makes a queue of results that is there",
+        "may_create_no_queue",
+        (
+            RUNNING,
+            "find_or_create(self._broker, self._name, settings_of(expiry))",
+            "self._broker.create(self._name, exist_ok=True, **settings_of(expiry))",
+        ),
+    ),
+    alone(
+        "a result may have no queue",
+        "results_that_have_no_queue",
+        (TASK, "if results is not None:\n            check", "if False:\n            check"),
+    ),
+    contract("a task is never unique", "unique_is_sent_once", (TASK, '"retry": retry, "unique": unique,', '"retry": retry,')),
+    alone(
+        "a coroutine's task is never unique",
+        "coroutines_send_tasks",
+        ("aio/task.py", '"retry": retry, "unique": unique,', '"retry": retry,'),
+    ),
     alone("the chosen queues do not count", "queues_that_were_chosen", (WORKER, "if not chosen or name in chosen", "")),
     alone("a result of any size is kept", "cannot_be_kept", (OUTCOME, "if len(packed) > MAX_RESULT:", "if False:")),
     alone(
