@@ -1261,3 +1261,24 @@ def test_what_is_claimed_without_asking_the_rules_is_what_they_would_deliver(
         for mode in Mode:
             assert judge(message, known, mode, NOW) == (Verdict.DELIVER, ""), message
     judged.store.drop(name)
+
+
+def test_several_large_messages_are_no_single_statement(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite would keep a copy of all of them until the statement is used again."""
+    with penstock.open(url) as broker:
+        queue = broker.create("orders")
+        ran: list[tuple[str, int]] = []
+        run_alone = database(broker).run_alone
+
+        def noting(name: str, params: Any, **options: Any) -> Any:
+            ran.append((name, sum(len(value) for value in params if isinstance(value, bytes))))
+            return run_alone(name, params, **options)
+
+        queue.send(b"the second send")
+        queue.send(b"reserves numbers")
+        monkeypatch.setattr(database(broker), "run_alone", noting)
+        queue.send_many([b"x" * 1000] * 3)
+        assert [name for name, _ in ran] == ["insert_4"]
+        queue.send_many([b"x" * 1_000_000] * 3)
+        assert max(size for _, size in ran) <= 1024 * 1024
+        assert queue.stats().messages == 8

@@ -16,6 +16,11 @@ def served(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, tests, changes, tuple(f"tests/test_{file}.py" for file in files))
 
 
+def staged(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
+    """A fault in what the service does with segments, as every store does."""
+    return Mutant(name, tests, changes, ("tests/test_memory.py",))
+
+
 def waited(name: str, tests: str, *changes: tuple[str, str, str]) -> Mutant:
     """A fault in waiting and waking."""
     return Mutant(name, tests, changes, ("tests/test_waiting.py", "tests/test_watching.py"))
@@ -332,10 +337,11 @@ FAULTS = [
         "refusal_keeps_nothing",
         ("bridge/performing.py", "isinstance(error, PenstockError | TurnedAway)", "isinstance(error, PenstockError)"),
     ),
-    served(
+    Mutant(
         "many large messages are one statement",
-        "of_its_budget and one",
-        ("stores/sqlite/shortcuts.py", " > MOST_BYTES:", " > 2**40:"),
+        "no_single_statement",
+        (("stores/sqlite/shortcuts.py", " > MOST_BYTES:", " > 2**40:"),),
+        ("tests/test_sqlite_file.py",),
     ),
     served(
         "the library for Arrow is not counted",
@@ -429,13 +435,13 @@ FAULTS = [
         "not_read",
         ("server/dialects/native.py", "if request.queue and len(request.body) > SMALL:", "if False:"),
     ),
-    served("a compressed segment is decoded", "would_grow", ("publishing/segments.py", "if compressed:", "if False:")),
-    served(
+    staged("a compressed segment is decoded", "would_grow", ("publishing/segments.py", "if compressed:", "if False:")),
+    staged(
         "a segment has any number of messages",
         "limit_of_messages",
         ("publishing/segments.py", "if count < 0 or total > MAX_ROWS:", "if False:"),
     ),
-    served(
+    staged(
         "a column's name that is not UTF-8 is a defect",
         "proper_names",
         ("publishing/segments.py", "    except UnicodeDecodeError:\n        raise", "    except KeyError:\n        raise"),
