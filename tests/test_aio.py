@@ -142,9 +142,8 @@ class Blocking:
         if isinstance(answer, AsyncQueue):
             return Blocking(answer, self._loop)
         if isinstance(answer, AsyncMessage):
-            return Message(
-                **{each.name: getattr(answer, each.name) for each in dataclasses.fields(Message) if each.name != "home"}
-            )
+            fields = {each.name: getattr(answer, each.name) for each in dataclasses.fields(Message) if each.name != "home"}
+            return Message(**fields, home=self if answer.home is not None else None)
         if type(answer) in (list, tuple):
             return type(answer)(map(self._as_the_library_does, answer))
         return answer

@@ -204,7 +204,8 @@ def test_a_busy_consumer_receives_again_when_half_of_what_it_may_have_is_done(
     receive = penstock.queue.queue.LocalQueue.receive
 
     def counting(queue: Any, limit: int, **options: Any) -> Any:
-        rooms.append(limit)
+        if queue.name == "halves":  # a consumer of an earlier test may still wait for its own queue
+            rooms.append(limit)
         return receive(queue, limit, **options)
 
     monkeypatch.setattr(penstock.queue.queue.LocalQueue, "receive", counting)
@@ -213,8 +214,8 @@ def test_a_busy_consumer_receives_again_when_half_of_what_it_may_have_is_done(
         got: list[Any] = []
         producer = connection.Producer()
         for number in range(prefetch + 2 * half):
-            producer.publish(number, routing_key="tasks", declare=[Queue("tasks")])
-        collect(connection, Queue("tasks"), got, prefetch_count=prefetch)
+            producer.publish(number, routing_key="halves", declare=[Queue("halves")])
+        collect(connection, Queue("halves"), got, prefetch_count=prefetch)
         drain(connection, prefetch)
         for turn in range(2):
             *some, last = got[turn * half : (turn + 1) * half]

@@ -598,13 +598,10 @@ def test_a_server_without_arrow_names_the_extra(server: BackgroundServer, monkey
     with penstock.open(server.url) as remote:
         queue = remote.create("orders")
         assert isinstance(queue, RemoteQueue)
-        monkeypatch.setattr("penstock.server.dialects.native.import_module", _missing)
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        monkeypatch.delitem(sys.modules, "penstock.arrow")
         with pytest.raises(penstock.PenstockError, match=r"penstock\[arrow\]"):
             queue.arrow("scan", arrow.MESSAGE, start=0, stop=9, limit=1)
-
-
-def _missing(name: str) -> None:
-    raise ImportError(name)
 
 
 def test_a_client_receives_messages_of_a_group_together(server: BackgroundServer, broker: Broker) -> None:

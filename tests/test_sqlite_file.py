@@ -1254,7 +1254,7 @@ def test_what_is_claimed_without_asking_the_rules_is_what_they_would_deliver(
         database(judged).connect().execute(insert, tuple(row.values()))
         order += [(fields["visible_at"], number)] if fields["visible_at"] <= NOW else []
     assert isinstance(stored.readers, ClaimingReaders)
-    held = stored.readers.hold_visible("spark", 1, limit, NOW, NOW, NOW + 60, certain(known, NOW))
+    held = stored.readers.hold_visible("spark", 1, limit, NOW, NOW, NOW + 60, certain(known, NOW)).size
     taken = stored.readers.read("spark", 1, 0, held) if held else []
     assert [message.number for message in taken] == [number for _, number in sorted(order)[: len(taken)]]
     for message in taken:

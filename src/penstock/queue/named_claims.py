@@ -24,7 +24,7 @@ AT_LEAST = 1000
 once."""
 
 
-class Wanted(NamedTuple):
+class NewClaim(NamedTuple):
     """A claim that is being made."""
 
     reader: str
@@ -79,13 +79,13 @@ class NamedClaims:
             for claim in claims:
                 if claim.epoch == epoch:
                     self._readers.give_back(reader, epoch, min(now, claim.lapses_at))
-            wanted = Wanted(reader, epoch, ttl, max_bytes, now, visible_by)
+            wanted = NewClaim(reader, epoch, ttl, max_bytes, now, visible_by)
             size = 0 if self._queue.read_settings().paused else self._take(wanted, limit)
             if not size:
                 self._readers.hold(reader, epoch, [], wanted.lapses_at)
             return Claim(reader, epoch, size, False, wanted.lapses_at)
 
-    def _take(self, wanted: Wanted, limit: int) -> int:
+    def _take(self, wanted: NewClaim, limit: int) -> int:
         """Claim the first messages and hold them: at once, as far as the store can, and what it leaves to the rules some
         at a time."""
         readers, size, judged, part = self._readers, 0, 0, AT_LEAST
@@ -104,7 +104,7 @@ class NamedClaims:
                 more = more and at_once
         return size
 
-    def _hold_visible(self, wanted: Wanted, limit: int) -> HeldAtOnce:
+    def _hold_visible(self, wanted: NewClaim, limit: int) -> HeldAtOnce:
         assert isinstance(self._readers, ClaimingReaders)
         now, since = wanted.now, wanted.now if wanted.visible_by is None else min(wanted.now, wanted.visible_by)
         settings = self._queue.read_settings()
@@ -113,7 +113,7 @@ class NamedClaims:
             return HeldAtOnce(0, more=False)
         return self._readers.hold_visible(wanted.reader, wanted.epoch, most, now, since, wanted.lapses_at, certainty)
 
-    def _judge(self, wanted: Wanted, limit: int) -> tuple[list[Message], bool]:
+    def _judge(self, wanted: NewClaim, limit: int) -> tuple[list[Message], bool]:
         """Claim up to ``limit`` messages, each judged by the rules, and hold them. Returns them, and whether there may be
         more."""
         messages: list[Message] = []

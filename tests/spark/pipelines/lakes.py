@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.lakes.delta import DeltaLakeTable
 from penstock.spark.lakes.iceberg import IcebergLakeTable
-from penstock.spark.lakes.tables import Batch
+from penstock.spark.lakes.tables import LakeBatch
 from penstock.spark.pipelines import archive, run
 from penstock.spark.session import session
 from penstock.testing.servers import QUICK_JAVA
@@ -66,7 +66,7 @@ def main(folder: str, url: str, moment: str) -> None:
 def held(folder: Path, moment: str, commit: Callable[..., None]) -> Callable[..., None]:
     """The first commit of each table gets as far as the moment, and no further."""
 
-    def hold(self: Any, batch: Batch, files: Any) -> None:
+    def hold(self: Any, batch: LakeBatch, files: Any) -> None:
         if moment == "after":
             commit(self, batch, files)
         (folder / "reached" / batch.app).touch()

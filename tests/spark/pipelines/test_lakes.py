@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import BadInput, Unsupported, WriterSetBack
 from penstock.spark.lakes import batches, reading, tables, writing
 from penstock.spark.lakes.batches import prepare, put
-from penstock.spark.lakes.tables import Batch, TableAddress, table_address
+from penstock.spark.lakes.tables import LakeBatch, TableAddress, table_address
 
 KINDS = ["delta", "iceberg"]
 
@@ -104,9 +104,9 @@ def test_of_two_drivers_with_one_name_only_one_commits(spark: SparkSession, addr
     files = [
         writing.write(rows(spark, 1), t.output(), t.schema(), (), name="x", compression="zstd", varying=()) for t in (one, two)
     ]
-    one.commit(Batch("app", 1, files[0].content), files[0].files)
+    one.commit(LakeBatch("app", 1, files[0].content), files[0].files)
     with pytest.raises(tables.CommitConflict):
-        two.commit(Batch("app", 1, files[1].content), files[1].files)
+        two.commit(LakeBatch("app", 1, files[1].content), files[1].files)
     assert numbers(address) == Counter([0, 1])
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import BadInput, StoreBusy, WriterSetBack
 from penstock.spark.lakes import writing
-from penstock.spark.lakes.tables import Batch, CommitConflict, DataFile, LakeTable, Output
+from penstock.spark.lakes.tables import CommitConflict, DataFile, LakeBatch, LakeTable, Output
 from penstock.stores.disk import sync_file_system
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def put(
     if not written.files:
         return
     _check_seen(table, table.output(), written.files)
-    batch = Batch(app, version, written.content)
+    batch = LakeBatch(app, version, written.content)
     for _ in range(TRIES):
         try:
             table.commit(batch, written.files)

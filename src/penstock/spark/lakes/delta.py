@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from penstock.errors import BadInput, StoreBusy, StoreUnreachable, Unsupported
 from penstock.spark.lakes.storage import file_system, is_local
-from penstock.spark.lakes.tables import Batch, CommitConflict, DataFile, LakeTable, Output, Scan
+from penstock.spark.lakes.tables import CommitConflict, DataFile, LakeBatch, LakeTable, Output, Scan
 from penstock.spark.lakes.writing import check_partition, conformed
 
 NOTE = "penstock"
@@ -126,7 +126,7 @@ class DeltaLakeTable:
                 return str(note["content"])
         return None
 
-    def commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
+    def commit(self, batch: LakeBatch, files: Sequence[DataFile]) -> None:
         assert self._table is not None
         now = int(time.time() * 1000)
         note = json.dumps(asdict(batch))

@@ -33,7 +33,7 @@ from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.errors import BadInput, StoreBusy, StoreUnreachable, Unsupported
-from penstock.spark.lakes.tables import Batch, CommitConflict, DataFile, LakeTable, Output, Scan
+from penstock.spark.lakes.tables import CommitConflict, DataFile, LakeBatch, LakeTable, Output, Scan
 from penstock.spark.lakes.writing import check_partition, conformed
 
 CATALOG = "penstock"
@@ -140,7 +140,7 @@ class IcebergLakeTable:
         known = None if self._table is None else self._table.properties.get(f"{BATCH}{app}")
         return None if known is None else json.loads(known)
 
-    def commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
+    def commit(self, batch: LakeBatch, files: Sequence[DataFile]) -> None:
         table = self._table
         assert table is not None
         # The library would repeat a commit that lost a race, on what the winner left, and a batch that both had would be there

@@ -41,7 +41,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LakeBatch:
     """A batch of an application."""
 
     app: str
@@ -122,7 +122,7 @@ class LakeTable(Protocol):
         """Of that batch; None if the table does not know any more."""
         ...
 
-    def commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
+    def commit(self, batch: LakeBatch, files: Sequence[DataFile]) -> None:
         """All files, under the batch's application and version, in one transaction on the table as it was opened;
         `CommitConflict` if that is not possible because the application has committed something meanwhile."""
         ...
