@@ -501,7 +501,7 @@ FAULTS = [
         (
             "server/http/listening.py",
             "self._all.add(connection)",
-            "self._loop.call_later(0 if self._tls is None else 5, self._all.add, connection)",
+            "self._tls is None and self._all.add(connection)",
         ),
     ),
     served(
