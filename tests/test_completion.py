@@ -22,6 +22,7 @@ ASKED = {
     "penstock create jobs --mode at_l": {"at_least_once"},
     "penstock --json dele": {"delete", "delete-queue"},
     "penstock schedule pau": {"pause"},
+    "penstock schedule re": {"remove", "resume"},
     "penstock completion f": {"fish"},
 }
 

@@ -73,6 +73,7 @@ def test_a_limit_is_for_all_queues_and_what_is_given_up_meanwhile_is_an_error(ur
     read = reading(url, maxMessagesPerTrigger=2)
     (part,) = read.partitions()
     assert bodies(read) == [b"a1", b"a2"]
+    assert [claim.confirmed for claim in broker["a"].readers()["nightly"]] == [True]
     broker["a"].give_up("nightly")
     with pytest.raises(ClaimError):
         list(read.read(part))
