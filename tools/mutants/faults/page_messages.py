@@ -91,7 +91,7 @@ FAULTS = [
         (
             f"{ASSETS}actions.js",
             "export async function purge(pressed, queue, done) {\n",
-            "export async function purge(pressed, queue, done) {\n  pressed.disabled = true;\n",
+            "export async function purge(pressed, queue, done) {\n  pressed.blur();\n",
         ),
         part="_access",
     ),
