@@ -56,6 +56,7 @@ format: $(READY) ## put the code into the house's format
 .PHONY: mutants
 mutants: $(READY) ## plant known faults and show that the tests catch each
 	@tools/provision
+	@tools/provide-clients $(PYTHON) $(VENV)/clients
 	$(BIN)/python tools/mutants
 
 .PHONY: bench
