@@ -38,7 +38,7 @@ FAULTS = [
         "wherever_one_begins or seconds_are_counted",
         (TIMES, "yield self._since + following", "yield at + following"),
     ),
-    scheduled("a cron expression may have seconds", "cannot_be_a_schedule", (TIMES, "!= FIELDS:", "== 4:")),
+    scheduled("a cron expression may have seconds", "cannot_be_a_schedule and InMemory", (TIMES, "!= FIELDS:", "== 4:")),
     stored(
         "one that is paused is resumed by its program",
         "declare_its_schedules",

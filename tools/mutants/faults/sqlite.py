@@ -145,7 +145,7 @@ FAULTS = [
     mutant(
         "extend does nothing",
         "an_extension_hides",
-        (COMMON_SQL, "SET visible_at = :until, state = :state", "SET state = :state + 0 * :until"),
+        (COMMON_SQL, "CASE WHEN visible_at < 0 THEN -:until ELSE :until END", "visible_at + 0 * :until"),
     ),
     mutant(
         "the receive count is lost",
