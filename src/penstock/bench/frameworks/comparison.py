@@ -1,4 +1,4 @@
-"""The comparison: who is there, and the turns that they take.
+"""The comparison: which frameworks are installed, and the turns that they take.
 
 A turn of one target:
 
